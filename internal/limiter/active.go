@@ -20,8 +20,8 @@ func (w *work) leaveOutInactive(s *subject) {
 			c.state |= inactive
 		}
 	}
-	if !w.showsAll && !w.applies(s) {
-		s.rule = nil
+	if !w.showsAll {
+		w.dropUnused(s)
 	}
 }
 
@@ -48,7 +48,7 @@ func (w *work) shorten() {
 	}
 }
 
-// shorten shortens the times of a limit that applies now. A limit of 0 has no other end than that of its active time.
+// shorten shortens the times of a limit that applies now. A limit of 0 refuses until its active time ends.
 func (t *span) shorten(a *descriptor.Active, l *descriptor.Limit, now time.Time) {
 	if a == nil {
 		return

@@ -27,8 +27,7 @@ func (l *Limiter) plainRules(s *snapshot) []bool {
 
 // isPlain reports whether a rule has one limit that is the same for all callers and at all times, and does nothing but refuse.
 func isPlain(r *descriptor.Rule) bool {
-	return len(r.Limits) == 1 && r.Limits[0].Penalty == nil &&
-		!r.Unlimited && !r.Shadow && !r.Varies && !r.Scheduled() && !r.Grouped() && r.ByEntry == nil && len(r.Replaces) == 0
+	return needsOf(r) == 0 && len(r.Limits) == 1 && r.Limits[0].Penalty == nil && !r.Unlimited && !r.Shadow
 }
 
 // AllowPlain decides a request of one hit under one descriptor, whose entries are pairs of key and value. If its decision is not
@@ -53,7 +52,7 @@ func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, 
 	}
 	w.chargePlain(&snap.settings, d, rule)
 	if err = l.Store.Take(ctx, now, &w.request); err != nil {
-		allowed, delay, err = w.judgePlain(ctx, question{snap: snap, domain: d, now: now}, rule, err)
+		allowed, delay, err = w.finishPlain(ctx, question{snap: snap, domain: d, now: now}, rule, err)
 		l.release(w)
 		return allowed, delay, true, err
 	}
@@ -80,9 +79,9 @@ func (w *work) chargePlain(s *Settings, d *descriptor.Domain, rule *descriptor.R
 	w.request.Outcomes = append(w.request.Outcomes, backend.Outcome{})
 }
 
-// judgePlain answers a request whose take the store could not answer as Decide does: on_error may allow it, refuse it, or count it
-// in this process.
-func (w *work) judgePlain(ctx context.Context, q question, rule *descriptor.Rule, err error) (bool, time.Duration, error) {
+// finishPlain answers a plain request whose take has failed, as Decide does: on_error may allow it, refuse it, or count it in this
+// process.
+func (w *work) finishPlain(ctx context.Context, q question, rule *descriptor.Rule, err error) (bool, time.Duration, error) {
 	q.req = &Request{Domain: q.domain.Name, Descriptors: []Descriptor{{Entries: w.entries}}}
 	w.question = q
 	w.subjects = append(w.subjects, subject{matched: rule, rule: rule, sent: w.entries, counted: w.entries, hits: 1, end: 1})

@@ -12,13 +12,13 @@ func (w *work) apply(s *subject, d *Descriptor) {
 		return
 	}
 	if s.by != byRequest {
-		w.list(s)
+		w.chargeRule(s)
 		if d.HasLimit && w.prefersRequest(s, d) {
 			s.by = byRequest
 		}
 	}
 	if s.by == byRequest {
-		w.bring(s, d)
+		w.chargeRequestLimit(s, d)
 		return
 	}
 	if s.rule == nil {
@@ -43,8 +43,8 @@ func (w *work) apply(s *subject, d *Descriptor) {
 	}
 }
 
-// list makes a charge for each limit of the rule that matches.
-func (w *work) list(s *subject) {
+// chargeRule makes a charge for each limit of the rule that matches.
+func (w *work) chargeRule(s *subject) {
 	if s.rule = s.matched; s.rule == nil {
 		return
 	}
@@ -71,8 +71,9 @@ func (w *work) applyTogether() {
 	}
 }
 
-// applyReservations makes the steps of reservations, and checks them.
-func (w *work) applyReservations() error {
+// applyAmounts applies what concerns how many hits are asked for: reservations and amounts of several kinds. Amounts are priced after
+// overrides, by the rules that are left.
+func (w *work) applyAmounts() error {
 	if w.needs&needNamed != 0 {
 		w.holdNamed()
 	}

@@ -27,7 +27,7 @@ func (w *work) charge() {
 			}
 		}
 	}
-	if len(w.sharing.sharers) > 0 {
+	if len(w.joining.members) > 0 {
 		w.grantEqually()
 	}
 	w.request.Outcomes = append(w.request.Outcomes, make([]backend.Outcome, len(w.request.Takes))...)
@@ -63,7 +63,7 @@ func (w *work) vote(s *subject, atomic, quotaPassed bool) backend.Vote {
 	}
 }
 
-// take gives a charge of a descriptor, the member, its take: one of its own, or one that it shares.
+// take gives a charge of a descriptor, the member, its take.
 func (w *work) take(member int, c *charge, vote backend.Vote, atomic bool) {
 	s := &w.subjects[member]
 	if c.state&unenforced != 0 {
@@ -84,21 +84,26 @@ func (w *work) take(member int, c *charge, vote backend.Vote, atomic bool) {
 	if s.hold != nil {
 		w.holdTake(&t, s, c)
 	}
-	if c.take = none; atomic && shareable(&t) {
-		c.take = w.shared(&t)
+	w.place(&t, c, atomic)
+}
+
+// place gives a charge its take: one that is there already and that t can join, or t itself, after its guard.
+func (w *work) place(t *backend.Take, c *charge, atomic bool) {
+	c.take = none
+	if atomic && joinable(t) {
+		c.take = w.findJoinable(t)
 	}
-	switch {
-	case c.take != none:
-		c.guard = w.share(c.take, &t)
-	default:
+	if c.take != none {
+		c.guard = w.join(c.take, t)
+	} else {
 		if c.limit.Penalty != nil {
-			c.guard = w.addGuard(s, c, &t)
+			c.guard = w.addGuard(&w.subjects[t.Member], c, t)
 		}
 		c.take = len(w.request.Takes)
-		w.request.Takes = append(w.request.Takes, t)
+		w.request.Takes = append(w.request.Takes, *t)
 	}
 	if w.req.Hold != nil && w.req.Hold.Least > 0 {
-		w.sharing.countSharer(c.take)
+		w.joining.countMember(c.take)
 	}
 }
 

@@ -54,17 +54,17 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 	if err := w.readCounters(ctx, &c); err != nil || len(c.List) == 0 {
 		return c, err
 	}
-	var named []backend.Counter
+	var toClear []backend.Counter
 	for i := range c.List {
 		t := &w.request.Takes[i]
-		named = append(named, backend.Counter{Key: t.Key, Limit: t.Limit, Rule: t.Rule})
+		toClear = append(toClear, backend.Counter{Key: t.Key, Limit: t.Limit, Rule: t.Rule})
 		for n := 0; n < 2 && t.Limit.Penalty != nil; n++ { // enforced, and in shadow
-			named = append(named, backend.Counter{Key: descriptor.AppendPenaltyKey(nil, t.Key, n > 0), Limit: t.Limit.Penalty, Rule: t.Rule})
+			toClear = append(toClear, backend.Counter{Key: descriptor.AppendPenaltyKey(nil, t.Key, n > 0), Limit: t.Limit.Penalty, Rule: t.Rule})
 		}
 	}
-	err = l.Store.Reset(ctx, named)
+	err = l.Store.Reset(ctx, toClear)
 	if l.Local != nil {
-		err = errors.Join(err, l.Local.Reset(ctx, named))
+		err = errors.Join(err, l.Local.Reset(ctx, toClear))
 	}
 	if err != nil {
 		return Counters{}, fmt.Errorf("clear counters: %w", err)
@@ -84,7 +84,7 @@ func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string,
 		q.Counters = w.counters()
 		return q, nil
 	}
-	if s := &w.subjects[0]; !s.named { // a bucket is no reservation
+	if s := &w.subjects[0]; !s.namesReservation { // a bucket is no reservation
 		q.Rule = s.rule
 	}
 	if choice := w.onError(&subject{rule: q.Rule}); choice != descriptor.OnErrorDefault {
@@ -120,7 +120,7 @@ func (l *Limiter) inquire(now time.Time, snap *snapshot, domain string, d *Descr
 		return nil, ErrNoRules
 	}
 	w := l.workOn(question{req: req, snap: snap, domain: snap.tree.Domain(domain), now: now, showsAll: true})
-	if err := w.find(context.Background()); err != nil {
+	if err := w.findCharges(context.Background()); err != nil {
 		l.release(w)
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func (w *work) enforce() {
 				counted++
 			}
 		}
-		s.lenient = counted > 0 && loose == counted
+		s.allUnenforced = counted > 0 && loose == counted
 	}
 }
 
@@ -56,7 +56,7 @@ func (w *work) enforcedFor(rule *descriptor.Rule, counted []descriptor.Entry, li
 func (w *work) notice(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		if s.rule == nil || !s.rule.Varies || s.hits < 0 || w.decidedEarlier(s) {
+		if s.rule == nil || !s.rule.Varies || s.hits < 0 || w.alreadyDecided(s) {
 			continue
 		}
 		for _, c := range w.taken(s) {
@@ -158,14 +158,14 @@ func (w *work) countLimits(s *subject, code Code) {
 	all := w.snap.limits[s.rule.Index]
 	for _, c := range w.taken(s) {
 		o, capacity := w.outcome(c), c.capacity()
-		switch hits := uint64(refusedHits(s.hits, int64(capacity))); {
+		switch hits := uint64(refusedHits(s.admitted, int64(capacity))); {
 		case o.Failed:
 		case !o.Allowed && c.state&unenforced == 0 && !s.rule.Shadow:
 			add(&all[c.index].Refused, hits)
 		case !o.Allowed && code == OK:
 			add(&all[c.index].Passed, hits)
 		case warns(&s.rule.Limits[c.index], o, capacity):
-			add(&all[c.index].Warned, uint64(s.hits))
+			add(&all[c.index].Warned, uint64(s.admitted))
 		}
 	}
 }

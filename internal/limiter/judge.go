@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// judge makes a decision of the outcomes: of each charge and its outcome a verdict, of verdicts a status, and of statuses the code. What
-// callers wait, what is left and how many hits were admitted is computed here and nowhere else.
+// judge turns outcomes into a decision: the outcomes of a descriptor's charges into its status, and the statuses into the code. It calls no
+// store and counts nothing.
 func (w *work) judge(d *Decision) {
 	if w.needs&needGuard != 0 {
 		w.mergeGuards()
@@ -32,6 +32,7 @@ func (w *work) judge(d *Decision) {
 // status returns the status of a descriptor.
 func (w *work) status(s *subject) Status {
 	st := Status{Code: OK, Rule: s.rule, Overridden: s.overridden()}
+	s.admitted = s.hits
 	j := w.decidingCharge(s)
 	if s.deciding = j; j == none {
 		if s.unlimited() {
@@ -49,10 +50,7 @@ func (w *work) status(s *subject) Status {
 	span := w.span(j)
 	st.LimitIndex, st.Limited = c.index, true
 	st.Limit = CurrentLimit{Name: c.limit.Name, Requests: c.limit.Requests, Unit: c.limit.WholeUnit()}
-	st.Remaining, st.Reset = o.Remaining(c.capacity()), ceilSeconds(span.reset)
-	if o.Failed || o.Penalty > 0 { // on_error: deny, or nothing passes until the penalty ends
-		st.Remaining = 0
-	}
+	st.Remaining, st.Reset = w.remaining(c), ceilSeconds(span.reset)
 	st.Penalised = o.Penalty > 0
 	if !o.Allowed && !s.shadow() {
 		st.Code, st.RetryAfter = OverLimit, span.wait

@@ -3,8 +3,10 @@ package limiter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +35,7 @@ func New(opts Options) *Limiter {
 	// A pool keeps objects per processor, so decisions that run at the same time use different lanes.
 	l.works.New = func() any {
 		w := &work{parts: &l.parts, lane: l.lanes.Add(1)}
-		w.sharing.seed = maphash.MakeSeed()
+		w.joining.seed = maphash.MakeSeed()
 		w.resume = func(err error) { l.resume(w, err) }
 		return w
 	}
@@ -133,7 +135,10 @@ func (l *Limiter) begin(ctx context.Context, now time.Time, req *Request, d *Dec
 		return nil, err
 	}
 	w := l.workOn(question{req: req, snap: snap, domain: snap.tree.Domain(req.Domain), now: now})
-	err = w.matchAndApply(ctx)
+	err = w.findCharges(ctx)
+	if err == nil {
+		err = w.applyAmounts()
+	}
 	w.countTally()
 	if err != nil {
 		l.release(w)
@@ -141,6 +146,23 @@ func (l *Limiter) begin(ctx context.Context, now time.Time, req *Request, d *Dec
 	}
 	w.charge()
 	return w, nil
+}
+
+// findCharges matches every descriptor and applies its rule: the charges are then the limits that each descriptor is under, with their numbers
+// for this caller. If matching may take long, it stops when ctx ends.
+func (w *work) findCharges(ctx context.Context) error {
+	w.subjects = slices.Grow(w.subjects, len(w.req.Descriptors))[:len(w.req.Descriptors)]
+	slow := w.domain != nil && w.domain.HasPatterns()
+	for i := range w.subjects {
+		if slow && i > 0 && ctx.Err() != nil {
+			return fmt.Errorf("match descriptors: %w", ctx.Err())
+		}
+		s, d := &w.subjects[i], &w.req.Descriptors[i]
+		w.match(s, d)
+		w.apply(s, d)
+	}
+	w.applyTogether()
+	return nil
 }
 
 // accept checks a request, and returns the rules that decide it.

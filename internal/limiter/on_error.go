@@ -26,7 +26,7 @@ func (w *work) fallBack(ctx context.Context, cause error) error {
 			continue
 		}
 		choice := w.onError(s)
-		if s.settlesEarlier() {
+		if s.changesReservation() {
 			if w.req.Hold != nil {
 				return cause // its caller can repeat it
 			}

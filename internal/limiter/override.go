@@ -40,7 +40,7 @@ func (w *work) overrideOne(s *subject) {
 				n = one
 			}
 		}
-		switch used := w.use(&n, s.rule, c); {
+		switch used := w.applyNumbers(&n, s.rule, c); {
 		case c.state.idle():
 		case used && n.Kind == override.Blocked:
 			s.by = byBlock
@@ -58,9 +58,9 @@ func (w *work) overrideOne(s *subject) {
 	}
 }
 
-// use gives a limit the numbers of an override. It returns false if there is none, or if the rule does not allow it any more, because the
+// applyNumbers gives a limit the numbers of an override. It returns false if there is none, or if the rule does not allow it any more, because the
 // rule was changed after the override was written. Then the rule's numbers stay.
-func (w *work) use(n *override.Numbers, rule *descriptor.Rule, c *charge) bool {
+func (w *work) applyNumbers(n *override.Numbers, rule *descriptor.Rule, c *charge) bool {
 	if n.Kind == 0 || n.Kind == override.Blocked && c.state.idle() {
 		return false
 	}
@@ -69,7 +69,7 @@ func (w *work) use(n *override.Numbers, rule *descriptor.Rule, c *charge) bool {
 	switch {
 	case n.Kind == override.Unlimited && !bounded:
 		c.state |= lifted
-	case n.Kind == override.Unlimited || n.Apply(w.own(c), rule.OverrideMax) != nil:
+	case n.Kind == override.Unlimited || n.Apply(w.copyLimit(c), rule.OverrideMax) != nil:
 		if c.limit = was; !c.state.idle() {
 			w.tally.unusable++
 		}

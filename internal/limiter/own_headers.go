@@ -11,10 +11,11 @@ import (
 
 // described is the limit that a header of a rule file describes, and the outcome of its take.
 type described struct {
-	limit    *descriptor.Limit
-	capacity uint64
-	outcome  *backend.Outcome
-	reset    time.Duration
+	limit     *descriptor.Limit
+	capacity  uint64
+	remaining uint64
+	outcome   *backend.Outcome
+	reset     time.Duration
 }
 
 // ownHeaders adds the headers that the domain's rule file defines. best is the descriptor that headers describe, or -1.
@@ -52,7 +53,7 @@ func (w *work) ownHeaders(d *Decision, own []descriptor.OwnHeader, best int) {
 
 func (w *work) describe(j int) described {
 	c := &w.charges[j]
-	return described{c.limit, c.capacity(), w.outcome(c), w.span(j).reset}
+	return described{c.limit, c.capacity(), w.remaining(c), w.outcome(c), w.span(j).reset}
 }
 
 // limitNamed returns the limit that has one of the names. Of several it is the one with the least remaining, or the first of these.
@@ -69,20 +70,12 @@ func (w *work) limitNamed(d *Decision, names []string) (best described) {
 			if next.outcome.Failed && next.outcome.Allowed {
 				continue // on_error let it pass, and nothing is known about it
 			}
-			if best.limit == nil || next.remaining() < best.remaining() {
+			if best.limit == nil || next.remaining < best.remaining {
 				best = next
 			}
 		}
 	}
 	return best
-}
-
-// remaining is that of the outcome. Nothing is left of what could not be read, or during a penalty.
-func (l *described) remaining() uint64 {
-	if l.outcome.Failed || l.outcome.Penalty > 0 {
-		return 0
-	}
-	return l.outcome.Remaining(l.capacity)
 }
 
 // appendHeader appends a header's value to w.text.bytes. It returns false, and appends nothing, if a field has no value.
@@ -111,9 +104,9 @@ func (w *work) appendField(d *Decision, f descriptor.HeaderField, of described, 
 	case descriptor.FieldCapacity:
 		w.text.bytes = strconv.AppendUint(w.text.bytes, of.capacity, 10)
 	case descriptor.FieldUsed:
-		w.text.bytes = strconv.AppendUint(w.text.bytes, of.capacity-of.remaining(), 10)
+		w.text.bytes = strconv.AppendUint(w.text.bytes, of.capacity-of.remaining, 10)
 	case descriptor.FieldRemaining:
-		w.text.bytes = strconv.AppendUint(w.text.bytes, of.remaining(), 10)
+		w.text.bytes = strconv.AppendUint(w.text.bytes, of.remaining, 10)
 	case descriptor.FieldReset, descriptor.FieldResetUnix:
 		if of.outcome.Failed {
 			return false // nobody knows it

@@ -12,10 +12,10 @@ import (
 
 // addGuard adds the take that guards t, and returns its index. Refunds, and hits that have passed, are never refused.
 func (w *work) addGuard(s *subject, c *charge, t *backend.Take) int {
-	if t.Hits < 0 || w.req.Purpose == Settled || s.by == byBlock || s.settlesEarlier() {
+	if t.Hits < 0 || w.req.Purpose == Settled || s.by == byBlock || s.changesReservation() {
 		return none
 	}
-	shadow := w.snap.settings.Shadow || s.shadow() || s.passes(c)
+	shadow := w.snap.settings.Shadow || s.shadow() || s.observedOnly(c)
 	start := len(w.keyBytes)
 	w.keyBytes = descriptor.AppendPenaltyKey(w.keyBytes, t.Key, shadow)
 	w.request.Takes = append(w.request.Takes, backend.Take{

@@ -28,8 +28,6 @@ func (w *work) replace() {
 				c.state |= replaced
 			}
 		}
-		if !w.applies(s) {
-			s.rule = nil
-		}
+		w.dropUnused(s)
 	}
 }

@@ -75,22 +75,22 @@ func (w *work) countRules(d *Decision) {
 func (w *work) countRule(s *subject, code Code) {
 	c := w.decidingOf(s)
 	if c == nil {
-		if s.unlimited() && s.hits > 0 {
-			add(&w.seriesOf(s).Unlimited, uint64(s.hits))
+		if s.unlimited() && s.admitted > 0 {
+			add(&w.seriesOf(s).Unlimited, uint64(s.admitted))
 		}
 		return
 	}
 	o := w.outcome(c)
 	switch {
 	case o.Failed: // counted as degraded
-	case w.decidedEarlier(s):
-	case s.hits < 0:
+	case w.alreadyDecided(s):
+	case s.admitted < 0:
 		w.countDropped(s)
 	default:
 		if s.rule != nil && s.rule.Varies {
 			w.countLimits(s, code)
 		}
-		w.seriesOf(s).count(&w.request.Takes[c.take], s.hits, o, s.shadow(), w.snap.settings.NearLimitRatio)
+		w.seriesOf(s).count(&w.request.Takes[c.take], s.admitted, o, s.shadow(), w.snap.settings.NearLimitRatio)
 	}
 }
 

@@ -66,8 +66,8 @@ func faster(a *descriptor.Limit, cost uint64, b *descriptor.Limit) bool {
 	return ah > bh || ah == bh && al > bl
 }
 
-// bring makes the limit that a request brings along the only charge of its descriptor.
-func (w *work) bring(s *subject, d *Descriptor) {
+// chargeRequestLimit makes the limit that a request brings along the only charge of its descriptor.
+func (w *work) chargeRequestLimit(s *subject, d *Descriptor) {
 	w.limits = append(w.limits, d.Limit.limit(&w.snap.settings))
 	w.charges = append(w.charges[:s.first], charge{limit: &w.limits[len(w.limits)-1], take: none, guard: none})
 	s.rule, s.end = nil, len(w.charges)

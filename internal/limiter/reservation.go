@@ -25,7 +25,7 @@ func (w *work) matchNamed(s *subject) {
 	if s.sent[last].Key == descriptor.CommitID {
 		s.hits = max(s.hits, 0)
 	}
-	s.sent, s.named = s.sent[:last], true
+	s.sent, s.namesReservation = s.sent[:last], true
 	w.needs |= needNamed
 }
 
@@ -87,10 +87,10 @@ func (w *work) sameHits() error {
 
 // holdNamed makes the descriptors whose last entry names a reservation a step of it.
 func (w *work) holdNamed() {
-	w.named = slices.Grow(w.named, len(w.subjects)) // subject.hold points into it
+	w.entryHolds = slices.Grow(w.entryHolds, len(w.subjects)) // subject.hold points into it
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		if !s.named || s.rule == nil && s.by != byRequest || s.unlimited() || s.hits < 0 {
+		if !s.namesReservation || s.rule == nil && s.by != byRequest || s.unlimited() || s.hits < 0 {
 			continue
 		}
 		last := &w.req.Descriptors[i].Entries[len(s.sent)]
@@ -101,14 +101,15 @@ func (w *work) holdNamed() {
 		if s.by == byRequest {
 			w.charges[s.first].limit.Reservations = s.matched.Limits[0].Reservations
 		}
-		w.named = append(w.named, h)
-		s.hold = &w.named[len(w.named)-1]
+		w.entryHolds = append(w.entryHolds, h)
+		s.hold = &w.entryHolds[len(w.entryHolds)-1]
 		w.needs |= needHold
 	}
 }
 
 // idOf returns the ID of a reservation that a caller names. Names of other forms than those that fit are hashed, because names may
-// have any length. Who chooses a name so that its ID is that of another one gets what the other name itself would give.
+// have any length. A caller that crafts a colliding
+// name gains nothing: it could have sent the other name.
 func (w *work) idOf(name string) (id backend.HoldID) {
 	switch {
 	case len(name) < len(id):
@@ -149,12 +150,12 @@ func (s *subject) countsAll() bool {
 	return s.by == byRequest || s.by == byBlock || len(s.rule.Limits) == 1 && s.rule.Limits[0].Has(descriptor.SettingCountDenied)
 }
 
-// settlesEarlier reports whether a descriptor changes an earlier reservation.
-func (s *subject) settlesEarlier() bool { return s.hold != nil && s.hold.Op != backend.HoldReserve }
+// changesReservation reports whether a descriptor changes an earlier reservation.
+func (s *subject) changesReservation() bool { return s.hold != nil && s.hold.Op != backend.HoldReserve }
 
-// decidedEarlier reports whether the hits of a descriptor were decided when they were reserved.
-func (w *work) decidedEarlier(s *subject) bool {
-	return s.settlesEarlier() && w.req.Purpose != Settled
+// alreadyDecided reports whether the hits of a descriptor were decided when they were reserved.
+func (w *work) alreadyDecided(s *subject) bool {
+	return s.changesReservation() && w.req.Purpose != Settled
 }
 
 // sameHold reports whether two descriptors are a step of the same reservation.
@@ -180,9 +181,9 @@ func (w *work) holdTake(t *backend.Take, s *subject, c *charge) {
 		if c.limit.Algorithm == descriptor.Concurrency {
 			t.Hits = places(s.hold.Op)
 		}
-		t.Hold = w.newHold(s, t, !s.shadow() && !s.passes(c))
+		t.Hold = w.newHold(s, t, !s.shadow() && !s.observedOnly(c))
 		t.CountDenied = false
-	case s.settlesEarlier():
+	case s.changesReservation():
 		t.Hits = 0 // this limit counted them before
 	}
 }
@@ -228,7 +229,7 @@ func (w *work) holdOutcomes(d *Decision) {
 			all.add(w.holdOutcome(s, c, h), h.Op)
 		}
 		if s.hold != nil && s.hold.Op == backend.HoldReserve && all.Some && all.Reserved < s.hits && all.Reserved > 0 {
-			s.hits = all.Reserved
+			s.admitted = all.Reserved
 		}
 		all.Reserved /= int64(s.hitCost())
 		d.Holds = append(d.Holds, all)
@@ -254,7 +255,7 @@ func (w *work) holdOutcome(s *subject, c *charge, h *backend.Hold) HoldOutcome {
 	case w.request.Takes[c.take].Limit.Algorithm == descriptor.Concurrency && h.Granted > 0:
 		one.Reserved = s.hits // a place, for a reservation of any amount
 	default:
-		one.Reserved = min(h.Granted/w.sharing.sharersOf(c.take), s.hits)
+		one.Reserved = min(h.Granted/w.joining.membersOf(c.take), s.hits)
 	}
 	return one
 }
@@ -292,7 +293,7 @@ func (w *work) countHolds(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]
 		for c, h := range w.holdsOf(s) {
-			result := resultOf(h, max(w.request.Takes[c.take].Hits, s.hits), d.Code)
+			result := resultOf(h, max(w.request.Takes[c.take].Hits, s.admitted), d.Code)
 			seen |= 1 << result
 			if result == holdCommitted && h.Late {
 				seen |= 1 << holdLate

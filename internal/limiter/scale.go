@@ -17,15 +17,8 @@ func (w *work) scale(s *subject) {
 		if result != descriptor.ScaleGood {
 			w.tally.unscaled[result]++
 		}
-		if w.own(c).Multiply(n) != nil {
+		if w.copyLimit(c).Multiply(n) != nil {
 			w.tally.unscaled[descriptor.ScaleNoNumber]++ // not after a check of the rules: they are refused then
 		}
 	}
-}
-
-// own gives a charge a copy of its limit, for other numbers.
-func (w *work) own(c *charge) *descriptor.Limit {
-	w.limits = append(w.limits, *c.limit)
-	c.limit = &w.limits[len(w.limits)-1]
-	return c.limit
 }

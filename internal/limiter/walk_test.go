@@ -135,13 +135,13 @@ func TestWalk(t *testing.T) {
 	w := l.workOn(question{req: req, snap: l.snapshot.Load(), domain: tree.Domain("shop"), now: now})
 	stages := []func(o *walk, d *Decision){
 		func(o *walk, _ *Decision) {
-			if err := w.find(t.Context()); err != nil {
+			if err := w.findCharges(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			o.matched()
 		},
 		func(o *walk, _ *Decision) {
-			if err := w.applyReservations(); err != nil {
+			if err := w.applyAmounts(); err != nil {
 				t.Fatal(err)
 			}
 			o.applied()

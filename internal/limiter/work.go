@@ -65,11 +65,11 @@ type buffers struct {
 	limits      []descriptor.Limit // limits that are not the rules': of requests, and with other numbers
 	entries     []descriptor.Entry // with the values that count, of rules that group values
 	replaced    []string           // the names of limits that matching rules replace
-	named       []Hold             // the reservations that entries name
+	entryHolds  []Hold             // the reservations that entries name
 	request     backend.Request    // what the store is asked for
 	keyBytes    []byte             // the keys of all takes, one after the other
 	holds       []backend.Hold     // of the takes, which point here
-	sharing     sharing            // which takes are for several charges
+	joining     joining            // which takes are for several charges
 	countedHere backend.SubRequest // the takes that this process counts because of on_error: local
 	spans       []span             // by charge, if needActive: what callers see instead of the outcomes' times
 	text        headerText         // the values of the headers that the domain defines
@@ -88,13 +88,13 @@ func (b *buffers) empty() {
 	empty(&b.limits, maxKept)
 	empty(&b.entries, maxKept)
 	empty(&b.replaced, maxKept)
-	empty(&b.named, maxKept)
+	empty(&b.entryHolds, maxKept)
 	empty(&b.request.Takes, maxKept)
 	empty(&b.request.Outcomes, maxKept)
 	empty(&b.keyBytes, maxKeptBytes)
 	empty(&b.holds, maxKept)
-	empty(&b.sharing.table, maxKeptBytes/4)
-	empty(&b.sharing.sharers, maxKept)
+	empty(&b.joining.table, maxKeptBytes/4)
+	empty(&b.joining.members, maxKept)
 	b.countedHere.Clear()
 	empty(&b.spans, maxKept)
 	empty(&b.text.bytes, maxKeptBytes)
@@ -123,18 +123,19 @@ func (w *work) reset() {
 // subject is one descriptor on its way to a status.
 type subject struct {
 	matched *descriptor.Rule // the rule that matches it; nil: none does, or it was not needed
-	rule    *descriptor.Rule // the rule that applies: nil too if the request's own limit applies, or none of the rule's limits does
+	rule    *descriptor.Rule // the same while the rule applies; nil: the request's own limit does, or none of the rule's limits does
 
-	sent    []descriptor.Entry // its entries, without one that names a reservation
-	counted []descriptor.Entry // the same with the values that count
-	named   bool               // its last entry names a reservation
-	hold    *Hold              // it is a step of this reservation; nil: of none
+	sent             []descriptor.Entry // its entries, without one that names a reservation
+	counted          []descriptor.Entry // the same with the values that count
+	namesReservation bool               // its last entry names a reservation
+	hold             *Hold              // it is a step of this reservation; nil: of none
 
-	hits       int64 // that it adds; after Judge: that were admitted, if fewer were reserved
+	hits       int64 // that it adds
+	admitted   int64 // of them; fewer if only some were reserved; set by Judge
 	first, end int   // its charges are work.charges[first:end]
 
-	by      authority
-	lenient bool // none of its limits is enforced for this caller
+	by            authority
+	allUnenforced bool // none of its limits is enforced for this caller
 
 	degraded descriptor.OnError // how on_error answered; descriptor.OnErrorDefault: the store did
 	deciding int                // the charge that its status describes; none: it has no take; set by Judge
@@ -158,10 +159,11 @@ func (s *subject) overridden() bool { return s.by >= byNumbers }
 func (s *subject) unlimited() bool { return s.rule != nil && s.rule.Unlimited || s.by == byLift }
 
 // shadow reports whether nothing of the descriptor is enforced.
-func (s *subject) shadow() bool { return s.lenient || s.rule != nil && s.rule.Shadow }
+func (s *subject) shadow() bool { return s.allUnenforced || s.rule != nil && s.rule.Shadow }
 
-// passes reports whether a charge belongs to a limit that is not enforced for this caller, while another limit of the descriptor is.
-func (s *subject) passes(c *charge) bool { return c.state&unenforced != 0 && !s.lenient }
+// observedOnly reports whether a charge is counted but has no say: its limit is not enforced for this caller, while another limit of the
+// descriptor is.
+func (s *subject) observedOnly(c *charge) bool { return c.state&unenforced != 0 && !s.allUnenforced }
 
 // charge is one limit of a descriptor. Every limit of its rule has one, also those that do not apply now: operators see them, and a wait
 // may last until they apply.
@@ -183,7 +185,7 @@ const (
 	inactive   chargeState = 1 << iota // the limit does not apply at this time
 	replaced                           // a rule that matches another descriptor replaces it
 	lifted                             // an override lets every request pass it
-	beside                             // an override blocks the caller, and another limit of the rule stands for that
+	beside                             // an override blocks the caller, and another limit of the rule carries the block
 	unenforced                         // it is counted, and what it refuses passes
 )
 
@@ -225,6 +227,13 @@ func (w *work) applies(s *subject) bool {
 	return s.rule.Unlimited
 }
 
+// dropUnused takes the rule away from a descriptor if none of the rule's limits applies. Their charges stay.
+func (w *work) dropUnused(s *subject) {
+	if !w.applies(s) {
+		s.rule = nil
+	}
+}
+
 // shows reports whether callers may see the limits of descriptor i.
 func (w *work) shows(d *Decision, i int) bool {
 	return d.Statuses[i].Limited && !w.subjects[i].shadow()
@@ -245,7 +254,7 @@ func (w *work) taken(s *subject) iter.Seq2[int, *charge] {
 func (w *work) binding(s *subject) iter.Seq2[int, *charge] {
 	return func(yield func(int, *charge) bool) {
 		for j := s.first; j < s.end; j++ {
-			if c := &w.charges[j]; c.take != none && !s.passes(c) && !yield(j, c) {
+			if c := &w.charges[j]; c.take != none && !s.observedOnly(c) && !yield(j, c) {
 				return
 			}
 		}
@@ -255,6 +264,14 @@ func (w *work) binding(s *subject) iter.Seq2[int, *charge] {
 // counts reports whether the hits of a take count as those of a request.
 func (w *work) counts(t *backend.Take) bool {
 	return w.req.Purpose == Settled || w.req.Purpose == Count && (t.Hold == nil || t.Hold.Op == backend.HoldReserve)
+}
+
+// remaining returns how many hits are left under a charge. Nothing is left of what could not be read, or during a penalty.
+func (w *work) remaining(c *charge) uint64 {
+	if o := w.outcome(c); !o.Failed && o.Penalty == 0 {
+		return o.Remaining(c.capacity())
+	}
+	return 0
 }
 
 // span is the times of one take for its caller.
@@ -285,4 +302,11 @@ func longer(a, b time.Duration) bool {
 type headerText struct {
 	bytes []byte
 	ends  []int // where each of them ends
+}
+
+// copyLimit gives a charge a copy of its limit, for other numbers.
+func (w *work) copyLimit(c *charge) *descriptor.Limit {
+	w.limits = append(w.limits, *c.limit)
+	c.limit = &w.limits[len(w.limits)-1]
+	return c.limit
 }

@@ -9,29 +9,29 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// sharing is which takes are for several charges. Many takes of one atomic step are found in a hash table.
-type sharing struct {
+// joining is which takes are for several charges. Many takes of one atomic step are found in a hash table.
+type joining struct {
 	table  []int32 // indexes in the request's takes plus one; 0: free
 	hashed int     // how many takes are in the table
 	seed   maphash.Seed
 
-	sharers []int64 // by take: the descriptors that it reserves for; empty if reservations are all or nothing
+	members []int64 // by take: the descriptors that it reserves for; empty if reservations are all or nothing
 }
 
 // fewTakes is how many takes are compared one by one. More are found by the hashes of their keys, so that the cost of a
 // request does not grow with the square of its size.
 const fewTakes = 16
 
-// shareable reports whether the hits of a take can be added to those of another one. Whether its reservation was shared must not
+// joinable reports whether the hits of a take can be added to those of another one. Whether its reservation was shared must not
 // depend on the number of hits.
-func shareable(t *backend.Take) bool { return t.Hits > 0 || t.Hold != nil }
+func joinable(t *backend.Take) bool { return t.Hits > 0 || t.Hold != nil }
 
-// shared returns the index of the take that t can share, or none.
-func (w *work) shared(t *backend.Take) int {
-	takes, sh := w.request.Takes, &w.sharing
+// findJoinable returns the index of the take that t can join, or none.
+func (w *work) findJoinable(t *backend.Take) int {
+	takes, sh := w.request.Takes, &w.joining
 	if len(takes) <= fewTakes {
 		for i := range takes {
-			if w.canShare(&takes[i], t) {
+			if w.canJoin(&takes[i], t) {
 				return i
 			}
 		}
@@ -43,31 +43,31 @@ func (w *work) shared(t *backend.Take) int {
 		clear(sh.table)
 	}
 	for ; sh.hashed < len(takes); sh.hashed++ {
-		if o := &takes[sh.hashed]; shareable(o) {
+		if o := &takes[sh.hashed]; joinable(o) {
 			*w.slot(o) = int32(sh.hashed + 1)
 		}
 	}
 	return int(*w.slot(t)) - 1
 }
 
-// slot returns the element of the table for the take that t can share, or the free one for t.
+// slot returns the element of the table for the take that t can join, or the free one for t.
 func (w *work) slot(t *backend.Take) *int32 {
-	table := w.sharing.table
+	table := w.joining.table
 	last := uint64(len(table) - 1)
-	for i := maphash.Bytes(w.sharing.seed, t.Key) & last; ; i = (i + 1) & last {
-		if n := table[i]; n == 0 || w.canShare(&w.request.Takes[n-1], t) {
+	for i := maphash.Bytes(w.joining.seed, t.Key) & last; ; i = (i + 1) & last {
+		if n := table[i]; n == 0 || w.canJoin(&w.request.Takes[n-1], t) {
 			return &table[i]
 		}
 	}
 }
 
-func (w *work) canShare(a, b *backend.Take) bool {
-	return shareable(a) && a.Vote == b.Vote && (a.Hold == nil) == (b.Hold == nil) && bytes.Equal(a.Key, b.Key) &&
+func (w *work) canJoin(a, b *backend.Take) bool {
+	return joinable(a) && a.Vote == b.Vote && (a.Hold == nil) == (b.Hold == nil) && bytes.Equal(a.Key, b.Key) &&
 		(a.Hold == nil || w.subjects[a.Member].sameHold(&w.subjects[b.Member]))
 }
 
-// share adds t to a take that is there: the sum of their hits, under the smaller of their limits. It returns the take's guard.
-func (w *work) share(j int, t *backend.Take) (guard int) {
+// join adds t to a take that is there: the sum of their hits, under the smaller of their limits. It returns the take's guard.
+func (w *work) join(j int, t *backend.Take) (guard int) {
 	same := &w.request.Takes[j]
 	same.Hits = min(same.Hits+t.Hits, backend.MaxHits)
 	if same.Hold != nil && t.Hold != nil {
@@ -82,18 +82,18 @@ func (w *work) share(j int, t *backend.Take) (guard int) {
 	return none
 }
 
-// countSharer counts one more descriptor whose reservation is a part of a take, and that may get less than it asks for.
-func (s *sharing) countSharer(take int) {
-	for len(s.sharers) <= take {
-		s.sharers = append(s.sharers, 0)
+// countMember counts one more descriptor whose reservation is a part of a take, and that may get less than it asks for.
+func (s *joining) countMember(take int) {
+	for len(s.members) <= take {
+		s.members = append(s.members, 0)
 	}
-	s.sharers[take]++
+	s.members[take]++
 }
 
-// sharersOf returns the number of descriptors that get equal parts of what a take is granted.
-func (s *sharing) sharersOf(take int) int64 {
-	if take < len(s.sharers) {
-		return s.sharers[take]
+// membersOf returns the number of descriptors that get equal parts of what a take is granted.
+func (s *joining) membersOf(take int) int64 {
+	if take < len(s.members) {
+		return s.members[take]
 	}
 	return 1
 }
@@ -102,13 +102,13 @@ func (s *sharing) sharersOf(take int) int64 {
 // same number of hits, which would then be another number for each descriptor.
 func (w *work) grantEqually() {
 	equal, parts := true, int64(0)
-	for t, n := range w.sharing.sharers {
+	for t, n := range w.joining.members {
 		if h := w.request.Takes[t].Hold; h != nil && h.Least > 0 {
 			equal = equal && (parts == 0 || parts == n)
 			parts = n
 		}
 	}
-	for t := range w.sharing.sharers {
+	for t := range w.joining.members {
 		if h := w.request.Takes[t].Hold; h != nil && !equal {
 			h.Least = 0
 		}
