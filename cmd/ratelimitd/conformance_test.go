@@ -171,8 +171,8 @@ type stopped struct {
 	at time.Time
 }
 
-func (s stopped) Decide(ctx context.Context, _ time.Time, req *limiter.Request, d *limiter.Decision) error {
-	return s.Limiter.Decide(ctx, s.at, req, d)
+func (s stopped) Start(ctx context.Context, _ time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+	return s.Limiter.Start(ctx, s.at, b, req, d, done)
 }
 
 // serveDecider serves this decider over gRPC and returns the address.

@@ -195,6 +195,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		HotKeys:   hot,
 		Usage:     svc.usage,
 		Events:    sink,
+		Refused:   server.LogRefusals(o.Log.Refusals, keys, log),
 	})
 	if err := svc.loadRules(registry); err != nil {
 		return nil, err
@@ -222,7 +223,6 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	quotas := svc.assignQuotas(registry)
 	callers.Quota = quotaStreams{quotas}
 	callers.Metrics = server.Metrics{Handler: metrics, ResponseTime: both(compat, timings), Off: o.Answers.NoMetrics}
-	callers.Observers = server.Observers{RefusalLogs: o.Log.Refusals, Keys: keys}
 	if callers.Reservations, err = svc.signReservations(); err != nil {
 		return nil, err
 	}
@@ -394,7 +394,7 @@ func (s *service) trace(ctx context.Context, opts *server.Options, registry prom
 	if err != nil {
 		return fmt.Errorf("start tracing: %w", err)
 	}
-	opts.Observers.Tracer = tracer
+	opts.Tracer = tracer
 	s.shutdown = append(s.shutdown, func() error {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(longestFlush, s.options.Listen.StopTimeout))
 		defer cancel()

@@ -123,13 +123,13 @@ descriptors:
 // timed decides at the time that the caller gives.
 type timed struct{ *limiter.Limiter }
 
-func (d timed) Decide(ctx context.Context, _ time.Time, req *limiter.Request, out *limiter.Decision) error {
+func (d timed) Start(ctx context.Context, _ time.Time, b *limiter.Batch, req *limiter.Request, out *limiter.Decision, done func(error)) (decided bool, err error) {
 	given, _ := metadata.FromIncomingContext(ctx)
 	at, err := strconv.ParseInt(given.Get("at")[0], 10, 64)
 	if err != nil {
-		return err
+		return true, err
 	}
-	return d.Limiter.Decide(ctx, time.UnixMicro(at), req, out)
+	return d.Limiter.Start(ctx, time.UnixMicro(at), b, req, out, done)
 }
 
 // served sends every request to a real server over gRPC, with the time of the request, and returns the answers. Requests of

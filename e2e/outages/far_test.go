@@ -24,7 +24,7 @@ const longest = 20 * time.Second
 func takeOne(ctx context.Context, s *redis.Store, key string) error {
 	l := &descriptor.Limit{Requests: 1_000_000, Window: descriptor.Window{Unit: descriptor.Year}}
 	r := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
-	return s.Take(ctx, time.Now(), r)
+	return backend.Await(ctx, s, time.Now(), r)
 }
 
 // When round trips are long, a call does not wait for calls in flight.

@@ -33,12 +33,17 @@ type counters struct {
 	away atomic.Bool
 }
 
-func (c *counters) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+// Start implements backend.Store.
+func (c *counters) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, c.take(ctx, now, r)
+}
+
+func (c *counters) take(ctx context.Context, now time.Time, r *backend.Request) error {
 	if c.away.Load() {
 		backend.Fail(r.Outcomes)
 		return backend.ErrUnavailable
 	}
-	return c.Store.Take(ctx, now, r)
+	return backend.Await(ctx, c.Store, now, r)
 }
 
 func (c *counters) Peek(ctx context.Context, now time.Time, r *backend.Request) error {

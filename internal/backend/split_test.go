@@ -30,7 +30,7 @@ func (p places) take(t *testing.T, now time.Time, r *backend.Request) []backend.
 				}
 				return backend.ErrUnavailable
 			}
-			return store.Take(ctx, now, part)
+			return backend.Await(ctx, store, now, part)
 		})
 	if missing.Load() != (err != nil) {
 		t.Errorf("a place is missing: %t, yet the error is %v", missing.Load(), err)
@@ -141,7 +141,7 @@ func TestSplitBeginsNoPenaltyForReservedHits(t *testing.T) {
 	send := func(r *backend.Request) {
 		t.Helper()
 		if err := backend.Split(t.Context(), r, place, func(ctx context.Context, at byte, part *backend.Request) error {
-			err := stores[at].Take(ctx, now, part)
+			err := backend.Await(ctx, stores[at], now, part)
 			between(at)
 			return err
 		}); err != nil {

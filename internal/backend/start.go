@@ -4,32 +4,70 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"time"
 )
 
-// Starter is a Store that need not hold its caller up.
-type Starter interface {
-	Store
-
-	// Start settles a request like Take. If it can do so at once, it returns true, and the error that Take would return.
-	// Otherwise it returns false, and calls done with that error later, once, from another goroutine. It uses ctx and r until
-	// then. What done does must not take long: other requests wait for it. A request that must be sent may wait for the other
-	// requests of its batch; b may be nil.
-	Start(ctx context.Context, now time.Time, b *Batch, r *Request, done func(error)) (settled bool, err error)
+// Await settles a request as Start does, and waits for the answer. When it returns, the store no longer uses the request.
+func Await(ctx context.Context, s Starter, now time.Time, r *Request) error {
+	w := NewWaiter()
+	settled, err := s.Start(ctx, now, nil, r, w.Done)
+	return w.Wait(settled, err)
 }
 
-// Start settles a request without holding the caller up, as in Starter. A store that is no Starter gets a goroutine for the
-// request.
-func Start(ctx context.Context, s Store, now time.Time, b *Batch, r *Request, done func(error)) (settled bool, err error) {
-	if starter, ok := s.(Starter); ok {
-		return starter.Start(ctx, now, b, r, done)
+// Waiter waits for the end of something that has a callback. It is used once.
+type Waiter struct {
+	Done func(error) // the callback
+
+	mu    sync.Mutex
+	ended bool // Done was called, with err
+	err   error
+	wake  chan struct{} // made by Wait if it must wait: a channel of a pool must not leave the bubble of a testing/synctest
+}
+
+var waiters = sync.Pool{New: func() any {
+	w := new(Waiter)
+	w.Done = w.end
+	return w
+}}
+
+// NewWaiter returns a waiter for a callback that is about to be passed on.
+func NewWaiter() *Waiter { return waiters.Get().(*Waiter) }
+
+func (w *Waiter) end(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended, w.err = true, err
+	if w.wake != nil {
+		close(w.wake)
 	}
-	StartTake(ctx, s, now, r, done)
-	return false, nil
 }
 
-// StartTake takes in a goroutine of its own. It is for requests that a Starter cannot settle without waiting several times.
-func StartTake(ctx context.Context, s Store, now time.Time, r *Request, done func(error)) {
+// Wait returns err at once if what the callback was passed to has ended, else the error that the callback gets.
+func (w *Waiter) Wait(ended bool, err error) error {
+	if !ended {
+		err = w.wait()
+	}
+	waiters.Put(w)
+	return err
+}
+
+func (w *Waiter) wait() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.wake = make(chan struct{})
+		w.mu.Unlock()
+		<-w.wake
+		w.mu.Lock()
+	}
+	err := w.err
+	w.ended, w.err, w.wake = false, nil, nil
+	return err
+}
+
+// InGoroutine does something that waits in a goroutine of its own, and calls done with its error. A panic becomes a PanicError.
+func InGoroutine(do func() error, done func(error)) {
 	go func() {
 		var err error
 		defer func() {
@@ -38,7 +76,7 @@ func StartTake(ctx context.Context, s Store, now time.Time, r *Request, done fun
 			}
 			done(err)
 		}()
-		err = s.Take(ctx, now, r)
+		err = do()
 	}()
 }
 

@@ -13,12 +13,11 @@ import (
 //
 // If a method returns an error, the outcomes marked Failed have no answer; the others hold.
 type Store interface {
-	// Take settles the takes of one request and fills their outcomes.
-	Take(ctx context.Context, now time.Time, r *Request) error
+	Starter
 
 	// Peek judges each take of a request by itself and changes nothing. An outcome contains what is used, and whether that
 	// many hits would pass now. Votes, CountDenied, Together and PeekWhenKnown do not matter. Peek is for operators: it may
-	// cost more than Take.
+	// wait, and cost more than Start.
 	Peek(ctx context.Context, now time.Time, r *Request) error
 
 	// Reset clears counters. After it returns without an error, neither the store nor this process remembers what was taken
@@ -28,6 +27,15 @@ type Store interface {
 	//
 	// A reset that fails may still have been carried out, for all counters or for some.
 	Reset(ctx context.Context, counters []Counter) error
+}
+
+// Starter is the part of a Store that settles requests.
+type Starter interface {
+	// Start settles the takes of one request and fills their outcomes. It never holds its caller up. If it can settle the request
+	// at once, it returns true and the error. Otherwise it returns false, and calls done with the error later, once, from another
+	// goroutine; it uses ctx and r until then. What done does must not take long: other requests wait for it. A request that must be
+	// sent may wait for the other requests of its batch; b may be nil. Await is for callers that wait.
+	Start(ctx context.Context, now time.Time, b *Batch, r *Request, done func(error)) (settled bool, err error)
 }
 
 // Counter identifies one counter: its key, and the limit that it is kept under. Where the counter lives may depend on the

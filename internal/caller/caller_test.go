@@ -66,6 +66,12 @@ type slowed struct {
 	most  atomic.Int64 // at once
 }
 
+func (s *slowed) Start(ctx context.Context, now time.Time, _ *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+	limiter.InGoroutine(func() error { return s.Decide(ctx, now, req, d) }, done)
+	return false, nil
+}
+
+// Decide decides after the pause.
 func (s *slowed) Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 	busy := s.busy.Add(1)
 	defer s.busy.Add(-1)
@@ -76,7 +82,7 @@ func (s *slowed) Decide(ctx context.Context, now time.Time, req *limiter.Request
 			<-c
 		}
 	}
-	return s.Decider.Decide(ctx, now, req, d)
+	return limiter.Decide(ctx, s.Decider, now, req, d)
 }
 
 // anyToken is everybody's.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"runtime/debug"
 
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -16,6 +17,9 @@ var errPanicked = status.Error(codes.Internal, panicked)
 
 // Panicked counts and logs what recover returned. It returns the error for the caller.
 func (s *Shared) Panicked(p any, method string) error {
+	if started, ok := p.(*limiter.PanicError); ok { // it was recovered in another goroutine
+		return s.PanickedAt(started.Value, method, started.Stack)
+	}
 	return s.PanickedAt(p, method, debug.Stack())
 }
 

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -14,7 +15,7 @@ import (
 
 // plainRules reports by Rule.Index which decisions are plain. It is nil if none is.
 func (l *Limiter) plainRules(s *snapshot) []bool {
-	if !l.NoMetrics || s.settings.Shadow || s.hot != nil || l.Usage != nil || l.Events != nil {
+	if !l.NoMetrics || s.settings.Shadow || s.hot != nil || l.Usage != nil || l.Events != nil || l.Refused != nil {
 		return nil
 	}
 	all := make([]bool, len(s.tree.Rules))
@@ -51,7 +52,10 @@ func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, 
 		return false, 0, false, nil
 	}
 	w.chargePlain(&snap.settings, d, rule)
-	if err = l.Store.Take(ctx, now, &w.request); err != nil {
+	if err = backend.Await(ctx, l.Store, now, &w.request); err != nil {
+		if p, ok := errors.AsType[*PanicError](err); ok {
+			panic(p) // w is not used again
+		}
 		allowed, delay, err = w.finishPlain(ctx, question{snap: snap, domain: d, now: now}, rule, err)
 		l.release(w)
 		return allowed, delay, true, err

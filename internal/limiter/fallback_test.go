@@ -24,8 +24,13 @@ type flaky struct {
 	down func(t *backend.Take) bool
 }
 
-func (f *flaky) Take(ctx context.Context, now time.Time, r *backend.Request) error {
-	err := f.Store.Take(ctx, now, r)
+// Start implements backend.Store.
+func (f *flaky) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, f.take(ctx, now, r)
+}
+
+func (f *flaky) take(ctx context.Context, now time.Time, r *backend.Request) error {
+	err := backend.Await(ctx, f.Store, now, r)
 	for i := range r.Takes {
 		if f.down(&r.Takes[i]) {
 			r.Outcomes[i] = backend.Outcome{Failed: true}

@@ -45,61 +45,75 @@ func New(opts Options) *Limiter {
 	return l
 }
 
-// Decide answers a request at now. It fills d, whose slices it reuses.
-//
-// The errors are *InvalidError, ErrNoRules, and the backend's error if on_error does not give an answer instead. With a
-// backend's error nothing is known about the request's limits.
+// Decider decides requests: a Limiter, or something in front of one.
+type Decider interface {
+	// Start decides a request at now, and fills d, whose slices it reuses. It never holds its caller up. If it can decide at once, it
+	// returns true and the error. Otherwise it returns false, and calls done with the error later, once, from another goroutine. It
+	// uses ctx, req and d until then. What done does must not take long: other requests wait for it. Without a batch (nil), what must
+	// be sent to the store's server goes at once; else it goes when the batch is sent.
+	//
+	// The errors are *InvalidError, ErrNoRules, and the backend's error if on_error does not give an answer instead. With a
+	// backend's error nothing is known about the request's limits.
+	Start(ctx context.Context, now time.Time, b *Batch, req *Request, d *Decision, done func(error)) (decided bool, err error)
+}
+
+// Decide decides as Start does, and waits for the decision.
+func Decide(ctx context.Context, by Decider, now time.Time, req *Request, d *Decision) error {
+	w := backend.NewWaiter()
+	decided, err := by.Start(ctx, now, nil, req, d, w.Done)
+	return Ended(w, decided, err)
+}
+
+// Ended waits for a decision that was started with w.Done. A panic in another goroutine becomes one of the caller.
+func Ended(w *Waiter, decided bool, err error) error {
+	if err = w.Wait(decided, err); err != nil {
+		if p, ok := errors.AsType[*PanicError](err); ok {
+			panic(p)
+		}
+	}
+	return err
+}
+
+// Decide is Decide by l.
 func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *Decision) error {
-	w, err := l.begin(ctx, now, req, d)
-	if err != nil {
-		return err
-	}
-	defer l.release(w)
-	switch {
-	case len(w.request.Takes) == 0:
-	case req.Purpose == Look:
-		err = l.Store.Peek(ctx, now, &w.request)
-	default:
-		err = l.Store.Take(ctx, now, &w.request)
-	}
-	return w.finish(ctx, d, err)
+	return Decide(ctx, l, now, req, d)
 }
 
 // Batch gathers requests that arrived together.
 type Batch = backend.Batch
 
+// Waiter waits for a decision that Start has begun.
+type Waiter = backend.Waiter
+
+// InGoroutine decides in a goroutine, and calls done with the error.
+func InGoroutine(decide func() error, done func(error)) { backend.InGoroutine(decide, done) }
+
+// NewWaiter returns a waiter whose Done is about to be passed to Start.
+func NewWaiter() *Waiter { return backend.NewWaiter() }
+
 // PanicError is a panic during a decision that Start began.
 type PanicError = backend.PanicError
 
-// Start decides a request like Decide, but does not hold its caller up. If it can decide at once, it returns true, and the
-// error that Decide would return. Otherwise it returns false, and calls done with that error later, once, from another
-// goroutine. It uses ctx, req and d until then. What done does must not take long: other requests wait for it. Without a
-// batch (nil), what must be sent to the store's server goes at once; else it goes when the batch is sent.
+// Start implements Decider.
 func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Request, d *Decision, done func(error)) (decided bool, err error) {
-	if req.Purpose == Look { // stores look only while their caller waits
-		go func() { done(l.look(ctx, now, req, d)) }()
-		return false, nil
-	}
 	w, err := l.begin(ctx, now, req, d)
 	if err != nil {
 		return true, err
 	}
 	if len(w.request.Takes) > 0 {
 		w.pending = pending{ctx, d, done}
+		if req.Purpose == Look { // stores look only while their caller waits
+			backend.InGoroutine(func() error { return l.Store.Peek(ctx, now, &w.request) }, w.resume)
+			return false, nil
+		}
 		var settled bool
-		if settled, err = backend.Start(ctx, l.Store, now, b, &w.request, w.resume); !settled {
+		if settled, err = l.Store.Start(ctx, now, b, &w.request, w.resume); !settled {
 			return false, nil
 		}
 	}
 	err = w.finish(ctx, d, err)
 	l.release(w)
 	return true, err
-}
-
-// look is Decide for a goroutine of its own. A panic becomes an error.
-func (l *Limiter) look(ctx context.Context, now time.Time, req *Request, d *Decision) (err error) {
-	defer catch(&err)
-	return l.Decide(ctx, now, req, d)
 }
 
 // resume finishes a decision that Start has begun, with the answer of the store.
@@ -110,19 +124,17 @@ func (l *Limiter) resume(w *work, err error) {
 
 // finishStarted is finish for a decision that Start has begun. A panic becomes an error.
 func (l *Limiter) finishStarted(w *work, storeErr error) (err error) {
-	defer catch(&err)
+	defer func() {
+		if p := recover(); p != nil {
+			err = &PanicError{Value: p, Stack: debug.Stack()}
+		}
+	}()
 	if _, ok := errors.AsType[*PanicError](storeErr); ok {
 		return storeErr // what the store left behind is not known, so on_error does not answer, and w is not used again
 	}
 	err = w.finish(w.pending.ctx, w.pending.decision, storeErr)
 	l.release(w)
 	return err
-}
-
-func catch(err *error) {
-	if p := recover(); p != nil {
-		*err = &PanicError{Value: p, Stack: debug.Stack()}
-	}
 }
 
 // begin takes a request through the stages before the store: Match, Apply and Charge. It empties d. Without an error, the caller has to

@@ -207,9 +207,14 @@ type countingBackend struct {
 	calls int
 }
 
-func (b *countingBackend) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+// Start implements backend.Store.
+func (b *countingBackend) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, b.take(ctx, now, r)
+}
+
+func (b *countingBackend) take(ctx context.Context, now time.Time, r *backend.Request) error {
 	b.calls++
-	return b.Store.Take(ctx, now, r)
+	return backend.Await(ctx, b.Store, now, r)
 }
 
 func TestShadowRuleNeverShowsInHeaders(t *testing.T) {

@@ -49,7 +49,7 @@ func (w *work) fallBack(ctx context.Context, cause error) error {
 	if here := &w.countedHere; len(here.Takes) > 0 {
 		here.Together = w.request.Together
 		here.Prepare()
-		if err := w.Local.Take(ctx, w.now, &here.Request); err != nil {
+		if err := backend.Await(ctx, w.Local, w.now, &here.Request); err != nil {
 			return fmt.Errorf("%w; count locally: %w", cause, err)
 		}
 		here.Answer(&w.request)

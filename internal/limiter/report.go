@@ -16,6 +16,7 @@ func (p *parts) reports(s *Settings) (all []report) {
 	add(p.Usage != nil, (*work).recordUsage)
 	add(s.Shadow, (*work).passInShadow)
 	add(p.Events != nil, (*work).sendEvents)
+	add(p.Refused != nil, (*work).reportRefused)
 	add(!p.NoMetrics, (*work).countCode)
 	return all
 }
@@ -25,6 +26,13 @@ func (w *work) passInShadow(d *Decision) {
 	if d.Code == OverLimit {
 		d.Code = OK
 		w.metrics.shadowed.Add(1)
+	}
+}
+
+// reportRefused calls Options.Refused for a refused request.
+func (w *work) reportRefused(d *Decision) {
+	if d.Code == OverLimit {
+		w.Refused(w.now, w.req, d)
 	}
 }
 

@@ -1,6 +1,8 @@
 package limiter
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -24,6 +26,8 @@ type Options struct {
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
 	Usage   *usage.Index     // records the counters of rules with usage; nil: off
 	Events  *events.Sink     // gets events about refusals, warnings and penalties; nil: off
+
+	Refused func(now time.Time, req *Request, d *Decision) // called for every refused request; nil: not called
 }
 
 // Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.

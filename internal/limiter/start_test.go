@@ -19,9 +19,9 @@ import (
 // later is a store that settles every request in another goroutine.
 type later struct{ backend.Store }
 
-// Start implements backend.Starter.
+// Start implements backend.Store.
 func (s later) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, done func(error)) (bool, error) {
-	backend.StartTake(ctx, s.Store, now, r, done)
+	backend.InGoroutine(func() error { return backend.Await(ctx, s.Store, now, r) }, done)
 	return false, nil
 }
 
@@ -115,7 +115,10 @@ func TestStartedDecisionsAtOnce(t *testing.T) {
 // broken is a store that panics.
 type broken struct{ backend.Store }
 
-func (broken) Take(context.Context, time.Time, *backend.Request) error { panic("broken") }
+// Start implements backend.Store.
+func (broken) Start(context.Context, time.Time, *backend.Batch, *backend.Request, func(error)) (bool, error) {
+	panic("broken")
+}
 
 // A panic in another goroutine becomes an error of the request: it does not end the process.
 func TestStartSurvivesAPanic(t *testing.T) {

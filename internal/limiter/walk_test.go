@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -148,7 +149,7 @@ func TestWalk(t *testing.T) {
 		},
 		func(o *walk, _ *Decision) { w.charge(); o.charged() },
 		func(o *walk, _ *Decision) {
-			if err := l.Store.Take(t.Context(), now, &w.request); err != nil {
+			if err := backend.Await(t.Context(), l.Store, now, &w.request); err != nil {
 				t.Fatal(err)
 			}
 			o.settled()

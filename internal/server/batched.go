@@ -58,19 +58,6 @@ func (c *rateLimitCall) more(calls int) bool {
 	return c.method.calls.More(&c.inFlight, calls)
 }
 
-// decideBatch decides the requests of a batch, and waits for the last of them.
-func (c *rateLimitCall) decideBatch(ctx context.Context) {
-	if c.ready == nil {
-		c.ready = make(chan struct{}, 1)
-		c.wake = func(error) { c.ready <- struct{}{} }
-	}
-	decided := c.startBatch(ctx, &c.outgoing, c.wake)
-	c.outgoing.Send()
-	if !decided {
-		<-c.ready
-	}
-}
-
 // startBatch begins to decide the requests of a batch. It returns true if all are decided. Otherwise it returns false, and done is
 // called later, once, from another goroutine.
 func (c *rateLimitCall) startBatch(ctx context.Context, b *limiter.Batch, done func(error)) (decided bool) {
@@ -91,7 +78,7 @@ func (r *batched) start(ctx context.Context, b *limiter.Batch) (decided bool) {
 			decided, r.err = true, &limiter.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
-	decided, err := startDecision(ctx, r.call.method.decider, r.call.start, b, &r.request, &r.decision, r.done)
+	decided, err := r.call.method.decider.Start(ctx, r.call.start, b, &r.request, &r.decision, r.done)
 	if decided {
 		r.err = err
 	}

@@ -48,10 +48,7 @@ type rateLimitCall struct {
 
 	inFlight intake.InFlight // on grpc-go
 
-	// On grpc-go, for a batch.
-	outgoing limiter.Batch
-	ready    chan struct{} // gets an element when all are decided
-	wake     func(error)   // adds it; made once
+	outgoing limiter.Batch // on grpc-go
 
 	// On the lean transport.
 	lean   *transport.Call

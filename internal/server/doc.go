@@ -2,8 +2,8 @@
 // service, and health checks.
 //
 // A request becomes a limiter.Request, a Decider decides it, and its decision becomes an answer. Decoding and encoding are
-// pure functions between bytes and plain structs; they replace the generated messages on the hot path. Observers (tracing,
-// a log of refusals) wrap the decider, so that they cost nothing while they are off. Bounds on requests, calls and
+// pure functions between bytes and plain structs; they replace the generated messages on the hot path. Tracing
+// wraps the decider, so that it costs nothing while it is off. Bounds on requests, calls and
 // connections apply before memory is spent.
 //
 // A quota stream reads reports and sends assignments in goroutines of its own. QuotaStreams decides what is assigned.

@@ -90,7 +90,7 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 	if err := h.decode(body, &req); err != nil {
 		return nil, err
 	}
-	if err := h.decider.Decide(withCaller(r), now, &req, d); err != nil {
+	if err := limiter.Decide(withCaller(r), h.decider, now, &req, d); err != nil {
 		return nil, err
 	}
 	var out ratelimitv3.RateLimitResponse

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -23,16 +22,6 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/transport"
 )
-
-// Starter is a Decider that need not hold its caller up.
-type Starter interface {
-	Decider
-
-	// Start decides like Decide. If it can do so at once, it returns true, and the error that Decide would return. Otherwise
-	// it returns false, and calls done with that error later, once, from another goroutine. It uses ctx, req and d until then.
-	// It may wait for the batch to be sent, so that what arrived together is sent together.
-	Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error)
-}
 
 // newTransport returns the lean transport: callers' methods are answered here, everything else by grpc-go.
 func (s *Server) newTransport(opts *Options, methods []*method) *transport.Server {
@@ -173,13 +162,13 @@ func (m *method) begin(now time.Time, b *limiter.Batch, call *transport.Call, te
 		c.answer = c.finish
 	}
 	c.method, c.lean, c.start, c.size = m, call, now, len(call.Message)
-	if decided, err := m.start(now, b, call, text, c); decided {
+	if decided, err := m.start(b, call, text, c); decided {
 		c.finish(err)
 	}
 }
 
 // start decides a call, or begins to. A panic becomes an error.
-func (m *method) start(now time.Time, b *limiter.Batch, call *transport.Call, text string, c *rateLimitCall) (decided bool, err error) {
+func (m *method) start(b *limiter.Batch, call *transport.Call, text string, c *rateLimitCall) (decided bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			decided, err = true, &limiter.PanicError{Value: p, Stack: debug.Stack()}
@@ -188,13 +177,7 @@ func (m *method) start(now time.Time, b *limiter.Batch, call *transport.Call, te
 	if err := m.read(c, call.Message, text); err != nil {
 		return true, err
 	}
-	if err := overdue(call, now); err != nil {
-		return true, err
-	}
-	if m.batches {
-		return c.startBatch(call, b, c.answer), nil
-	}
-	return startDecision(call, m.decider, now, b, &c.request, &c.decision, c.answer)
+	return m.decide(call, b, c, c.answer)
 }
 
 // finish answers a call of the lean transport.
@@ -247,26 +230,3 @@ func (c *rateLimitCall) encode() (err error) {
 
 // AppendTo implements transport.Message.
 func (c *rateLimitCall) AppendTo(b []byte) []byte { return append(b, c.reply...) }
-
-// startDecision decides without holding the caller up, as in Starter. A decider that is no Starter gets a goroutine for the request.
-func startDecision(ctx context.Context, d Decider, now time.Time, b *limiter.Batch, req *limiter.Request, decision *limiter.Decision, done func(error)) (decided bool, err error) {
-	if s, ok := d.(Starter); ok {
-		return s.Start(ctx, now, b, req, decision, done)
-	}
-	inGoroutine(func() error { return d.Decide(ctx, now, req, decision) }, done)
-	return false, nil
-}
-
-// inGoroutine decides in a goroutine, and calls done with the error of that.
-func inGoroutine(decide func() error, done func(error)) {
-	go func() {
-		var err error
-		defer func() {
-			if p := recover(); p != nil {
-				err = &limiter.PanicError{Value: p, Stack: debug.Stack()}
-			}
-			done(err)
-		}()
-		err = decide()
-	}()
-}

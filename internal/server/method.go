@@ -48,7 +48,7 @@ type deciding struct {
 // newMethod returns a method of a service. srv is what interceptors see as the server.
 func newMethod(d *deciding, path string) *method {
 	m := &method{deciding: d, info: &grpc.UnaryServerInfo{Server: d, FullMethod: path}, pool: &callPool, most: maxKept}
-	m.next = m.decide
+	m.next = m.decideAndWait
 	return m
 }
 
@@ -82,10 +82,30 @@ func (m *method) handler(_ any, ctx context.Context, read func(any) error, inter
 	if interceptor != nil {
 		return interceptor(ctx, c, m.info, m.next)
 	}
-	return m.decide(ctx, c)
+	return m.decideAndWait(ctx, c)
 }
 
-func (m *method) decide(ctx context.Context, req any) (any, error) {
+// decide begins to decide a call whose request is read, as limiter.Decider does.
+func (m *method) decide(ctx context.Context, b *limiter.Batch, c *rateLimitCall, done func(error)) (decided bool, err error) {
+	if err := overdue(ctx, c.start); err != nil {
+		return true, err // the caller no longer waits
+	}
+	if m.batches {
+		return c.startBatch(ctx, b, done), nil
+	}
+	return m.decider.Start(ctx, c.start, b, &c.request, &c.decision, done)
+}
+
+// wait decides a call, and waits for the decision.
+func (m *method) wait(ctx context.Context, c *rateLimitCall) error {
+	w := limiter.NewWaiter()
+	decided, err := m.decide(ctx, &c.outgoing, c, w.Done)
+	c.outgoing.Send()
+	return limiter.Ended(w, decided, err)
+}
+
+// decideAndWait decides a call over grpc-go, and returns the answer.
+func (m *method) decideAndWait(ctx context.Context, req any) (any, error) {
 	c, ok := req.(*rateLimitCall)
 	if !ok {
 		return nil, status.Errorf(codes.Internal, "an interceptor replaced the request by %T", req)
@@ -96,12 +116,7 @@ func (m *method) decide(ctx context.Context, req any) (any, error) {
 	if c.err != nil {
 		return nil, endpoint.StatusOf(c.err)
 	}
-	if err := overdue(ctx, c.start); err != nil {
-		return nil, endpoint.StatusOf(err) // the caller no longer waits
-	}
-	if m.batches {
-		c.decideBatch(ctx)
-	} else if err := m.decider.Decide(ctx, c.start, &c.request, &c.decision); err != nil {
+	if err := m.wait(ctx, c); err != nil {
 		return nil, endpoint.StatusOf(err)
 	}
 	if c.decision.Delay > 0 {

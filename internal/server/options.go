@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/reservation"
 )
@@ -25,7 +24,7 @@ type Options struct {
 	Calls       Calls
 	Connections Connections
 	Metrics     Metrics
-	Observers   Observers
+	Tracer      Tracer // records decisions; nil: off
 
 	// JSONBadRequestOnFailure makes /json answer 400 instead of 503 where no decision could be made, as the reference
 	// does.
@@ -106,16 +105,6 @@ type Metrics struct {
 	Handler      http.Handler        // answers /metrics; nil: not found
 	ResponseTime prometheus.Observer // gets the duration of each gRPC call too, in seconds; may be nil
 	Off          bool                // answers are not counted: to measure what counting costs
-}
-
-// Observers see decisions. Those that are off cost nothing.
-type Observers struct {
-	Tracer Tracer // records decisions; nil: off
-
-	// RefusalLogs is how many refusals per second are logged at most, each with its rule, entries and wait; default 0:
-	// none. Entries are what callers send: they may contain personal data.
-	RefusalLogs int
-	Keys        descriptor.KeyBuilder // of the counters that these lines name
 }
 
 func (o *Options) setDefaults() {

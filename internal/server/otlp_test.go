@@ -19,7 +19,7 @@ func TestSpansReachACollector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := start(t, Options{Observers: Observers{Tracer: tracer}})
+	r := start(t, Options{Tracer: tracer})
 	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	for _, flags := range []string{"-00", "-01"} {
 		ctx := metadata.AppendToOutgoingContext(within(t), "traceparent", "00-"+traceID+"-"+spanID+flags)

@@ -1,21 +1,16 @@
 package server
 
 import (
-	"context"
-	"time"
-
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Decider decides a request at now and fills d, whose slices it reuses. Its errors wrap a limiter.InvalidError, or a
-// context error when the caller's time is over; any other error means that no decision could be made. The request is
-// reused after Decide returns. A string of it keeps the whole message in memory: clone a string that is kept.
-type Decider interface {
-	Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error
-}
+// Decider decides requests. Its errors wrap a limiter.InvalidError, or a context error when the caller's time is over; any other error means
+// that no decision could be made. The request is reused after the decision. A string of it keeps the whole message in memory: clone a
+// string that is kept.
+type Decider = limiter.Decider
 
 // registerRateLimit registers envoy.service.ratelimit.v3.RateLimitService, with a handler that works on plain structs. The
 // description keeps name and file descriptor, so that reflection shows the same service.

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -13,70 +12,26 @@ import (
 
 // refusals logs some of the refusals.
 type refusals struct {
-	Decider
-
 	some logging.Sampler
 	log  *slog.Logger
 	keys descriptor.KeyBuilder
 }
 
-// Decide implements Decider.
-func (r *refusals) Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
-	err := r.Decider.Decide(ctx, now, req, d)
-	r.look(ctx, now, req, d, err)
-	return err
-}
-
-// Start implements Starter.
-func (r *refusals) Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
-	l := lookPool.Get().(*laterLook)
-	if l.then == nil {
-		l.then = l.finish
+// LogRefusals returns a limiter.Options.Refused that logs so many refusals per second at most, each with its rule, the key of its counter,
+// entries and wait. It returns nil for none. Entries are what callers send: they may contain personal data.
+func LogRefusals(perSecond int, keys descriptor.KeyBuilder, log *slog.Logger) func(time.Time, *limiter.Request, *limiter.Decision) {
+	if perSecond <= 0 {
+		return nil
 	}
-	l.refusals, l.ctx, l.now, l.req, l.decision, l.done = r, ctx, now, req, d, done
-	decided, err = startDecision(ctx, r.Decider, now, b, req, d, l.then)
-	if decided {
-		l.release()
-		r.look(ctx, now, req, d, err)
-	}
-	return decided, err
-}
-
-// laterLook is a decision that is looked at when it is made. It is reused.
-type laterLook struct {
-	refusals *refusals
-	ctx      context.Context // that of the call
-	now      time.Time
-	req      *limiter.Request
-	decision *limiter.Decision
-	done     func(error)
-
-	then func(error) // finish; made once
-}
-
-var lookPool = sync.Pool{New: func() any { return new(laterLook) }}
-
-func (l *laterLook) release() {
-	*l = laterLook{then: l.then}
-	lookPool.Put(l)
-}
-
-// finish looks at the decision, and passes its error on.
-func (l *laterLook) finish(err error) {
-	done := l.done
-	l.refusals.look(l.ctx, l.now, l.req, l.decision, err)
-	l.release()
-	done(err)
-}
-
-// look logs a decision if it is a refusal.
-func (r *refusals) look(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision, err error) {
-	if err == nil && d.Code == limiter.OverLimit && r.some.Pick(now) {
-		r.write(ctx, req, d)
+	r := &refusals{some: logging.Sampler{PerSecond: int64(perSecond)}, log: log, keys: keys}
+	return func(now time.Time, req *limiter.Request, d *limiter.Decision) {
+		if r.some.Pick(now) {
+			r.write(req, d)
+		}
 	}
 }
 
-func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.Decision) {
+func (r *refusals) write(req *limiter.Request, d *limiter.Decision) {
 	for i := range d.Statuses {
 		s := &d.Statuses[i]
 		if s.Code != limiter.OverLimit || i >= len(req.Descriptors) {
@@ -95,7 +50,7 @@ func (r *refusals) write(ctx context.Context, req *limiter.Request, d *limiter.D
 		if n := r.some.Missed(); n > 0 {
 			attrs = append(attrs, slog.Int64("not_logged", n))
 		}
-		r.log.LogAttrs(ctx, slog.LevelInfo, "refused", attrs...)
+		r.log.LogAttrs(context.Background(), slog.LevelInfo, "refused", attrs...)
 		return
 	}
 }

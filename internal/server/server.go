@@ -15,7 +15,6 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/intake"
-	"github.com/ratelimitd/ratelimitd/internal/logging"
 	"github.com/ratelimitd/ratelimitd/internal/transport"
 )
 
@@ -110,14 +109,10 @@ func New(opts Options) (*Server, error) {
 
 // observed is the decider wrapped with the enabled observers.
 func observed(opts *Options) Decider {
-	d, o := opts.Decider, &opts.Observers
-	if o.RefusalLogs > 0 {
-		d = &refusals{Decider: d, some: logging.Sampler{PerSecond: int64(o.RefusalLogs)}, log: opts.Shared.Log, keys: o.Keys}
+	if opts.Tracer == nil {
+		return opts.Decider
 	}
-	if o.Tracer != nil {
-		d = &traced{Decider: d, tracer: o.Tracer}
-	}
-	return d
+	return &traced{Decider: opts.Decider, tracer: opts.Tracer}
 }
 
 // Answered is how many calls of callers' methods have been answered over gRPC.

@@ -64,6 +64,11 @@ func (f decider) Decide(ctx context.Context, now time.Time, req *limiter.Request
 	return f(ctx, now, req, d)
 }
 
+func (f decider) Start(ctx context.Context, now time.Time, _ *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+	limiter.InGoroutine(func() error { return f.Decide(ctx, now, req, d) }, done)
+	return false, nil
+}
+
 // passAll lets everything pass, without a limit.
 func passAll(_ context.Context, _ time.Time, req *limiter.Request, d *limiter.Decision) error {
 	d.Code = limiter.OK
@@ -234,6 +239,11 @@ func (h *held) Decide(ctx context.Context, now time.Time, req *limiter.Request, 
 		return ctx.Err()
 	}
 	return decider(passAll).Decide(ctx, now, req, d)
+}
+
+func (h *held) Start(ctx context.Context, now time.Time, _ *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+	limiter.InGoroutine(func() error { return h.Decide(ctx, now, req, d) }, done)
+	return false, nil
 }
 
 func TestStopLetsCallsInFlightFinish(t *testing.T) {

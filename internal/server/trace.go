@@ -42,14 +42,6 @@ type traced struct {
 	tracer Tracer
 }
 
-// Decide implements Decider.
-func (t *traced) Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
-	if !t.tracer.Sampled(fromCaller(ctx, traceparent)) {
-		return t.Decider.Decide(ctx, now, req, d)
-	}
-	return t.record(ctx, now, req, d)
-}
-
 // record decides a sampled request, and records that.
 func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 	name := spanOfJSON
@@ -60,17 +52,17 @@ func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request
 	}
 	ctx, span := t.tracer.Start(ctx, fromCaller(ctx, traceparent), fromCaller(ctx, tracestate), name, now)
 	defer span.End() // records a panic too
-	err := t.Decider.Decide(ctx, now, req, d)
+	err := limiter.Decide(ctx, t.Decider, now, req, d)
 	describe(span, req, d, err)
 	return err
 }
 
-// Start implements Starter. A request that is recorded gets a goroutine.
+// Start implements Decider. A request that is recorded gets a goroutine.
 func (t *traced) Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
 	if !t.tracer.Sampled(fromCaller(ctx, traceparent)) {
-		return startDecision(ctx, t.Decider, now, b, req, d, done)
+		return t.Decider.Start(ctx, now, b, req, d, done)
 	}
-	inGoroutine(func() error { return t.record(ctx, now, req, d) }, done)
+	limiter.InGoroutine(func() error { return t.record(ctx, now, req, d) }, done)
 	return false, nil
 }
 

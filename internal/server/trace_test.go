@@ -51,7 +51,7 @@ func (e *everySecond) Sampled(string) bool { return e.asked.Add(1)%2 == 0 }
 // A request is sampled once: asking twice would record a hundredth of the requests where the rate is a tenth.
 func TestARequestIsSampledOnce(t *testing.T) {
 	tracer := &everySecond{recorder: newRecorder()}
-	r := start(t, Options{Observers: Observers{Tracer: tracer}})
+	r := start(t, Options{Tracer: tracer})
 	for range 10 {
 		if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestARequestIsSampledOnce(t *testing.T) {
 
 func TestSampledDecisionsAreRecorded(t *testing.T) {
 	tracer := newRecorder()
-	r := start(t, Options{Observers: Observers{Tracer: tracer}, Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
+	r := start(t, Options{Tracer: tracer, Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 		if sampled := trace.SpanFromContext(ctx).IsRecording(); sampled != (req.Domain != "unseen") {
 			t.Errorf("domain %s: the decider has a span: %v", req.Domain, sampled)
 		}
@@ -153,12 +153,12 @@ func BenchmarkUnsampled(b *testing.B) {
 	req := &limiter.Request{Domain: "d"}
 	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs(
 		":authority", "ratelimit", "content-type", "application/grpc", "user-agent", "envoy", "x-request-id", "1", "traceparent", "no"))
-	for name, d := range map[string]Decider{"off": plain, "on": observed(&Options{Decider: plain, Observers: Observers{Tracer: newRecorder()}})} {
+	for name, d := range map[string]Decider{"off": plain, "on": observed(&Options{Decider: plain, Tracer: newRecorder()})} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			var decision limiter.Decision
 			for b.Loop() {
-				if err := d.Decide(ctx, time.Time{}, req, &decision); err != nil {
+				if err := limiter.Decide(ctx, d, time.Time{}, req, &decision); err != nil {
 					b.Fatal(err)
 				}
 			}

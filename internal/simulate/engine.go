@@ -81,8 +81,8 @@ func newEngine(rules *Rules, o *Options) *engine {
 	return e
 }
 
-// Take settles the takes of one request, and notes those that are refused.
-func (s *refusingStore) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+// Start settles the takes of one request at once, and notes those that are refused.
+func (s *refusingStore) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
 	s.whole = s.whole[:0]
 	for i := range r.Takes {
 		l := r.Takes[i].Limit
@@ -93,7 +93,7 @@ func (s *refusingStore) Take(ctx context.Context, now time.Time, r *backend.Requ
 			s.whole = append(s.whole, wholeLimit{i, l})
 		}
 	}
-	err := s.Store.Take(ctx, now, r)
+	err = backend.Await(ctx, s.Store, now, r)
 	for _, w := range s.whole {
 		r.Takes[w.take].Limit = w.limit
 	}
@@ -110,7 +110,7 @@ func (s *refusingStore) Take(ctx context.Context, now time.Time, r *backend.Requ
 		}
 		s.refused = append(s.refused, refusedTake{t.Member, t.Limit, t.Limit.Name})
 	}
-	return err
+	return true, err
 }
 
 // decide answers the requests of a batch.

@@ -88,6 +88,8 @@ func (s *Side) start(step *differential.Step) {
 	done := make(chan error, 1)
 	decided, err := s.limiter.Start(context.Background(), step.Now, nil, &w.request, &w.decision, func(err error) { done <- err })
 	switch {
+	case decided && w.request.Purpose == limiter.Look: // the version before always decided these in a goroutine
+		s.decided("begun", &w.decision, err)
 	case decided:
 		s.decided("begin", &w.decision, err)
 	case s.store.later && len(s.waiting) < len(s.store.waiting):

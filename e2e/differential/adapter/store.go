@@ -30,9 +30,8 @@ func (s *store) begin(f differential.Failure, cancel context.CancelFunc) {
 
 var errLost = errors.New("the answer is lost")
 
-// Take implements backend.Store.
-func (s *store) Take(ctx context.Context, now time.Time, r *backend.Request) error {
-	return s.settle(s.name, r, func(r *backend.Request) error { return s.inner.Take(ctx, now, r) })
+func (s *store) take(ctx context.Context, now time.Time, r *backend.Request) error {
+	return s.settle(s.name, r, func(r *backend.Request) error { return backend.Await(ctx, s.inner, now, r) })
 }
 
 // Peek implements backend.Store.
@@ -40,10 +39,10 @@ func (s *store) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	return s.settle(s.name+" peek", r, func(r *backend.Request) error { return s.inner.Peek(ctx, now, r) })
 }
 
-// Start implements backend.Starter.
+// Start implements backend.Store.
 func (s *store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	if !s.later {
-		return true, s.Take(ctx, now, r)
+		return true, s.take(ctx, now, r)
 	}
 	failure := s.failure
 	s.waiting = append(s.waiting, func() {
@@ -52,7 +51,7 @@ func (s *store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *b
 			done(&backend.PanicError{Value: "a panic in the store"})
 			return
 		}
-		done(s.Take(ctx, now, r))
+		done(s.take(ctx, now, r))
 	})
 	return false, nil
 }

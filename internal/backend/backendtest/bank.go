@@ -20,7 +20,7 @@ import (
 // with the stores.
 type bank struct {
 	chance
-	store   Taker
+	store   backend.Starter
 	now     int64
 	step    int64
 	ids     int64 // of all reservations so far
@@ -32,12 +32,7 @@ type bank struct {
 	took, didNot int // how many of those steps took place, and how many did not, as far as later answers tell
 }
 
-// Taker is the part of a store that a bank needs.
-type Taker interface {
-	Take(ctx context.Context, now time.Time, r *backend.Request) error
-}
-
-// ErrLost is what Take of a store returns if the answer was lost. The request was carried out, or it was not.
+// ErrLost is what Start of a store returns if the answer was lost. The request was carried out, or it was not.
 var ErrLost = errors.New("the answer is lost")
 
 // account is what a counter must contain. Its window is a fixed window on the clock, or so long that nothing leaves it.
@@ -93,7 +88,7 @@ func (b *bank) oneIn(n int64, what string) bool { return b.below(n, what) == n-1
 // mostHolds is the most records of a counter, so that every call can deal with all that have ended.
 const mostHolds = 6
 
-func newBank(c chance, s Taker) *bank {
+func newBank(c chance, s backend.Starter) *bank {
 	b := &bank{chance: c, store: s, now: epoch.UnixMicro()}
 	prefix := newCase()
 	var accounts []*account
@@ -183,7 +178,7 @@ func (b *bank) ttl() int64 {
 // ask sends takes on some of the counters to the store, and compares its answers with the accounts.
 func (b *bank) ask(together bool, which []int, takes []backend.Take) {
 	r := &backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes)), Together: together}
-	err := b.store.Take(context.Background(), time.UnixMicro(b.now), r)
+	err := backend.Await(context.Background(), b.store, time.UnixMicro(b.now), r)
 	lost := errors.Is(err, ErrLost)
 	if err != nil && !lost {
 		b.Fatal(err)

@@ -76,7 +76,7 @@ func runClock(t *testing.T, open func(t testing.TB) backend.Store) {
 					{Key: key(string(c.key), "closed", closed), Limit: closed, Hits: 1},
 					{Key: c.key, Limit: l, Hits: 1, Member: 1},
 				}}
-				if err := c.store.Take(t.Context(), c.now, r); err != nil || r.Outcomes[0].Allowed {
+				if err := backend.Await(t.Context(), c.store, c.now, r); err != nil || r.Outcomes[0].Allowed {
 					t.Fatalf("%v %s", err, outcomeText(&r.Outcomes[0]))
 				}
 				c.now = c.now.Add(window)

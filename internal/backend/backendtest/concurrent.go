@@ -28,7 +28,7 @@ func runConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 				r := &backend.Request{Takes: make([]backend.Take, 1), Outcomes: make([]backend.Outcome, 1)}
 				for range each {
 					r.Takes[0] = backend.Take{Key: k, Limit: l, Hits: 1}
-					if err := s.Take(t.Context(), epoch, r); err != nil {
+					if err := backend.Await(t.Context(), s, epoch, r); err != nil {
 						return err
 					}
 					if r.Outcomes[0].Allowed {
@@ -55,7 +55,7 @@ func runConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 			for range each {
 				for _, hits := range []int64{3, -2} {
 					r.Takes[0] = backend.Take{Key: []byte(key), Limit: Limit("1000000/1h"), Hits: hits}
-					if err := s.Take(t.Context(), epoch, r); err != nil {
+					if err := backend.Await(t.Context(), s, epoch, r); err != nil {
 						return err
 					}
 				}
@@ -87,7 +87,7 @@ func allOrNothing(t *testing.T, s backend.Store, sharedLimit *descriptor.Limit) 
 				slices.Reverse(r.Takes)
 			}
 			r.Takes[0].Hits, r.Takes[1].Hits, r.Takes[1].Member = 1, 1, 1
-			if err := s.Take(t.Context(), epoch, r); err != nil {
+			if err := backend.Await(t.Context(), s, epoch, r); err != nil {
 				return err
 			}
 			if r.Outcomes[0].Allowed && r.Outcomes[1].Allowed {

@@ -12,7 +12,7 @@
 // RunFull tests what a bounded store promises when it is full. The test of each store calls Run; what is special to a store
 // is tested beside it.
 //
-// Time is virtual: a store under test must use only the time given to Take. Every case uses its own keys, so that stores may
+// Time is virtual: a store under test must use only the time given to Start. Every case uses its own keys, so that stores may
 // share a server.
 //
 // The outcomes in the scripts are written by

@@ -159,7 +159,7 @@ func (c *crowd) request(crowd int) {
 		held[i] = c.store.Holds(w.key)
 	}
 	r.Outcomes = make([]backend.Outcome, len(who))
-	if err := c.store.Take(context.Background(), time.UnixMicro(c.now), r); err != nil {
+	if err := backend.Await(context.Background(), c.store, time.UnixMicro(c.now), r); err != nil {
 		c.Fatal(err)
 	}
 	refused := r.Together && backend.Refused(r.Takes, r.Outcomes)
@@ -255,7 +255,7 @@ func runFullConcurrent(t *testing.T, open func(most, shared int) BoundedStore) {
 				for i, who := range all {
 					r.Takes = append(r.Takes, backend.Take{Key: key("", fmt.Sprint(who), l), Limit: l, Rule: rule, Hits: 1, Member: i})
 				}
-				err := s.Take(ctx, epoch, &r)
+				err := backend.Await(ctx, s, epoch, &r)
 				if err == nil && !backend.Refused(r.Takes, r.Outcomes) {
 					for _, who := range all {
 						admitted[who].Add(1)

@@ -120,7 +120,7 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 			r.Takes = append(r.Takes, take)
 		}
 		r.Outcomes = make([]backend.Outcome, len(r.Takes))
-		if err := s.Take(context.Background(), epoch, r); err != nil {
+		if err := backend.Await(context.Background(), s, epoch, r); err != nil {
 			t.Fatal(err)
 		}
 		fits, reserves := true, false
@@ -192,7 +192,7 @@ func runHoldBounds(t *testing.T, s backend.Store) {
 // as if each commit had been a refund.
 type flood struct {
 	chance
-	store   Taker
+	store   backend.Starter
 	key     []byte
 	limit   *descriptor.Limit
 	now     int64 // as time passes
@@ -204,7 +204,7 @@ type flood struct {
 	ids     int64
 }
 
-func newFlood(c chance, s Taker, l *descriptor.Limit) *flood {
+func newFlood(c chance, s backend.Starter, l *descriptor.Limit) *flood {
 	f := &flood{chance: c, store: s, limit: l, held: make(map[int64]int)}
 	bounds := descriptor.DefaultReservations()
 	bounds.MaxTTL = 2 * l.Window.Length()
@@ -235,7 +235,7 @@ func (f *flood) run(steps int64) {
 func (f *flood) one(t backend.Take) (o backend.Outcome, lost bool) {
 	t.Key, t.Limit = f.key, f.limit
 	r := &backend.Request{Takes: []backend.Take{t}, Outcomes: make([]backend.Outcome, 1)}
-	err := f.store.Take(context.Background(), time.UnixMicro(f.now+f.ahead), r)
+	err := backend.Await(context.Background(), f.store, time.UnixMicro(f.now+f.ahead), r)
 	if lost = errors.Is(err, ErrLost); err != nil && !lost {
 		f.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func runHoldsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 			together(t, func(worker int) error {
 				take := func(hits int64, h *backend.Hold) (backend.Outcome, error) {
 					r := &backend.Request{Takes: []backend.Take{{Key: k, Limit: l, Hits: hits, Hold: h}}, Outcomes: make([]backend.Outcome, 1)}
-					err := s.Take(t.Context(), epoch, r)
+					err := backend.Await(t.Context(), s, epoch, r)
 					if o := r.Outcomes[0]; err == nil && o.Used > limited {
 						err = fmt.Errorf("%d in use: %s", o.Used, outcomeText(&o))
 					}

@@ -24,8 +24,12 @@ type Model struct {
 // NewModel returns an empty model.
 func NewModel() *Model { return &Model{states: map[string]*backend.State{}} }
 
-// Take settles the takes of one request.
-func (m *Model) Take(_ context.Context, now time.Time, r *backend.Request) error {
+// Start settles the takes of one request.
+func (m *Model) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, m.take(ctx, now, r)
+}
+
+func (m *Model) take(_ context.Context, now time.Time, r *backend.Request) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	states := make([]*backend.State, len(r.Takes))
@@ -136,21 +140,27 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store, holds bool) {
 			if !holds { // a peek need not know what has expired
 				compare(rt, step, "peek before", s.Peek, m.Peek, at, r)
 			}
-			compare(rt, step, "request", s.Take, m.Take, at, r)
+			compare(rt, step, "request", starting(s), starting(m), at, r)
 			waits = append(waits[:0], 0)
 			for _, o := range r.Outcomes {
 				waits = append(waits, max(0, o.RetryAfter.Microseconds()), o.ResetAfter.Microseconds())
 			}
 
-			compare(rt, step, "penalties after", s.Take, m.Take, at, readPenalties(keys))
+			compare(rt, step, "penalties after", starting(s), starting(m), at, readPenalties(keys))
 			reads := &backend.Request{Takes: keys, Outcomes: make([]backend.Outcome, len(keys))}
-			compare(rt, step, "reads after", s.Take, m.Take, at, reads)
+			compare(rt, step, "reads after", starting(s), starting(m), at, reads)
 		}
 	})
 }
 
-// verb is Take or Peek of a store.
+// verb is Start or Peek of a store.
 type verb func(context.Context, time.Time, *backend.Request) error
+
+func starting(s backend.Starter) verb {
+	return func(ctx context.Context, now time.Time, r *backend.Request) error {
+		return backend.Await(ctx, s, now, r)
+	}
+}
 
 func compare(t *rapid.T, step int, what string, store, model verb, at time.Time, r *backend.Request) {
 	want := *r

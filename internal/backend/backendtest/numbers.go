@@ -15,7 +15,7 @@ import (
 
 // SoakNumbers sends that many random takes to a store: of limits with up to 2^53 - 1 requests, windows from milliseconds to years, on
 // the clock and on calendars, with multipliers and both kinds of weeks. It compares each outcome with a plain model.
-func SoakNumbers(t testing.TB, s Taker, steps int64, seed uint64) {
+func SoakNumbers(t testing.TB, s backend.Starter, steps int64, seed uint64) {
 	t.Logf("seed %d", seed)
 	n := numbers{random: rand.New(rand.NewPCG(seed, 0)), kinds: make(map[string]int)}
 	for done := int64(0); done < steps && !t.Failed(); done += n.batch(t, s) {
@@ -41,7 +41,7 @@ type numbered struct {
 
 // batch makes some takes of a few counters, and returns how many. Counters in Redis expire by its own clock, so they are used for a
 // moment only.
-func (n *numbers) batch(t testing.TB, s Taker) (takes int64) {
+func (n *numbers) batch(t testing.TB, s backend.Starter) (takes int64) {
 	r := n.random
 	scale := scales[r.IntN(len(scales))]
 	prefix := newCase()
@@ -71,7 +71,7 @@ func (n *numbers) batch(t testing.TB, s Taker) (takes int64) {
 			of = append(of, c.model)
 		}
 		request.Outcomes = make([]backend.Outcome, len(of))
-		if err := s.Take(context.Background(), time.UnixMicro(now), request); err != nil {
+		if err := backend.Await(context.Background(), s, time.UnixMicro(now), request); err != nil {
 			t.Fatal(err)
 		}
 		for i, m := range of {

@@ -101,7 +101,7 @@ func checkPenalties(rt *rapid.T, s backend.Store) {
 				want[k-1] = false
 			}
 		}
-		if err := s.Take(rt.Context(), time.UnixMicro(now), r); err != nil {
+		if err := backend.Await(rt.Context(), s, time.UnixMicro(now), r); err != nil {
 			rt.Fatal(err)
 		}
 		for k, w := range want {
@@ -125,7 +125,7 @@ func testPenaltyReset(t *testing.T, s backend.Store) {
 	request := func(after time.Duration) (penalised bool) {
 		t.Helper()
 		r := &backend.Request{Takes: []backend.Take{guard(&take, time.Hour), take}, Outcomes: make([]backend.Outcome, 2)}
-		if err := s.Take(t.Context(), epoch.Add(after), r); err != nil {
+		if err := backend.Await(t.Context(), s, epoch.Add(after), r); err != nil {
 			t.Fatal(err)
 		}
 		return !r.Outcomes[0].Allowed

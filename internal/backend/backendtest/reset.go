@@ -92,7 +92,7 @@ func runReset(t *testing.T, open func(t testing.TB) backend.Store) {
 					return s.Reset(t.Context(), []backend.Counter{{Key: k, Limit: l}})
 				}
 				r.Takes[0] = backend.Take{Key: k, Limit: l, Hits: 1}
-				if err := s.Take(t.Context(), epoch, r); err != nil {
+				if err := backend.Await(t.Context(), s, epoch, r); err != nil {
 					return err
 				}
 				if r.Outcomes[0].Allowed {

@@ -88,7 +88,7 @@ func play(s backend.Store, script string) (string, error) {
 		}
 		r := &p.request
 		r.Outcomes = make([]backend.Outcome, len(r.Takes))
-		if err := s.Take(context.Background(), p.at, r); err != nil {
+		if err := backend.Await(context.Background(), s, p.at, r); err != nil {
 			return err
 		}
 		for i, n := range p.lines {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -14,7 +15,7 @@ import (
 // charged twice or lost, and what is used and held is never more than the limit. A tenth of the steps go to counters whose
 // clock is set back and ahead; each such step may cost one window. The store may lose answers, with ErrLost: then each later answer
 // must be right for one of the ways in which the lost steps took place or did not.
-func SoakHolds(t *testing.T, s Taker, steps int64, seed uint64) {
+func SoakHolds(t *testing.T, s backend.Starter, steps int64, seed uint64) {
 	t.Logf("seed %d", seed)
 	c := randomChance{t, rand.New(rand.NewPCG(seed, 0))}
 	done, took, didNot := int64(0), 0, 0

@@ -42,7 +42,7 @@ func newCase() string { return fmt.Sprintf("case%d|", cases.Add(1)) }
 // runEdges tests edge cases that need no script.
 func runEdges(t *testing.T, s backend.Store) {
 	t.Run("nothing to take", func(t *testing.T) {
-		if err := s.Take(t.Context(), epoch, &backend.Request{}); err != nil {
+		if err := backend.Await(t.Context(), s, epoch, &backend.Request{}); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -77,7 +77,7 @@ func runEdges(t *testing.T, s backend.Store) {
 				key := fmt.Appendf(nil, "%s%d", prefix, i%n)
 				r.Takes = append(r.Takes, backend.Take{Key: key, Limit: Limit("10/1h"), Hits: 1, Member: i})
 			}
-			if err := s.Take(t.Context(), epoch, r); err != nil {
+			if err := backend.Await(t.Context(), s, epoch, r); err != nil {
 				t.Fatal(err)
 			}
 			first := int64(0)
@@ -109,7 +109,7 @@ func testMost(t *testing.T, s backend.Store, l *descriptor.Limit, most int64) {
 		}
 		r.Outcomes = make([]backend.Outcome, len(r.Takes))
 		for range 2 {
-			if err := s.Take(t.Context(), epoch, r); err != nil {
+			if err := backend.Await(t.Context(), s, epoch, r); err != nil {
 				t.Fatal(err)
 			}
 			if o := r.Outcomes[299]; o.Allowed || o.Used != most {
@@ -133,7 +133,7 @@ type failer interface {
 func one(t failer, s backend.Store, now time.Time, take backend.Take) backend.Outcome {
 	t.Helper()
 	r := &backend.Request{Takes: []backend.Take{take}, Outcomes: make([]backend.Outcome, 1)}
-	if err := s.Take(context.Background(), now, r); err != nil {
+	if err := backend.Await(context.Background(), s, now, r); err != nil {
 		t.Fatal(err)
 	}
 	return r.Outcomes[0]

@@ -51,7 +51,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 		defer cancel()
 		defer c.breakOff()
 	}
-	err := l.opts.Store.Take(within, sent, &c.request.Request)
+	err := backend.Await(within, l.opts.Store, sent, &c.request.Request)
 	*now = sent.Add(time.Since(began))
 
 	again := 0

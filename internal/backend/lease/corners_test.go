@@ -53,7 +53,7 @@ func TestAnswerAfterTheEndOfTheLease(t *testing.T) {
 				{Key: []byte("k"), Limit: l, Hits: held + 100},
 				{Key: []byte("other"), Limit: l, Hits: 1, Member: 1},
 			}, Outcomes: make([]backend.Outcome, 2)}
-			err := f.replicas[0].Take(t.Context(), time.Now(), &r)
+			err := backend.Await(t.Context(), f.replicas[0], time.Now(), &r)
 			if !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed || r.Outcomes[1].Failed != together {
 				t.Errorf("together %v: %v %+v", together, err, r.Outcomes)
 			}

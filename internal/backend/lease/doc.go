@@ -28,7 +28,7 @@
 //
 // The lifetime of a permit is measured on the monotonic clock of this process. It starts when the permit is asked for, which
 // is before the store reads its clock. So the clocks of processes and store need not agree: they only have to run equally
-// fast, to one part in a thousand. The caller's time given to Take should come from time.Now, and be no older than the
+// fast, to one part in a thousand. The caller's time given to Start should come from time.Now, and be no older than the
 // request.
 //
 // An acquisition that fails may have been counted. It is treated as if nothing was granted.

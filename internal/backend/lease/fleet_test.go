@@ -47,7 +47,12 @@ func (d *distant) local() time.Time {
 	return time.Now()
 }
 
-func (d *distant) Take(ctx context.Context, _ time.Time, r *backend.Request) error {
+// Start implements backend.Store.
+func (d *distant) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, d.take(ctx, now, r)
+}
+
+func (d *distant) take(ctx context.Context, _ time.Time, r *backend.Request) error {
 	d.trips.Add(1)
 	time.Sleep(d.there) //nolint:forbidigo // virtual time
 	if d.now != nil {
@@ -61,7 +66,7 @@ func (d *distant) Take(ctx context.Context, _ time.Time, r *backend.Request) err
 	}
 	var err error
 	if !before {
-		err = d.store.Take(ctx, now, r)
+		err = backend.Await(ctx, d.store, now, r)
 		for i := range r.Outcomes {
 			d.hits.Add(r.Outcomes[i].Used - r.Outcomes[i].Before)
 		}
@@ -133,7 +138,7 @@ func (f *fleet) take(i int, key string, l *descriptor.Limit, hits int64) backend
 		Outcomes: make([]backend.Outcome, 1),
 	}
 	asked := f.store.clock()
-	err := f.replicas[i].Take(ctx, f.store.local(), &r)
+	err := backend.Await(ctx, f.replicas[i], f.store.local(), &r)
 	o := r.Outcomes[0]
 	if (err != nil) != o.Failed {
 		panic("an error without a failed take, or the other way round")

@@ -172,7 +172,7 @@ func BenchmarkHotCounterOnRedis(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				r := backend.Request{Takes: []backend.Take{*leasedTake(l)}, Outcomes: make([]backend.Outcome, 1)}
 				for pb.Next() {
-					if err := s.Take(context.Background(), time.Now(), &r); err != nil {
+					if err := backend.Await(context.Background(), s, time.Now(), &r); err != nil {
 						b.Fatal(err)
 					}
 				}

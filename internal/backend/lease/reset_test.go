@@ -61,7 +61,7 @@ func voidsPermits(t *testing.T, reset func(*testing.T, *Leases, string, *descrip
 			t.Errorf("%d permits of %d counters after the reset, want those of the other counter alone (%d before)", n, f.replicas[0].Len(), held)
 		}
 		r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l}}, Outcomes: make([]backend.Outcome, 1)}
-		if err := f.replicas[0].Take(t.Context(), time.Now(), &r); err != nil || r.Outcomes[0].Used != 0 {
+		if err := backend.Await(t.Context(), f.replicas[0], time.Now(), &r); err != nil || r.Outcomes[0].Used != 0 {
 			t.Errorf("%+v in use after the reset, %v", r.Outcomes[0], err)
 		}
 		c := &f.replicas[0].counts
@@ -116,7 +116,7 @@ func TestResetAtAnyMoment(t *testing.T) {
 			take := func() {
 				after := cleared.Load()
 				r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
-				if err := f.replicas[0].Take(t.Context(), time.Now(), &r); err != nil {
+				if err := backend.Await(t.Context(), f.replicas[0], time.Now(), &r); err != nil {
 					t.Error(err)
 				}
 				if after && r.Outcomes[0].Allowed {

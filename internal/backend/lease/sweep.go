@@ -75,7 +75,7 @@ func (l *Leases) giveBack(ctx context.Context, now time.Time, r *backend.Request
 		return
 	}
 	r.Outcomes = make([]backend.Outcome, len(r.Takes))
-	_ = l.opts.Store.Take(ctx, now, r) // the outcomes show which refunds failed
+	_ = backend.Await(ctx, l.opts.Store, now, r) // the outcomes show which refunds failed
 	for i := range r.Takes {
 		if r.Outcomes[i].Failed {
 			l.counts.expired.Add(-r.Takes[i].Hits)

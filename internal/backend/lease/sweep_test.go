@@ -102,7 +102,7 @@ func TestColdCountersAndTheBound(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	take := func(key string, now time.Time) {
 		q := backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
-		if err := r.Take(t.Context(), now, &q); err != nil {
+		if err := backend.Await(t.Context(), r, now, &q); err != nil {
 			t.Fatal(err)
 		}
 	}

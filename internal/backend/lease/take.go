@@ -45,11 +45,9 @@ type forwardedTake struct {
 	limit descriptor.Limit // tightened
 }
 
-// Take answers what it can from leases, and forwards the rest to the backend in one call, in rare cases two.
-func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) error {
-	if !concerns(r) {
-		return l.opts.Store.Take(ctx, now, r)
-	}
+// take answers what it can from leases, and forwards the rest to the backend in one call, in rare cases two. It waits for the backend, and
+// for other calls.
+func (l *Leases) take(ctx context.Context, now time.Time, r *backend.Request) error {
 	c := l.calls.Get().(*forwarded)
 	defer l.release(c)
 	c.request.Together, c.request.PeekWhenKnown = r.Together, r.PeekWhenKnown
@@ -73,16 +71,16 @@ func (l *Leases) Take(ctx context.Context, now time.Time, r *backend.Request) er
 	return errors.Join(c.err, l.ask(ctx, now, c, r))
 }
 
-// Start implements backend.Starter. A request with a limit that is leased gets a goroutine, unless the lease of its counter
+// Start implements backend.Store. A request with a limit that is leased gets a goroutine, unless the lease of its counter
 // answers it.
 func (l *Leases) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	if !concerns(r) {
-		return backend.Start(ctx, l.opts.Store, now, b, r, done)
+		return l.opts.Store.Start(ctx, now, b, r, done)
 	}
 	if l.local(now, r) {
 		return true, nil
 	}
-	backend.StartTake(ctx, l, now, r, done)
+	backend.InGoroutine(func() error { return l.take(ctx, now, r) }, done)
 	return false, nil
 }
 

@@ -76,7 +76,7 @@ func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 					if l.Algorithm != descriptor.FixedWindow && now.Sub(f.store.start) > 59*time.Second {
 						return // unused permits of one window weigh on the next one
 					}
-					if err := errors.Join(f.replicas[0].Take(context.Background(), now, &got), central.Take(context.Background(), now, &want)); err != nil {
+					if err := errors.Join(backend.Await(context.Background(), f.replicas[0], now, &got), backend.Await(context.Background(), central, now, &want)); err != nil {
 						fail = err.Error()
 						return
 					}
@@ -117,7 +117,7 @@ func TestGroupsCountPermitsIn(t *testing.T) {
 				{Key: []byte("k"), Limit: l, Hits: hits},
 				{Key: []byte("other"), Limit: other, Hits: 1, Member: 1},
 			}, Outcomes: make([]backend.Outcome, 2)}
-			if err := f.replicas[0].Take(t.Context(), time.Now(), &r); err != nil {
+			if err := backend.Await(t.Context(), f.replicas[0], time.Now(), &r); err != nil {
 				t.Fatal(err)
 			}
 			return r.Outcomes[0], r.Outcomes[1]
@@ -173,7 +173,7 @@ func TestCallersThatGoAway(t *testing.T) {
 		f.store.there = 50 * time.Millisecond
 		take := func(ctx context.Context) error {
 			r := backend.Request{Takes: []backend.Take{*leasedTake(l)}, Outcomes: make([]backend.Outcome, 1)}
-			err := f.replicas[0].Take(ctx, time.Now(), &r)
+			err := backend.Await(ctx, f.replicas[0], time.Now(), &r)
 			if r.Outcomes[0].Failed != (err != nil) {
 				t.Errorf("%+v with the error %v", r.Outcomes[0], err)
 			}
@@ -370,7 +370,7 @@ func BenchmarkTake(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				r := backend.Request{Takes: []backend.Take{*leasedTake(l)}, Outcomes: make([]backend.Outcome, 1)}
 				for pb.Next() {
-					if err := s.Take(context.Background(), time.Now(), &r); err != nil {
+					if err := backend.Await(context.Background(), s, time.Now(), &r); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -393,7 +393,7 @@ func TestNobodyWaitsInACircle(t *testing.T) {
 					for i := range keys {
 						r.Takes = append(r.Takes, backend.Take{Key: []byte(keys[(g*(i+1)+n)%3]), Limit: l, Hits: 1, Member: i})
 					}
-					if err := f.replicas[0].Take(t.Context(), time.Now(), &r); err != nil {
+					if err := backend.Await(t.Context(), f.replicas[0], time.Now(), &r); err != nil {
 						t.Error(err)
 					}
 					for _, o := range r.Outcomes {

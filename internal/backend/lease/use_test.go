@@ -211,7 +211,7 @@ func TestDormantPermitsAreRevived(t *testing.T) {
 func one(t testing.TB, l *Leases, take backend.Take) backend.Outcome {
 	t.Helper()
 	r := backend.Request{Takes: []backend.Take{take}, Outcomes: make([]backend.Outcome, 1)}
-	if err := l.Take(t.Context(), time.Now(), &r); err != nil {
+	if err := backend.Await(t.Context(), l, time.Now(), &r); err != nil {
 		t.Fatal(err)
 	}
 	return r.Outcomes[0]

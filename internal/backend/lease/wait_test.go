@@ -21,7 +21,12 @@ type slow struct {
 	margin time.Duration
 }
 
-func (s *slow) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+// Start implements backend.Store.
+func (s *slow) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, s.take(ctx, now, r)
+}
+
+func (s *slow) take(ctx context.Context, now time.Time, r *backend.Request) error {
 	if d, ok := ctx.Deadline(); ok && time.Until(d) < s.after {
 		time.Sleep(time.Until(d) - s.margin) //nolint:forbidigo // virtual time
 		for i := range r.Outcomes {
@@ -30,7 +35,7 @@ func (s *slow) Take(ctx context.Context, now time.Time, r *backend.Request) erro
 		return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)
 	}
 	time.Sleep(s.after) //nolint:forbidigo // virtual time
-	return s.Store.Take(ctx, now, r)
+	return backend.Await(ctx, s.Store, now, r)
 }
 
 // A take waits for another caller's acquisition and then for its own answer. It ends within the backend's timeout, with an
@@ -43,7 +48,7 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 		l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Year)})
 		take := func(ctx context.Context, hits int64) error {
 			r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
-			return leases.Take(ctx, time.Now(), &r)
+			return backend.Await(ctx, leases, time.Now(), &r)
 		}
 		for n := 0; leases.permits() == 0; n++ {
 			if err := take(t.Context(), 1); err != nil || n == 1000 {
@@ -102,7 +107,7 @@ func TestAcquisitionOfACallerWithLittleTime(t *testing.T) {
 					}
 					defer cancel()
 					r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
-					return leases.Take(ctx, time.Now(), &r)
+					return backend.Await(ctx, leases, time.Now(), &r)
 				}
 				for n := 0; leases.permits() == 0; n++ {
 					if err := take(0, 1); err != nil || n == 1000 {

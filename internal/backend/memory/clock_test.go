@@ -27,7 +27,7 @@ func TestClockIsSet(t *testing.T) {
 			s := memory.New(memory.Options{})
 			take := func(at time.Time, hits int64) backend.Outcome {
 				r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: &l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
-				if err := s.Take(t.Context(), at, &r); err != nil {
+				if err := backend.Await(t.Context(), s, at, &r); err != nil {
 					t.Fatal(err)
 				}
 				return r.Outcomes[0]
@@ -70,10 +70,10 @@ func TestSteppedModel(t *testing.T) {
 			hits := rapid.Int64Range(-2, 2*int64(min(l.Capacity(), 50))+2).Draw(rt, "hits")
 			got := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
 			want := backend.Request{Takes: got.Takes, Outcomes: make([]backend.Outcome, 1)}
-			if err := s.Take(context.Background(), seen, &got); err != nil {
+			if err := backend.Await(context.Background(), s, seen, &got); err != nil {
 				rt.Fatal(err)
 			}
-			if err := m.Take(context.Background(), at, &want); err != nil {
+			if err := backend.Await(context.Background(), m, at, &want); err != nil {
 				rt.Fatal(err)
 			}
 			if got.Outcomes[0] != want.Outcomes[0] {
@@ -89,7 +89,7 @@ func TestSweepWhileClockIsSet(t *testing.T) {
 		length := l.Window.Length()
 		s, now := memory.New(memory.Options{}), time.Now()
 		r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
-		if err := s.Take(t.Context(), backendtest.Stepped(now, 86_400), &r); err != nil {
+		if err := backend.Await(t.Context(), s, backendtest.Stepped(now, 86_400), &r); err != nil {
 			t.Fatal(err)
 		}
 		ends := r.Outcomes[0].ResetAfter // sliding windows and intervals may be kept longer

@@ -11,7 +11,7 @@ import (
 )
 
 // A store decides the takes of a request and reports an outcome for each. Time is an argument.
-func ExampleStore_Take() {
+func ExampleStore() {
 	limit := &descriptor.Limit{Requests: 2, Window: descriptor.Window{Unit: descriptor.Minute}}
 	if err := limit.Compile(); err != nil {
 		fmt.Println(err)
@@ -24,7 +24,7 @@ func ExampleStore_Take() {
 			Takes:    []backend.Take{{Key: []byte("user=ann"), Limit: limit, Hits: 1}},
 			Outcomes: make([]backend.Outcome, 1),
 		}
-		if err := store.Take(context.Background(), now, &r); err != nil {
+		if err := backend.Await(context.Background(), store, now, &r); err != nil {
 			fmt.Println(err)
 			return
 		}

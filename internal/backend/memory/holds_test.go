@@ -20,7 +20,7 @@ func step(s *memory.Store, now time.Time, takes ...backend.Take) ([]backend.Outc
 	for i := range r.Takes {
 		r.Takes[i].Member = i
 	}
-	return r.Outcomes, s.Take(context.Background(), now, r)
+	return r.Outcomes, backend.Await(context.Background(), s, now, r)
 }
 
 func hold(key, limit string, hits int64, h backend.Hold) backend.Take {
@@ -203,25 +203,25 @@ func TestTakesBesideReservationsDoNotAllocate(t *testing.T) {
 			Takes:    []backend.Take{{Key: []byte(limit), Limit: backendtest.Limit(limit), Hits: 1}},
 			Outcomes: make([]backend.Outcome, 1),
 		}
-		if n := testing.AllocsPerRun(1000, func() { _ = s.Take(t.Context(), now, r) }); n != 0 && !memory.RaceDetector {
+		if n := testing.AllocsPerRun(1000, func() { _ = backend.Await(t.Context(), s, now, r) }); n != 0 && !memory.RaceDetector {
 			t.Errorf("%s: %v allocations", limit, n)
 		}
 		h := &backend.Hold{TTL: time.Minute.Microseconds()}
 		r.Takes[0].Hold = h
 		if n := testing.AllocsPerRun(1000, func() {
 			h.Op, h.Final = backend.HoldReserve, false
-			_ = s.Take(t.Context(), now, r)
+			_ = backend.Await(t.Context(), s, now, r)
 			h.Op, h.Final = backend.HoldCommit, true
-			_ = s.Take(t.Context(), now, r)
+			_ = backend.Await(t.Context(), s, now, r)
 		}); n != 0 && !memory.RaceDetector {
 			t.Errorf("%s: %v allocations of a reservation and its commit", limit, n)
 		}
 		r.Takes[0].Key = []byte("alone" + limit)
 		if n := testing.AllocsPerRun(1000, func() {
 			h.Op, h.Final = backend.HoldReserve, false
-			_ = s.Take(t.Context(), now, r)
+			_ = backend.Await(t.Context(), s, now, r)
 			h.Op, h.Final = backend.HoldCommit, true
-			_ = s.Take(t.Context(), now, r)
+			_ = backend.Await(t.Context(), s, now, r)
 		}); n > 1 && !memory.RaceDetector {
 			t.Errorf("%s: %v allocations of the only reservation of a counter and its commit", limit, n)
 		}

@@ -30,11 +30,6 @@ func TestHoldsStepped(t *testing.T) {
 	backendtest.RunHoldsStepped(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
 }
 
-// The same, with requests that do not hold their callers up.
-func TestSuiteStarted(t *testing.T) {
-	backendtest.Run(t, func(testing.TB) backend.Store { return backendtest.Started(memory.New(memory.Options{})) })
-}
-
 func TestFull(t *testing.T) {
 	backendtest.RunFull(t, func(most, shared int) backendtest.BoundedStore {
 		return memory.New(memory.Options{MaxCounters: most, Shared: shared})
@@ -72,7 +67,7 @@ func BenchmarkBytes(b *testing.B) {
 					// Log entries are added one by one, as in production: the spare capacity of a growing list counts too.
 					for n := int64(0); n < c.hits; n += max(1, c.hits/10) {
 						r.Takes[0] = backend.Take{Key: key, Limit: l, Hits: max(1, c.hits/10)}
-						if err := s.Take(b.Context(), now, r); err != nil || !r.Outcomes[0].Allowed {
+						if err := backend.Await(b.Context(), s, now, r); err != nil || !r.Outcomes[0].Allowed {
 							b.Fatal(err, r.Outcomes[0])
 						}
 					}
@@ -99,7 +94,7 @@ func BenchmarkBytesOfReservations(b *testing.B) {
 						binary.BigEndian.PutUint64(h.ID[:], uint64(i))
 					}
 					r.Takes[0] = backend.Take{Key: fmt.Appendf(nil, "domain|user=%012d", i/each), Limit: l, Hits: 1, Hold: h}
-					if err := s.Take(b.Context(), now, r); err != nil || !r.Outcomes[0].Allowed {
+					if err := backend.Await(b.Context(), s, now, r); err != nil || !r.Outcomes[0].Allowed {
 						b.Fatal(err, r.Outcomes[0])
 					}
 				}

@@ -33,7 +33,7 @@ func TestPenaltiesInAFullStore(t *testing.T) {
 	take := func(i int, hits int64) (penalty, o backend.Outcome) {
 		t.Helper()
 		r := penalised(fmt.Sprint("caller ", i), l, hits)
-		if err := s.Take(t.Context(), now, r); err != nil {
+		if err := backend.Await(t.Context(), s, now, r); err != nil {
 			t.Fatal(err)
 		}
 		return r.Outcomes[0], r.Outcomes[1]
@@ -71,7 +71,7 @@ func TestPenaltyCostsNothingBelowTheLimit(t *testing.T) {
 	s := memory.New(memory.Options{})
 	r, now := penalised("k", backendtest.Limit("1000000/1d"), 1), time.Unix(1_800_000_000, 0)
 	if n := testing.AllocsPerRun(100, func() {
-		if err := s.Take(context.Background(), now, r); err != nil {
+		if err := backend.Await(context.Background(), s, now, r); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 && !memory.RaceDetector {
@@ -92,7 +92,7 @@ func TestPenaltyBeginsOnce(t *testing.T) {
 		wg.Go(func() {
 			for range 10 {
 				r := penalised("k", l, 1)
-				if err := s.Take(context.Background(), now, r); err != nil {
+				if err := backend.Await(context.Background(), s, now, r); err != nil {
 					t.Error(err)
 					return
 				}
@@ -119,7 +119,7 @@ func TestNoPenaltyWithoutRoom(t *testing.T) {
 		take := func(key string, hits int64) (penalty, o backend.Outcome) {
 			t.Helper()
 			r := penalised(key, l, hits)
-			if err := s.Take(t.Context(), now, r); err != nil {
+			if err := backend.Await(t.Context(), s, now, r); err != nil {
 				t.Fatal(err)
 			}
 			return r.Outcomes[0], r.Outcomes[1]
@@ -155,7 +155,7 @@ func TestCostOfManyPenalties(t *testing.T) {
 	cost := func(together bool) time.Duration {
 		r.Together = together
 		began := time.Now()
-		if err := s.Take(t.Context(), now, &r); err != nil {
+		if err := backend.Await(t.Context(), s, now, &r); err != nil {
 			t.Fatal(err)
 		}
 		return time.Since(began)

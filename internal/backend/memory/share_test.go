@@ -28,7 +28,7 @@ func ask(tb testing.TB, s *Store, r *descriptor.Rule, now time.Time, caller any,
 		Takes:    []backend.Take{{Key: fmt.Append(nil, r.Domain, r.Levels, caller), Limit: &perMinute, Rule: r, Hits: hits}},
 		Outcomes: make([]backend.Outcome, 1),
 	}
-	if err := s.Take(context.Background(), now, &req); err != nil {
+	if err := backend.Await(context.Background(), s, now, &req); err != nil {
 		tb.Fatal(err)
 	}
 	return req.Outcomes[0]
@@ -82,7 +82,7 @@ func TestSharedCountersOfALimitInShadow(t *testing.T) {
 			Takes:    []backend.Take{{Key: []byte("new"), Limit: &shadow, Rule: r, Hits: 1, Vote: backend.VoteNone}, {Key: []byte("now"), Limit: &perMinute, Rule: r, Hits: 1}},
 			Outcomes: make([]backend.Outcome, 2),
 		}
-		if err := s.Take(t.Context(), march, &req); err != nil {
+		if err := backend.Await(t.Context(), s, march, &req); err != nil {
 			t.Fatal(err)
 		}
 		if o := req.Outcomes; o[1].Before != hit || o[1].Allowed != (hit < 5) {
@@ -134,7 +134,7 @@ func TestNewCountersInheritFromSharedOnes(t *testing.T) {
 	r := ruleOf("d", "k")
 	old := descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Second}}
 	req := backend.Request{Takes: []backend.Take{{Key: []byte("old"), Limit: &old, Rule: r, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
-	if err := s.Take(t.Context(), march, &req); err != nil {
+	if err := backend.Await(t.Context(), s, march, &req); err != nil {
 		t.Fatal(err)
 	}
 	ask(t, s, r, march, "a", 3)
@@ -158,7 +158,7 @@ func TestInheritedLogCountsRefusedHits(t *testing.T) {
 			if together {
 				req.Takes = append(req.Takes, backend.Take{Key: []byte("unlimited"), Limit: &perMinute, Rule: ruleOf("d", "other"), Member: 1})
 			}
-			if err := s.Take(t.Context(), now, &req); err != nil {
+			if err := backend.Await(t.Context(), s, now, &req); err != nil {
 				t.Fatal(err)
 			}
 			return req.Outcomes[0]
@@ -185,7 +185,7 @@ func TestWindowsOfRequestsDoNotUseUpSharedCounters(t *testing.T) {
 	for i := range 5000 {
 		l := descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute, Multiplier: uint32(i + 1)}}
 		req := backend.Request{Takes: []backend.Take{{Key: fmt.Append(nil, i), Limit: &l, Rule: requests, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
-		if err := s.Take(t.Context(), march, &req); errors.Is(err, backend.ErrFull) {
+		if err := backend.Await(t.Context(), s, march, &req); errors.Is(err, backend.ErrFull) {
 			full++
 		} else if err != nil {
 			t.Fatal(err)

@@ -69,16 +69,15 @@ func New(opts Options) *Store {
 	return s
 }
 
-// Take settles the takes of one request. It fails with backend.ErrFull if a new counter is needed and there is no room. Takes
+// Start settles the takes of one request at once. It fails with backend.ErrFull if a new counter is needed and there is no room. Takes
 // without room are marked Failed, the others are answered. When ctx ends, the groups of takes that are not settled yet are
 // marked Failed.
-func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+func (s *Store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
 	at := s.clock.Times(now)
-	var err error
 	for start := 0; start < len(r.Takes); {
 		if start > 0 && ctx.Err() != nil {
 			backend.Fail(r.Outcomes[start:])
-			return errors.Join(err, fmt.Errorf("count in memory: %w", ctx.Err()))
+			return true, errors.Join(err, fmt.Errorf("count in memory: %w", ctx.Err()))
 		}
 		end := r.Group(start)
 		var ok bool
@@ -94,7 +93,7 @@ func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) err
 		}
 		start = end
 	}
-	return err
+	return true, err
 }
 
 // errFull is made once, so that a refusal for lack of room costs almost nothing.
@@ -121,11 +120,6 @@ func (s *Store) takeOne(at backend.Times, takes []backend.Take, outcomes []backe
 	}
 	sh.table.store(r, state, s.keptUntil(state, r.share(), t.Limit, &outcomes[0], at))
 	return true
-}
-
-// Start implements backend.Starter. Counting in memory never waits.
-func (s *Store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
-	return true, s.Take(ctx, now, r)
 }
 
 // Peek judges takes and changes nothing. For a counter that does not exist, it reads the shared counter from which a new one

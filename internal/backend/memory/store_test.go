@@ -26,7 +26,7 @@ func take(s *Store, now time.Time, key string, hits int64) (backend.Outcome, err
 		Takes:    []backend.Take{{Key: []byte(key), Limit: &perMinute, Hits: hits}},
 		Outcomes: make([]backend.Outcome, 1),
 	}
-	err := s.Take(context.Background(), now, &r)
+	err := backend.Await(context.Background(), s, now, &r)
 	return r.Outcomes[0], err
 }
 
@@ -133,7 +133,7 @@ func TestTakeEndsWithItsContext(t *testing.T) {
 	for i := range r.Outcomes {
 		r.Takes = append(r.Takes, backend.Take{Key: fmt.Append(nil, i), Limit: &perMinute, Hits: 1, Member: i})
 	}
-	err := s.Take(ctx, time.Now(), &r)
+	err := backend.Await(ctx, s, time.Now(), &r)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the error is %v", err)
 	}
@@ -182,7 +182,7 @@ func fill(tb testing.TB, counters int) (s *Store, keys [][]byte) {
 	for i := range counters {
 		keys = append(keys, fmt.Appendf(nil, "messaging|to_number=%d|f60", 2065550000+i))
 		r.Takes[0].Key = keys[i]
-		if err := s.Take(context.Background(), march, &r); err != nil {
+		if err := backend.Await(context.Background(), s, march, &r); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -213,7 +213,7 @@ func BenchmarkAdd(b *testing.B) {
 			b.StartTimer()
 		}
 		r.Takes[0].Key = keys[i%len(keys)]
-		if err := s.Take(context.Background(), march, &r); err != nil {
+		if err := backend.Await(context.Background(), s, march, &r); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -232,7 +232,7 @@ func BenchmarkHold(b *testing.B) {
 		for i := range DefaultMaxCounters {
 			r.Takes[0].Key, r.Takes[0].Limit = fmt.Appendf(key, "messaging|to_number=%026d|f60", i), &limits[i%3]
 			began := time.Now()
-			if err := s.Take(context.Background(), march, &r); err != nil {
+			if err := backend.Await(context.Background(), s, march, &r); err != nil {
 				b.Fatal(err)
 			}
 			adding = append(adding, time.Since(began))
@@ -262,7 +262,7 @@ func BenchmarkTogether(b *testing.B) {
 		for j := range r.Takes {
 			r.Takes[j] = backend.Take{Key: keys[(i+j*131)%len(keys)], Limit: &limit, Hits: 1, Member: j}
 		}
-		if err := s.Take(context.Background(), march, &r); err != nil {
+		if err := backend.Await(context.Background(), s, march, &r); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -284,7 +284,7 @@ func BenchmarkTake(b *testing.B) {
 				r := backend.Request{Takes: []backend.Take{{Limit: &limit, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
 				for i := 0; pb.Next(); i += 7919 {
 					r.Takes[0].Key = names[i%keys]
-					if err := s.Take(context.Background(), now, &r); err != nil {
+					if err := backend.Await(context.Background(), s, now, &r); err != nil {
 						b.Fatal(err)
 					}
 				}

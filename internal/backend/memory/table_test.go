@@ -172,7 +172,7 @@ func TestCountersHaveNoPointers(t *testing.T) {
 	before := scannable()
 	for i := range counters {
 		r.Takes[0].Key = fmt.Appendf(key, "messaging|to_number=%d|f60", i)
-		if err := s.Take(context.Background(), march, &r); err != nil {
+		if err := backend.Await(context.Background(), s, march, &r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -202,7 +202,7 @@ func TestTakesDoNotAllocate(t *testing.T) {
 			r.Takes = append(r.Takes, backend.Take{Key: keys[i], Limit: &perMinute, Hits: 1, Member: i})
 		}
 		if n := testing.AllocsPerRun(100, func() {
-			if err := s.Take(context.Background(), march, &r); err != nil {
+			if err := backend.Await(context.Background(), s, march, &r); err != nil {
 				t.Fatal(err)
 			}
 		}); n != 0 && !raceDetector {
@@ -215,7 +215,7 @@ func TestTakesDoNotAllocate(t *testing.T) {
 		for range 10_000 {
 			i++
 			one.Takes[0].Key = strconv.AppendInt(buf, int64(i), 10)
-			if err := s.Take(context.Background(), march, &one); err != nil {
+			if err := backend.Await(context.Background(), s, march, &one); err != nil {
 				t.Fatal(err)
 			}
 		}

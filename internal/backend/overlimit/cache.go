@@ -106,25 +106,14 @@ func New(opts Options) *Cache {
 	return c
 }
 
-// Take answers what it can, and forwards the rest to the store in one call.
-func (c *Cache) Take(ctx context.Context, now time.Time, r *backend.Request) error {
-	a := c.ask(now, r)
-	if a == nil {
-		return nil
-	}
-	err := c.store.Take(ctx, now, &a.Request)
-	c.learn(a)
-	return err
-}
-
-// Start implements backend.Starter.
+// Start answers what it can, and forwards the rest to the store in one call.
 func (c *Cache) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	a := c.ask(now, r)
 	if a == nil {
 		return true, nil
 	}
 	a.done = done
-	settled, err = backend.Start(ctx, c.store, now, b, &a.Request, a.resume)
+	settled, err = c.store.Start(ctx, now, b, &a.Request, a.resume)
 	if settled {
 		c.learn(a)
 	}

@@ -21,9 +21,14 @@ type asking struct {
 	during func()
 }
 
-func (a *asking) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+// Start implements backend.Store.
+func (a *asking) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, a.take(ctx, now, r)
+}
+
+func (a *asking) take(ctx context.Context, now time.Time, r *backend.Request) error {
 	a.takes += len(r.Takes)
-	err := a.Store.Take(ctx, now, r)
+	err := backend.Await(ctx, a.Store, now, r)
 	if f := a.during; f != nil {
 		a.during = nil
 		f()
@@ -38,7 +43,7 @@ func fixed(requests uint64) *descriptor.Limit {
 func settle(t *testing.T, c *Cache, now time.Time, together bool, takes ...backend.Take) []backend.Outcome {
 	t.Helper()
 	r := backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes)), Together: together}
-	if err := c.Take(context.Background(), now, &r); err != nil {
+	if err := backend.Await(context.Background(), c, now, &r); err != nil {
 		t.Fatal(err)
 	}
 	return r.Outcomes
@@ -135,7 +140,7 @@ func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	settle(t, c, noon, false, one)
 	hits := c.Hits()
 	r := backend.Request{Takes: []backend.Take{a, b}, Outcomes: make([]backend.Outcome, 2), Together: true, PeekWhenKnown: true}
-	if err := c.Take(t.Context(), noon, &r); err != nil {
+	if err := backend.Await(t.Context(), c, noon, &r); err != nil {
 		t.Fatal(err)
 	}
 	if o := r.Outcomes[0]; !o.Allowed || o.Cached || o.Used != 0 {
@@ -150,7 +155,7 @@ func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	// A refusal without a vote in the request (a shadow rule) stops no other counter.
 	b.Vote = backend.VoteNone
 	r = backend.Request{Takes: []backend.Take{take("a", fixed(8), 1), b}, Outcomes: make([]backend.Outcome, 2), Together: true, PeekWhenKnown: true}
-	if err := c.Take(t.Context(), noon, &r); err != nil {
+	if err := backend.Await(t.Context(), c, noon, &r); err != nil {
 		t.Fatal(err)
 	}
 	if o := r.Outcomes[0]; !o.Allowed || o.Used != 2 {

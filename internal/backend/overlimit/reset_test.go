@@ -110,7 +110,12 @@ func TestForgetWhileARefusalIsOnItsWay(t *testing.T) {
 // failing is a store whose takes fail.
 type failing struct{ *memory.Store }
 
-func (failing) Take(_ context.Context, _ time.Time, r *backend.Request) error {
+// Start implements backend.Store.
+func (s failing) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, s.take(ctx, now, r)
+}
+
+func (failing) take(_ context.Context, _ time.Time, r *backend.Request) error {
 	backend.Fail(r.Outcomes)
 	return backend.ErrUnavailable
 }
@@ -141,7 +146,7 @@ func TestRefundsOfExhaustedCounters(t *testing.T) {
 
 	c = New(Options{Store: failing{store}, Refunded: record})
 	r := backend.Request{Takes: []backend.Take{take("k", l, -1)}, Outcomes: make([]backend.Outcome, 1)}
-	if err := c.Take(context.Background(), noon, &r); err == nil {
+	if err := backend.Await(context.Background(), c, noon, &r); err == nil {
 		t.Error("the store did not fail")
 	}
 	check("the refund failed and may have been carried out", "k")

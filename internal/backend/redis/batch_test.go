@@ -82,7 +82,7 @@ func TestBatchDoesNotHoldUpWhatTheCacheKnows(t *testing.T) {
 	c := overlimit.New(overlimit.Options{Store: s})
 	one := limit(1, descriptor.Year)
 	for range 2 {
-		if err := c.Take(t.Context(), time.Now(), take("k0", one, 1)); err != nil {
+		if err := backend.Await(t.Context(), c, time.Now(), take("k0", one, 1)); err != nil {
 			t.Fatal(err)
 		}
 	}

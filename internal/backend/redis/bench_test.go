@@ -71,7 +71,7 @@ func bytesPerCounter(t testing.TB, server *redistest.Server, text string, hits i
 			r.Takes = append(r.Takes, backend.Take{Key: fmt.Appendf(nil, "domain|user=%012d", i)[:24], Limit: l, Hits: hits, Member: i})
 		}
 		r.Outcomes = make([]backend.Outcome, len(r.Takes))
-		if err := s.Take(t.Context(), at, r); err != nil {
+		if err := backend.Await(t.Context(), s, at, r); err != nil {
 			t.Fatal(err)
 		}
 		for _, o := range r.Outcomes {
@@ -331,7 +331,7 @@ func BenchmarkTake(b *testing.B) {
 						r.Takes = append(r.Takes, backend.Take{Key: fmt.Appendf(nil, "domain|user=%d|f3600", i), Limit: l, Hits: 1, Member: i})
 					}
 					for pb.Next() {
-						if err := s.Take(context.Background(), time.Time{}, r); err != nil {
+						if err := backend.Await(context.Background(), s, time.Time{}, r); err != nil {
 							b.Error(err)
 							return
 						}

@@ -21,7 +21,7 @@ func TestRedisClockIsSet(t *testing.T) {
 		capacity := int64(l.Capacity())
 		take := func(hits int64) backend.Outcome {
 			r := &backend.Request{Takes: []backend.Take{{Key: []byte(name), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
-			if err := store.Take(t.Context(), time.Now(), r); err != nil {
+			if err := backend.Await(t.Context(), store, time.Now(), r); err != nil {
 				t.Fatal(err)
 			}
 			return r.Outcomes[0]

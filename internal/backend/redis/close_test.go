@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
@@ -31,7 +32,7 @@ func TestClose(t *testing.T) {
 	for range goroutines {
 		wg.Go(func() {
 			for range each {
-				if err := s.Take(t.Context(), time.Now(), take("k", l, 1)); err != nil {
+				if err := backend.Await(t.Context(), s, time.Now(), take("k", l, 1)); err != nil {
 					t.Error(err)
 				}
 				if taken.Add(1) == goroutines*each/2 {

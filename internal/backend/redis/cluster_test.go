@@ -40,7 +40,7 @@ func TestClusterIsExact(t *testing.T) {
 					{Key: []byte("hot"), Limit: hotLimit, Hits: 1},
 					{Key: fmt.Appendf(nil, "cold%d", n), Limit: coldLimit, Hits: 1, Member: 1},
 				}}
-				if err := stores[g%len(stores)].Take(t.Context(), time.Now(), r); err != nil {
+				if err := backend.Await(t.Context(), stores[g%len(stores)], time.Now(), r); err != nil {
 					t.Error(err)
 					return
 				}
@@ -58,7 +58,7 @@ func TestClusterIsExact(t *testing.T) {
 	}
 	for n := range cold {
 		r := &backend.Request{Outcomes: make([]backend.Outcome, 1), Takes: []backend.Take{{Key: fmt.Appendf(nil, "cold%d", n), Limit: coldLimit}}}
-		if err := stores[0].Take(t.Context(), time.Now(), r); err != nil {
+		if err := backend.Await(t.Context(), stores[0], time.Now(), r); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.Outcomes[0].Used; got != passed[n].Load() {

@@ -46,7 +46,7 @@ func TestSharedCallsAnswerAsCallsAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, request := range alone {
-			if err := s.Take(t.Context(), now, request); err != nil {
+			if err := backend.Await(t.Context(), s, now, request); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(request.Outcomes[0], together[i].Outcomes[0]); diff != "" {

@@ -21,7 +21,7 @@ func TestStartForACallerThatHasGone(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, settle := range map[string]func(*backend.Request) error{
-		"take": func(r *backend.Request) error { return s.Take(gone, time.Now(), r) },
+		"take": func(r *backend.Request) error { return backend.Await(gone, s, time.Now(), r) },
 		"start": func(r *backend.Request) error {
 			settled, err := s.Start(gone, time.Now(), nil, r, func(error) { t.Error("called") })
 			if !settled {

@@ -18,7 +18,7 @@ import (
 
 // takeOne takes one hit of a counter that has plenty left.
 func takeOne(ctx context.Context, s *redis.Store, key string) error {
-	return s.Take(ctx, time.Now(), take(key, limit(1_000_000, descriptor.Year), 1))
+	return backend.Await(ctx, s, time.Now(), take(key, limit(1_000_000, descriptor.Year), 1))
 }
 
 // A cluster node that hangs delays only its own requests.

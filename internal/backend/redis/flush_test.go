@@ -193,7 +193,7 @@ func TestInFlightSharesTrips(t *testing.T) {
 					key = fmt.Sprintf("cold%d-%d", g, i)
 				}
 				r := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
-				if err := store.Take(t.Context(), time.Now(), r); err != nil {
+				if err := backend.Await(t.Context(), store, time.Now(), r); err != nil {
 					t.Error(err)
 					return
 				}
@@ -218,7 +218,7 @@ func TestCallerLeavesTheQueue(t *testing.T) {
 	l := &descriptor.Limit{Requests: 100, Window: descriptor.Window{Unit: descriptor.Year}}
 	take := func(ctx context.Context, key string) (backend.Outcome, error) {
 		r := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
-		err := store.Take(ctx, time.Now(), r)
+		err := backend.Await(ctx, store, time.Now(), r)
 		return r.Outcomes[0], err
 	}
 	if _, err := take(t.Context(), "k"); err != nil {

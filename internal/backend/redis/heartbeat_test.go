@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
@@ -42,7 +43,9 @@ func TestHeartbeatHasTheConnection(t *testing.T) {
 		}
 		return nil
 	})
-	go func() { ended <- store.Take(t.Context(), time.Now(), take("k", limit(10, descriptor.Year), 1)) }()
+	go func() {
+		ended <- backend.Await(t.Context(), store, time.Now(), take("k", limit(10, descriptor.Year), 1))
+	}()
 	redistest.Eventually(t, "the call to find none", func(context.Context) error {
 		if s := client.PoolStats(); s.Timeouts == 0 {
 			return fmt.Errorf("%+v", s)

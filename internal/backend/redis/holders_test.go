@@ -94,7 +94,7 @@ func (h *holder) take(ctx context.Context, t backend.Take, hits int64, hold back
 	hold.ID = h.id
 	t.Hits, t.Hold = hits, &hold
 	r := &backend.Request{Takes: []backend.Take{t}, Outcomes: make([]backend.Outcome, 1)}
-	err := h.store.Take(ctx, time.Now(), r)
+	err := backend.Await(ctx, h.store, time.Now(), r)
 	return r.Outcomes[0], hold, err
 }
 
@@ -195,7 +195,7 @@ func TestHoldersMayBeKilled(t *testing.T) {
 	s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
 	used := func(take backend.Take) int64 {
 		r := &backend.Request{Takes: []backend.Take{take}, Outcomes: make([]backend.Outcome, 1)}
-		if err := s.Take(t.Context(), time.Now(), r); err != nil {
+		if err := backend.Await(t.Context(), s, time.Now(), r); err != nil {
 			t.Fatal(err)
 		}
 		return r.Outcomes[0].Used

@@ -50,7 +50,7 @@ func holding(key string, l *descriptor.Limit, hits int64, h *backend.Hold) *back
 func mustHold(t testing.TB, s *redis.Store, key string, l *descriptor.Limit, hits int64, h *backend.Hold) backend.Outcome {
 	t.Helper()
 	r := holding(key, l, hits, h)
-	if err := s.Take(t.Context(), time.Time{}, r); err != nil {
+	if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
 		t.Fatal(err)
 	}
 	return r.Outcomes[0]
@@ -276,13 +276,13 @@ func TestReservationsOfARedisThatStartsAgain(t *testing.T) {
 	}
 	mustHold(t, s, "k", l, 4, reserve("b"))
 	server.Kill(t)
-	if err := s.Take(t.Context(), time.Time{}, holding("k", l, 1, commit("b"))); !errors.Is(err, backend.ErrUnavailable) {
+	if err := backend.Await(t.Context(), s, time.Time{}, holding("k", l, 1, commit("b"))); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("without Redis: %v", err)
 	}
 	server.Restart(t)
 	h := commit("b")
 	redistest.Eventually(t, "Redis answers", func(ctx context.Context) error {
-		return s.Take(ctx, time.Time{}, holding("k", l, 5, h))
+		return backend.Await(ctx, s, time.Time{}, holding("k", l, 5, h))
 	})
 	if o := mustTake(t, s, "k", l, 0); h.Result != backend.HoldUnknown || o.Used != 0 {
 		t.Errorf("after the data was lost: %+v, %+v", h, o)
@@ -302,11 +302,11 @@ func TestReservationsWithoutMemory(t *testing.T) {
 		"a reservation": holding("k", l, 1, reserve("c")),
 		"a report":      holding("k", l, 9, &backend.Hold{ID: reserve("a").ID, Op: backend.HoldCommit}),
 	} {
-		if err := s.Take(t.Context(), time.Time{}, r); !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
+		if err := backend.Await(t.Context(), s, time.Time{}, r); !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
 			t.Errorf("%s: %v, %+v", what, err, r.Outcomes[0])
 		}
 	}
-	if r := holding("k", l, 4, reserve("c")); s.Take(t.Context(), time.Time{}, r) != nil || r.Outcomes[0].Allowed {
+	if r := holding("k", l, 4, reserve("c")); backend.Await(t.Context(), s, time.Time{}, r) != nil || r.Outcomes[0].Allowed {
 		t.Errorf("a reservation that does not fit: %+v", r.Outcomes[0])
 	}
 	if o := mustHold(t, s, "k", l, 6, commit("a")); o.Used != 8 {
@@ -327,7 +327,7 @@ func TestRightsForReservations(t *testing.T) {
 		l := reservable(limit(10, descriptor.Year), true)
 		l.Reservations.MaxOutstanding = 3
 		for i, hold := range []*backend.Hold{reserve("a"), commit("a"), reserve("b"), reserve("c"), reserve("d"), reserve("e"), commit("e"), commit("d"), reserve("f"), reserve("g")} {
-			if err := s.Take(t.Context(), time.Unix(int64(1e9+20*i), 0), holding("k", l, 1, hold)); err != nil {
+			if err := backend.Await(t.Context(), s, time.Unix(int64(1e9+20*i), 0), holding("k", l, 1, hold)); err != nil {
 				return err
 			}
 		}
@@ -357,7 +357,7 @@ func TestManyReservationsInOneRequest(t *testing.T) {
 			h.Least = c.least
 			r.Takes = append(r.Takes, backend.Take{Key: fmt.Append(nil, "k", i), Limit: l, Hits: 7, Member: i, Hold: h})
 		}
-		if err := s.Take(t.Context(), time.Time{}, r); err != nil {
+		if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
 			t.Fatal(err)
 		}
 		for _, i := range []int{0, 254, 255, 256, 511, 512, last} {
@@ -492,7 +492,7 @@ func TestReservationsOnACluster(t *testing.T) {
 		for i, k := range keys {
 			r.Takes = append(r.Takes, backend.Take{Key: []byte(k), Limit: l, Hits: hits, Member: i, Hold: hold()})
 		}
-		if err := s.Take(t.Context(), time.Time{}, r); err != nil {
+		if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
 			t.Fatal(err)
 		}
 		return r
@@ -600,7 +600,7 @@ func TestHoldsAsInMemory(t *testing.T) {
 						r.Takes[i].Hold = &c
 					}
 				}
-				if err := s.Take(t.Context(), time.UnixMicro(now), r); err != nil {
+				if err := backend.Await(t.Context(), s, time.UnixMicro(now), r); err != nil {
 					t.Fatal(err)
 				}
 				for i := range r.Takes {
@@ -624,7 +624,7 @@ func TestABookBeginsAnewInOneCall(t *testing.T) {
 	l := reservable(limit(1000, descriptor.Minute), true)
 	step := func(after time.Duration, r *backend.Request) {
 		t.Helper()
-		if err := s.Take(t.Context(), time.Unix(1_800_000_000, 0).Add(after), r); err != nil {
+		if err := backend.Await(t.Context(), s, time.Unix(1_800_000_000, 0).Add(after), r); err != nil {
 			t.Fatal(err)
 		}
 		for i := range r.Takes {

@@ -14,19 +14,17 @@ import (
 )
 
 // inFlight is a request in a queue. It owns the memory that a flush works on, because a caller may leave at its deadline and
-// reuse its own memory. The caller waits on one channel, done, which costs less than a select. The queue watches the caller's
-// deadline (expire).
+// reuse its own memory. The queue watches the caller's deadline (expire).
 type inFlight struct {
 	at      int64 // the time given by the caller
 	request backend.Request
 	keys    []byte
 	limits  []descriptor.Limit
 	holds   []backend.Hold
-	done    chan struct{} // receives one element when there is an answer, or when no answer will come
 
-	// A caller that does not wait has a callback instead, and the request that gets the outcomes.
-	callback func(error)
-	whole    *backend.Request
+	callback func(error)      // called when there is an answer, or when no answer will come
+	whole    *backend.Request // the caller's request, which gets the outcomes
+	part     bool             // whole is a part of another request, whose error says what failed
 
 	owners  atomic.Int32 // the caller and the queue; the last one to release it returns it to the pool
 	watched bool         // the queue watches its deadline; guarded by the queue's lock
@@ -49,11 +47,11 @@ const (
 	sent // it is part of a flush: its hits may count
 )
 
-func newInFlight() any { return &inFlight{done: make(chan struct{}, 1)} }
+func newInFlight() any { return new(inFlight) }
 
-// init copies a caller's request. done is the callback of a caller that does not wait, or nil.
+// init copies a caller's request.
 func (f *inFlight) init(ctx context.Context, at int64, r *backend.Request, done func(error)) {
-	f.at, f.ctx, f.callback, f.whole = at, ctx, done, r
+	f.at, f.ctx, f.callback, f.whole, f.part = at, ctx, done, r, false
 	f.keys = f.keys[:0]
 	for i := range r.Takes {
 		f.keys = append(f.keys, r.Takes[i].Key...)
@@ -153,7 +151,7 @@ func (f *inFlight) isAnswered() bool {
 	return f.state == answered
 }
 
-// answer gives the caller its answer, unless it has one. It returns true if the callback must be called now.
+// answer gives the caller its answer. It returns false if the caller has one, else the callback must be called now.
 func (f *inFlight) answer(err error) (call bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,11 +163,7 @@ func (f *inFlight) answerLocked(err error) (call bool) {
 		return false
 	}
 	f.state, f.err = answered, err
-	if f.callback != nil {
-		return true
-	}
-	f.done <- struct{}{}
-	return false
+	return true
 }
 
 // expire answers the caller with an error if the caller's deadline or the store's timeout has passed. It returns false if no

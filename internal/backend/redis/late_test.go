@@ -79,7 +79,7 @@ func TestStall(t *testing.T) {
 							defer cancel()
 						}
 						r := take("k", l, 1)
-						if err := store.Take(ctx, time.Now(), r); err != nil {
+						if err := backend.Await(ctx, store, time.Now(), r); err != nil {
 							if !r.Outcomes[0].Failed {
 								t.Errorf("%v, %+v", err, r.Outcomes[0])
 							}
@@ -143,7 +143,7 @@ func TestCallerLeavesBeforeItsDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	began := time.Now()
-	err := store.Take(ctx, time.Now(), take("k", l, 1))
+	err := backend.Await(ctx, store, time.Now(), take("k", l, 1))
 	if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took < within/2 {
 		t.Errorf("%v after %v, want the deadline of %v", err, took, within)
 	}
@@ -167,7 +167,7 @@ func TestRequestsOfCallersThatLeftAreNotKept(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 				defer cancel()
-				if err := store.Take(ctx, time.Now(), take("k", l, 1)); !errors.Is(err, context.DeadlineExceeded) {
+				if err := backend.Await(ctx, store, time.Now(), take("k", l, 1)); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("a Redis that hangs: %v", err)
 				}
 			})
@@ -197,7 +197,7 @@ func TestSilence(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 { // more requests than connections
 		wg.Go(func() {
-			if err := store.Take(t.Context(), time.Now(), take("k", l, 1)); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			if err := backend.Await(t.Context(), store, time.Now(), take("k", l, 1)); !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("a Redis that hangs: %v", err)
 			}
 		})
@@ -207,7 +207,7 @@ func TestSilence(t *testing.T) {
 		t.Errorf("calls failed after %v, want %v", took, silence)
 	}
 	before := value(t, metrics, "ratelimitd_redis_breaker_rejected_total")
-	if err := store.Take(t.Context(), time.Now(), take("k", l, 1)); !errors.Is(err, backend.ErrUnavailable) {
+	if err := backend.Await(t.Context(), store, time.Now(), take("k", l, 1)); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("after that: %v", err)
 	}
 	if open, rejected := value(t, metrics, "ratelimitd_redis_breaker_open"), value(t, metrics, "ratelimitd_redis_breaker_rejected_total"); open != 1 || rejected != before+1 {
@@ -225,7 +225,7 @@ func TestRefusedConnection(t *testing.T) {
 	defer func() { _ = store.Close() }()
 	server.Kill(t)
 	for range 2 {
-		if err := store.Take(t.Context(), time.Now(), take("k", limit(10, descriptor.Year), 1)); !errors.Is(err, backend.ErrUnavailable) {
+		if err := backend.Await(t.Context(), store, time.Now(), take("k", limit(10, descriptor.Year), 1)); !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("without Redis: %v", err)
 		}
 	}
@@ -294,7 +294,7 @@ func TestFailedCallsAreLogged(t *testing.T) {
 	server.Pause(t)
 	for range 7 {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		if err := store.Take(ctx, time.Now(), take("k", l, 1)); err == nil {
+		if err := backend.Await(ctx, store, time.Now(), take("k", l, 1)); err == nil {
 			t.Error("a Redis that hangs answered")
 		}
 		cancel()

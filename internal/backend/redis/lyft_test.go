@@ -69,7 +69,7 @@ func TestCountsWithTheReference(t *testing.T) {
 		wg.Go(func() {
 			for range each {
 				r := lyftTake("v", l, 1)
-				if err := store.Take(t.Context(), time.Now(), r); err != nil {
+				if err := backend.Await(t.Context(), store, time.Now(), r); err != nil {
 					t.Error(err)
 				} else if r.Outcomes[0].Allowed {
 					admitted[1].Add(1)
@@ -96,7 +96,7 @@ func TestCountsWithTheReference(t *testing.T) {
 
 	// Used includes the hits of both services.
 	peek := lyftTake("v", l, 0)
-	if err := store.Take(t.Context(), time.Now(), peek); err != nil || peek.Outcomes[0].Used != 2*each*goroutines {
+	if err := backend.Await(t.Context(), store, time.Now(), peek); err != nil || peek.Outcomes[0].Used != 2*each*goroutines {
 		t.Errorf("%+v, %v", peek.Outcomes[0], err)
 	}
 }
@@ -106,7 +106,7 @@ func TestResetOfLyftKeys(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true})
 	l := limit(5, descriptor.Year)
 	r := lyftTake("v", l, 3)
-	if err := store.Take(t.Context(), time.Now(), r); err != nil {
+	if err := backend.Await(t.Context(), store, time.Now(), r); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Reset(t.Context(), []backend.Counter{{Key: r.Takes[0].Key, Limit: l}}); err != nil {
@@ -138,7 +138,7 @@ func TestCountsWithTheReferenceOverWindows(t *testing.T) {
 					admitted.Add(1)
 				}
 				r := lyftTake("v", l, 1)
-				if err := store.Take(t.Context(), time.Now(), r); err != nil {
+				if err := backend.Await(t.Context(), store, time.Now(), r); err != nil {
 					t.Error(err)
 					return
 				}
@@ -183,7 +183,7 @@ func TestLyftKeysExpire(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for i := range 20 {
 		value := fmt.Sprint("new", i)
-		if err := store.Take(t.Context(), time.Now(), lyftTake(value, l, 1)); err != nil {
+		if err := backend.Await(t.Context(), store, time.Now(), lyftTake(value, l, 1)); err != nil {
 			t.Fatal(err)
 		}
 		d := ttl(value)
@@ -203,7 +203,7 @@ func TestLyftKeysExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := lyftTake(value, l, 1)
-		if err := store.Take(t.Context(), time.Now(), r); err != nil || r.Outcomes[0].Used != 4 {
+		if err := backend.Await(t.Context(), store, time.Now(), r); err != nil || r.Outcomes[0].Used != 4 {
 			t.Fatalf("%+v, %v", r.Outcomes[0], err)
 		}
 		d := ttl(value)
@@ -250,7 +250,7 @@ func TestLyftKeysArePoisoned(t *testing.T) {
 			}
 			for _, hits := range []int64{0, 1} {
 				r := lyftTake(value, l, hits)
-				if err := store.Take(t.Context(), time.Now(), r); err != nil || r.Outcomes[0].Before != c.before {
+				if err := backend.Await(t.Context(), store, time.Now(), r); err != nil || r.Outcomes[0].Before != c.before {
 					t.Fatalf("%d hits: %+v, %v", hits, r.Outcomes[0], err)
 				}
 			}
@@ -282,7 +282,7 @@ func TestLyftKeysGiveBack(t *testing.T) {
 	}
 	do := func(r *backend.Request) []backend.Outcome {
 		t.Helper()
-		if err := store.Take(t.Context(), time.Now(), r); err != nil {
+		if err := backend.Await(t.Context(), store, time.Now(), r); err != nil {
 			t.Fatal(err)
 		}
 		return r.Outcomes
@@ -329,7 +329,7 @@ func TestLyftKeysAreReset(t *testing.T) {
 	var all []backend.Counter
 	for _, u := range []descriptor.Unit{descriptor.Second, descriptor.Hour, descriptor.Year} {
 		r := lyftTake("v", limit(10, u), 3)
-		if err := store.Take(t.Context(), time.Unix(1, 0), r); err != nil { // the caller's clock is wrong
+		if err := backend.Await(t.Context(), store, time.Unix(1, 0), r); err != nil { // the caller's clock is wrong
 			t.Fatal(err)
 		}
 		all = append(all, backend.Counter{Key: r.Takes[0].Key, Limit: r.Takes[0].Limit})
@@ -359,7 +359,7 @@ func TestLyftKeysAreAmbiguous(t *testing.T) {
 	used := func(at time.Time, l *descriptor.Limit, value string) int64 {
 		t.Helper()
 		r := lyftTake(value, l, 1)
-		if err := store.Take(t.Context(), at, r); err != nil {
+		if err := backend.Await(t.Context(), store, at, r); err != nil {
 			t.Fatal(err)
 		}
 		return r.Outcomes[0].Used
@@ -409,10 +409,10 @@ func TestLyftKeysModel(t *testing.T) {
 			r.Outcomes = make([]backend.Outcome, len(r.Takes))
 			want := *r
 			want.Outcomes = make([]backend.Outcome, len(r.Takes))
-			if err := model.Take(rt.Context(), time.UnixMicro(now), &want); err != nil {
+			if err := backend.Await(rt.Context(), model, time.UnixMicro(now), &want); err != nil {
 				rt.Fatal(err)
 			}
-			if err := store.Take(rt.Context(), time.UnixMicro(now), r); err != nil {
+			if err := backend.Await(rt.Context(), store, time.UnixMicro(now), r); err != nil {
 				rt.Fatal(err)
 			}
 			for i := range r.Takes {
@@ -435,7 +435,7 @@ func TestRedisClockDecidesLyftKeys(t *testing.T) {
 	l := limit(10, descriptor.Year)
 	for i, at := range []time.Time{time.Unix(1, 0), time.Now().AddDate(40, 0, 0), time.Now()} {
 		r := lyftTake("v", l, 1)
-		if err := store.Take(t.Context(), at, r); err != nil || r.Outcomes[0].Used != int64(i+1) {
+		if err := backend.Await(t.Context(), store, at, r); err != nil || r.Outcomes[0].Used != int64(i+1) {
 			t.Errorf("a caller at %v: %+v, %v", at, r.Outcomes[0], err)
 		}
 	}
@@ -467,7 +467,7 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 				r = take(fmt.Sprint("own", i), l, 1)
 			}
 			wg.Go(func() {
-				if err := store.Take(t.Context(), wrong, r); err != nil {
+				if err := backend.Await(t.Context(), store, wrong, r); err != nil {
 					t.Error(err)
 				}
 			})
@@ -516,7 +516,7 @@ func TestLyftKeysOnACluster(t *testing.T) {
 					second.Member = 1
 					r.Takes, r.Outcomes = append(r.Takes, second), make([]backend.Outcome, 2)
 				}
-				if err := stores[g%2].Take(t.Context(), time.Now(), r); err != nil {
+				if err := backend.Await(t.Context(), stores[g%2], time.Now(), r); err != nil {
 					t.Errorf("ours: %v", err)
 					return
 				}

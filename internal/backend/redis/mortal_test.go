@@ -110,7 +110,12 @@ func newMortal(t *testing.T, lasts int64, seed uint64) *mortal {
 	return m
 }
 
-func (m *mortal) Take(_ context.Context, now time.Time, r *backend.Request) error {
+// Start implements backend.Store.
+func (m *mortal) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, m.take(ctx, now, r)
+}
+
+func (m *mortal) take(_ context.Context, now time.Time, r *backend.Request) error {
 	if m.taker == nil {
 		if err := m.start(); err != nil {
 			return err
@@ -241,7 +246,7 @@ func TestTaker(t *testing.T) {
 		var answer reply
 		r, err := o.request(&limits)
 		if err == nil {
-			err = s.Take(t.Context(), time.Now(), r)
+			err = backend.Await(t.Context(), s, time.Now(), r)
 		}
 		if err != nil {
 			answer.Failure = err.Error()

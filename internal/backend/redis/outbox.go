@@ -1,8 +1,6 @@
 package redis
 
 import (
-	"time"
-
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
@@ -33,7 +31,7 @@ func (o *outbox) Send() {
 	}
 	if !o.queue.put(false, o.requests...) {
 		for _, f := range o.requests {
-			backend.StartTake(f.ctx, o.queue.store, time.UnixMicro(f.at), f.whole, f.callback)
+			o.queue.sendAfterClose(f)
 		}
 	}
 	clear(o.requests)

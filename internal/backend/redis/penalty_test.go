@@ -26,7 +26,7 @@ func penalised(key string, l *descriptor.Limit, hits int64, lasts time.Duration)
 
 func mustPenalise(t *testing.T, s backend.Store, r *backend.Request) (penalty, o backend.Outcome) {
 	t.Helper()
-	if err := s.Take(t.Context(), time.Time{}, r); err != nil {
+	if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
 		t.Fatal(err)
 	}
 	return r.Outcomes[0], r.Outcomes[1]
@@ -105,7 +105,7 @@ func TestPenaltyBeginsOnce(t *testing.T) {
 		wg.Go(func() {
 			for range 10 {
 				r := penalised("k", l, 1, time.Hour)
-				if err := store.Take(context.Background(), time.Time{}, r); err != nil {
+				if err := backend.Await(context.Background(), store, time.Time{}, r); err != nil {
 					t.Error(err)
 					return
 				}

@@ -16,14 +16,7 @@ type Pair struct {
 	Other     *Store
 }
 
-// Take settles the takes of one request, in both stores if the request has counters in both.
-func (p *Pair) Take(ctx context.Context, now time.Time, r *backend.Request) error {
-	return backend.Split(ctx, r,
-		func(t *backend.Take) *Store { return p.storeOf(t.Limit) },
-		func(ctx context.Context, s *Store, part *backend.Request) error { return s.Take(ctx, now, part) })
-}
-
-// Start implements backend.Starter. A request that has counters in both stores gets a goroutine.
+// Start implements backend.Store. A request that has counters in both stores gets a goroutine.
 func (p *Pair) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	if len(r.Takes) == 0 {
 		return true, nil
@@ -31,11 +24,20 @@ func (p *Pair) Start(ctx context.Context, now time.Time, b *backend.Batch, r *ba
 	first := p.storeOf(r.Takes[0].Limit)
 	for i := range r.Takes[1:] {
 		if p.storeOf(r.Takes[1+i].Limit) != first {
-			backend.StartTake(ctx, p, now, r, done)
+			backend.InGoroutine(func() error { return p.split(ctx, now, r) }, done)
 			return false, nil
 		}
 	}
 	return first.Start(ctx, now, b, r, done)
+}
+
+// split settles the takes of a request that has counters in both stores.
+func (p *Pair) split(ctx context.Context, now time.Time, r *backend.Request) error {
+	return backend.Split(ctx, r,
+		func(t *backend.Take) *Store { return p.storeOf(t.Limit) },
+		func(ctx context.Context, s *Store, part *backend.Request) error {
+			return backend.Await(ctx, s, now, part)
+		})
 }
 
 // Peek decides takes without changing anything, in both stores if the request has counters in both.

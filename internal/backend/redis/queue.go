@@ -57,47 +57,42 @@ func newQueue(s *Store, connections int) *queue {
 
 func (q *queue) now() int64 { return int64(time.Since(q.base)) }
 
-// take settles a request. It is sent by itself if apart is set or no flush is in flight, else together with the other
-// waiting requests.
-func (q *queue) take(ctx context.Context, at int64, apart bool, r *backend.Request) error {
-	if err := ctx.Err(); err != nil {
-		return q.store.failure(ctx, err)
-	}
-	f := q.pool.Get().(*inFlight)
-	f.init(ctx, at, r, nil)
-	if !q.put(apart, f) {
-		c := scriptCalls.Get().(*scriptCall)
-		defer c.release()
-		return q.store.take(ctx, at, c, r)
-	}
-	<-f.done
-	err := f.err
-	if err == nil {
-		f.copyTo(r)
-	}
-	q.release(f)
-	return err
-}
-
-// start is take for a caller that does not wait: done gets the error that Store.Take would return. With a batch, the request
-// enters the queue when the batch is sent. start returns false if the queue is closed, and then nothing has happened.
-func (q *queue) start(ctx context.Context, at int64, apart bool, b *backend.Batch, r *backend.Request, done func(error)) bool {
+// newRequest returns a copy of a caller's request. done gets its error.
+func (q *queue) newRequest(ctx context.Context, at int64, r *backend.Request, done func(error)) *inFlight {
 	f := q.pool.Get().(*inFlight)
 	f.init(ctx, at, r, done)
-	if b == nil || apart {
-		return q.put(apart, f)
+	return f
+}
+
+// start begins to settle a request. With a batch, the request enters the queue when the batch is sent.
+func (q *queue) start(f *inFlight, b *backend.Batch) {
+	apart := q.store.opts.Plain || q.store.CallerClock()
+	switch {
+	case b != nil && !apart:
+		o := q.outbox(b)
+		o.requests = append(o.requests, f)
+	case !q.put(apart, f):
+		q.sendAfterClose(f)
 	}
-	o := q.outbox(b)
-	o.requests = append(o.requests, f)
-	return true
+}
+
+// sendAfterClose settles a request of a queue that is closed.
+func (q *queue) sendAfterClose(f *inFlight) {
+	f.enter(time.Now(), q.now(), 0, 0)
+	backend.InGoroutine(func() error {
+		c := scriptCalls.Get().(*scriptCall)
+		defer c.release()
+		return q.store.take(f.ctx, f.at, c, &f.request)
+	}, func(err error) { q.finish(f, err) })
 }
 
 // deliver calls the callback of a request that is answered.
 func (q *queue) deliver(f *inFlight) {
 	done, r, err := f.callback, f.whole, f.err
-	if err == nil {
+	switch {
+	case err == nil:
 		f.copyTo(r)
-	} else {
+	case !f.part:
 		backend.Fail(r.Outcomes)
 		err = q.store.failed("count in Redis", err, r)
 	}
@@ -171,7 +166,7 @@ func (q *queue) tick(now time.Time) {
 // expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched. While Redis
 // hangs, no flush drops the requests of callers that have left. So expire drops them when they are the larger part.
 func (q *queue) expire() {
-	var expired []*inFlight // with a callback
+	var expired []*inFlight
 	q.mu.Lock()
 	wall := time.Now()
 	now := int64(wall.Sub(q.base))

@@ -33,7 +33,7 @@ func used(t *testing.T, s backend.Store, all []backend.Counter, hits int64) []in
 	for i, c := range all {
 		r.Takes = append(r.Takes, backend.Take{Key: c.Key, Limit: c.Limit, Hits: hits, Member: i})
 	}
-	if err := s.Take(t.Context(), time.Now(), r); err != nil {
+	if err := backend.Await(t.Context(), s, time.Now(), r); err != nil {
 		t.Fatal(err)
 	}
 	n := make([]int64, len(all))

@@ -26,7 +26,7 @@ type Options struct {
 	// Default redisconn.DefaultTimeout; negative: there is no timeout.
 	Timeout time.Duration
 
-	// CallerClock makes the store use the time given to Take instead of Redis' clock. Without it, the store does so only if
+	// CallerClock makes the store use the time given to Start instead of Redis' clock. Without it, the store does so only if
 	// the server does not give scripts the time; the store detects this by itself.
 	CallerClock bool
 
@@ -89,26 +89,12 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Take settles the takes of one request in one round trip. If it fails, all of them are marked Failed: none of them has
-// an answer, but if the error is a timeout they may have been counted. Such errors are backend.ErrUnavailable, and
+// Start settles the takes of one request in one round trip, which it shares with others. If it fails, all of them are marked Failed: none of
+// them has an answer, but if the error is a timeout they may have been counted. Such errors are backend.ErrUnavailable, and
 // context.DeadlineExceeded too when the caller's own deadline has passed; a caller that cancelled gets
 // context.Canceled only. A limit that cannot be counted in Redis is neither.
-func (s *Store) Take(ctx context.Context, now time.Time, r *backend.Request) error {
-	if len(r.Takes) == 0 {
-		return nil
-	}
-	at := now.UnixMicro()
-	var err error
-	if s.cluster {
-		err = s.split(ctx, r, func(ctx context.Context, part *backend.Request) error { return s.queued(ctx, at, part) })
-	} else {
-		err = s.queued(ctx, at, r)
-	}
-	return s.failed("count in Redis", err, r)
-}
-
-// Start implements backend.Starter. The request waits in the queue like any other, but no goroutine waits with it. The
-// requests of a batch enter the queue together. A request whose counters are in several slots of a cluster gets a goroutine.
+//
+// The requests of a batch enter the queue together. A request whose counters are in several slots of a cluster gets a goroutine.
 func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	if len(r.Takes) == 0 {
 		return true, nil
@@ -117,10 +103,28 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 		backend.Fail(r.Outcomes)
 		return true, s.failed("count in Redis", s.failure(ctx, err), r)
 	}
-	if s.cluster && !s.inOneSlot(r) || !s.queues.of(ctx, r).start(ctx, now.UnixMicro(), s.opts.Plain || s.CallerClock(), b, r, done) {
-		backend.StartTake(ctx, s, now, r, done)
+	if s.cluster && !s.inOneSlot(r) {
+		backend.InGoroutine(func() error { return s.takeOfSlots(ctx, now.UnixMicro(), r) }, done)
+		return false, nil
 	}
+	q := s.queues.of(ctx, r)
+	q.start(q.newRequest(ctx, now.UnixMicro(), r, done), b)
 	return false, nil
+}
+
+// takeOfSlots settles a request whose counters are in several slots, and waits for each of them.
+func (s *Store) takeOfSlots(ctx context.Context, at int64, r *backend.Request) error {
+	return s.failed("count in Redis", s.split(ctx, r, func(ctx context.Context, part *backend.Request) error {
+		if err := ctx.Err(); err != nil {
+			return s.failure(ctx, err)
+		}
+		w := backend.NewWaiter()
+		q := s.queues.of(ctx, part)
+		f := q.newRequest(ctx, at, part, w.Done)
+		f.part = true
+		q.start(f, nil)
+		return w.Wait(false, nil)
+	}), r)
 }
 
 func (s *Store) inOneSlot(r *backend.Request) bool {
@@ -162,12 +166,6 @@ func (s *Store) failed(what string, err error, r *backend.Request) error {
 		backend.Fail(r.Outcomes)
 	}
 	return fmt.Errorf("%s: %w", what, err)
-}
-
-// queued settles a request whose counters are in one slot. The request shares a round trip with others, unless Plain is set
-// or the caller's clock is used.
-func (s *Store) queued(ctx context.Context, at int64, r *backend.Request) error {
-	return s.queues.of(ctx, r).take(ctx, at, s.opts.Plain || s.CallerClock(), r)
 }
 
 // read decides takes whose counters can be read in one call. It sends takes without hits: the script then returns the
@@ -272,7 +270,7 @@ func (s *Store) pause(ctx context.Context) bool {
 	}
 }
 
-// CallerClock reports whether the store uses the time given to Take: because Options.CallerClock is set, or because the
+// CallerClock reports whether the store uses the time given to Start: because Options.CallerClock is set, or because the
 // server does not give scripts the time.
 func (s *Store) CallerClock() bool { return s.opts.CallerClock || s.timeDenied.Load() }
 

@@ -39,7 +39,7 @@ func take(key string, l *descriptor.Limit, hits int64) *backend.Request {
 func mustTake(t testing.TB, s *redis.Store, key string, l *descriptor.Limit, hits int64) backend.Outcome {
 	t.Helper()
 	r := take(key, l, hits)
-	if err := s.Take(t.Context(), time.Time{}, r); err != nil {
+	if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
 		t.Fatal(err)
 	}
 	return r.Outcomes[0]
@@ -55,7 +55,7 @@ func TestRedisClockDecides(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := take("k", limit(10, descriptor.Year), 1)
-	if err := s.Take(t.Context(), time.Unix(1, 0), r); err != nil { // the caller's clock is wrong by decades
+	if err := backend.Await(t.Context(), s, time.Unix(1, 0), r); err != nil { // the caller's clock is wrong by decades
 		t.Fatal(err)
 	}
 	after, err := client.Time(t.Context()).Result()
@@ -144,11 +144,11 @@ func TestTimeToLive(t *testing.T) {
 			model, key, now, began := backendtest.NewModel(), []byte("caller|"+name), time.Unix(2_000_000_000, 123_456_000), time.Now()
 			for _, hits := range []int64{3, 0, 1, -2, 5, 6} {
 				r := take(string(key), l, hits)
-				if err := model.Take(ctx, now, r); err != nil {
+				if err := backend.Await(ctx, model, now, r); err != nil {
 					t.Fatal(err)
 				}
 				state := model.State(key)
-				if err := byCaller.Take(ctx, now, r); err != nil {
+				if err := backend.Await(ctx, byCaller, now, r); err != nil {
 					t.Fatal(err)
 				}
 				ttl := client.PTTL(ctx, string(key)).Val()
@@ -231,7 +231,7 @@ func TestRefusedAndPeekedWriteNothing(t *testing.T) {
 		}
 		r.Takes = append(r.Takes, backend.Take{Key: []byte(name), Limit: l, Hits: 1, Member: len(r.Takes)})
 		r.Outcomes = make([]backend.Outcome, len(r.Takes))
-		if err := s.Take(t.Context(), time.Time{}, r); err != nil {
+		if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
 			t.Fatal(err)
 		}
 		if o := r.Outcomes[len(limits)]; o.Allowed {
@@ -276,7 +276,7 @@ func TestForgottenScript(t *testing.T) {
 	for range workers {
 		taking.Go(func() {
 			for range each {
-				if err := s.Take(t.Context(), time.Time{}, take("busy", limit(10_000, descriptor.Year), 1)); err != nil {
+				if err := backend.Await(t.Context(), s, time.Time{}, take("busy", limit(10_000, descriptor.Year), 1)); err != nil {
 					t.Error(err)
 					return
 				}
@@ -348,7 +348,7 @@ func TestForeignValues(t *testing.T) {
 					{Key: []byte(grouped), Limit: l, Hits: 1},
 					{Key: []byte("another:" + what), Limit: limit(100, descriptor.Year), Hits: 1, Member: 1},
 				}}
-				if err := s.Take(ctx, time.Time{}, r); err != nil {
+				if err := backend.Await(ctx, s, time.Time{}, r); err != nil {
 					t.Fatal(err)
 				}
 				if o := r.Outcomes[0]; o.Before != want || o.Allowed != (want < 3) {
@@ -392,7 +392,7 @@ func TestForeignValuesEverywhere(t *testing.T) {
 						{Key: []byte(grouped), Limit: l, Hits: 1},
 						{Key: []byte(grouped + "neighbour"), Limit: l, Hits: 1, Member: 1},
 					}}
-					if err := s.Take(t.Context(), time.Time{}, r); err != nil {
+					if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
 						t.Fatalf("%.50q: %v", value, err)
 					}
 					for which, o := range map[string]backend.Outcome{"alone": mustTake(t, s, alone, l, 1), "grouped": r.Outcomes[0], "neighbour": r.Outcomes[1]} {
@@ -447,7 +447,7 @@ func TestCallersOfOtherDays(t *testing.T) {
 					r.Takes = append(r.Takes, backend.Take{Key: fmt.Append(nil, n), Limit: limit(1000, descriptor.Year), Hits: 1, Member: n + 1})
 					r.Outcomes = append(r.Outcomes, backend.Outcome{})
 				}
-				if err := s.Take(t.Context(), before.Add(skew), r); err != nil {
+				if err := backend.Await(t.Context(), s, before.Add(skew), r); err != nil {
 					t.Fatal(err)
 				}
 				o, latest := r.Outcomes[0], time.Duration(end(l, before.UnixMicro())-before.UnixMicro())*time.Microsecond
@@ -486,7 +486,7 @@ func TestLoweredLog(t *testing.T) {
 		r := &backend.Request{Outcomes: make([]backend.Outcome, 2), Takes: []backend.Take{
 			{Key: []byte("k"), Limit: log(n), Hits: 1}, {Key: []byte("other"), Limit: log(3), Hits: 1, Member: 1},
 		}}
-		if err := s.Take(t.Context(), time.Time{}, r); err != nil || r.Outcomes[0].Before != 65536 || !r.Outcomes[1].Allowed {
+		if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil || r.Outcomes[0].Before != 65536 || !r.Outcomes[1].Allowed {
 			t.Errorf("%v, %+v", err, r.Outcomes)
 		}
 	}
@@ -500,7 +500,7 @@ func TestLoweredLog(t *testing.T) {
 	calendar := &descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Year, Location: time.UTC}}
 	r.Takes = append(r.Takes, backend.Take{Key: []byte("calendar"), Limit: calendar, Hits: 1, Member: 20})
 	r.Outcomes = make([]backend.Outcome, len(r.Takes))
-	if err := s.Take(t.Context(), time.Unix(1, 0), r); err != nil {
+	if err := backend.Await(t.Context(), s, time.Unix(1, 0), r); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 20 {
@@ -543,7 +543,7 @@ func TestTimeRefused(t *testing.T) {
 							r.Takes = append(r.Takes, backend.Take{Key: []byte("l"), Limit: limit(10, descriptor.Hour), Hits: 1, Member: 1})
 							r.Outcomes = append(r.Outcomes, backend.Outcome{})
 						}
-						if err := s.Take(t.Context(), time.Unix(1_800_000_030, 0), r); err != nil {
+						if err := backend.Await(t.Context(), s, time.Unix(1_800_000_030, 0), r); err != nil {
 							t.Fatal(err)
 						}
 						if o := r.Outcomes[0]; o.Before != n || o.ResetAfter != 30*time.Second {
@@ -594,7 +594,7 @@ func TestWindowsAhead(t *testing.T) {
 					r.Takes = append(r.Takes, backend.Take{Key: []byte("n"), Limit: l, Member: n + 1})
 					r.Outcomes = append(r.Outcomes, backend.Outcome{})
 				}
-				if err := s.Take(t.Context(), at, r); err != nil {
+				if err := backend.Await(t.Context(), s, at, r); err != nil {
 					t.Fatal(err)
 				}
 				if o := r.Outcomes[0]; i == 1 && (o.Before != c.before || o.ResetAfter != c.reset) {
@@ -617,7 +617,7 @@ func TestUnsupportedLimits(t *testing.T) {
 		"window":       {},
 	} {
 		r := take("k", l, 1)
-		err := s.Take(t.Context(), time.Time{}, r)
+		err := backend.Await(t.Context(), s, time.Time{}, r)
 		if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
 			t.Errorf("%s: %v, %+v", want, err, r.Outcomes[0])
 		}
@@ -639,7 +639,7 @@ func TestOutOfMemory(t *testing.T) {
 	set("1")
 	for _, key := range []string{"old", "new"} {
 		r := take(key, l, 1)
-		if err := s.Take(t.Context(), time.Time{}, r); !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
+		if err := backend.Await(t.Context(), s, time.Time{}, r); !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
 			t.Errorf("%s: %v, %+v", key, err, r.Outcomes[0])
 		}
 	}
@@ -687,7 +687,7 @@ func TestRefusalsNeedNoMemory(t *testing.T) {
 		{"a look", one("reached", 0, false), true},
 		{"a refund", one("reached", -1, false), false},
 	} {
-		err := s.Take(t.Context(), time.Time{}, c.request)
+		err := backend.Await(t.Context(), s, time.Time{}, c.request)
 		refused := !c.request.Outcomes[0].Allowed || c.request.Takes[0].Hits == 0
 		if answered := err == nil && !c.request.Outcomes[0].Failed && refused; answered != c.answered || !answered && !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("%s: %v %+v", c.what, err, c.request.Outcomes)
@@ -717,7 +717,7 @@ func TestRefusalsNeedNoMemory(t *testing.T) {
 			key := []string{"reached", fmt.Sprint("new", i)}[i%2]
 			for range 20 {
 				r := one(key, 1, true)
-				if err := s.Take(t.Context(), time.Time{}, r); (err == nil) != (key == "reached") {
+				if err := backend.Await(t.Context(), s, time.Time{}, r); (err == nil) != (key == "reached") {
 					t.Errorf("%s: %v %+v", key, err, r.Outcomes)
 				}
 			}
@@ -737,7 +737,7 @@ func TestServerGone(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		began := time.Now()
 		r := take("k", l, 1)
-		err := s.Take(ctx, time.Time{}, r)
+		err := backend.Await(ctx, s, time.Time{}, r)
 		if took := time.Since(began); took > longest {
 			t.Errorf("it took %v, the deadline is 200ms", took)
 		}
@@ -762,7 +762,7 @@ func recovered(t *testing.T, s *redis.Store) {
 	defer tick.Stop()
 	for {
 		r := take("recovered", limit(1000, descriptor.Year), 1)
-		err := s.Take(t.Context(), time.Time{}, r)
+		err := backend.Await(t.Context(), s, time.Time{}, r)
 		if err == nil {
 			break
 		}
@@ -796,7 +796,7 @@ func TestServerHangs(t *testing.T) {
 		}
 		began := time.Now()
 		r := take("k", l, 1)
-		err := s.Take(ctx, time.Time{}, r)
+		err := backend.Await(ctx, s, time.Time{}, r)
 		if took := time.Since(began); took > longest { // Redis hangs: without the timeout the call would wait forever
 			t.Errorf("it took %v, the timeout is 100ms", took)
 		}
@@ -824,10 +824,10 @@ func TestCallerGone(t *testing.T) {
 	cancel()
 	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	if err := s.Take(cancelled, time.Time{}, take("k", l, 1)); !errors.Is(err, context.Canceled) || errors.Is(err, backend.ErrUnavailable) {
+	if err := backend.Await(cancelled, s, time.Time{}, take("k", l, 1)); !errors.Is(err, context.Canceled) || errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("cancelled: %v", err)
 	}
-	if err := s.Take(late, time.Time{}, take("k", l, 1)); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrUnavailable) {
+	if err := backend.Await(late, s, time.Time{}, take("k", l, 1)); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("late: %v", err)
 	}
 	if o := mustTake(t, s, "k", l, 0); o.Before != 0 {
@@ -852,7 +852,7 @@ func TestManyClients(t *testing.T) {
 					all.Go(func() {
 						for range each {
 							r := take(name, l, 1)
-							if err := s.Take(t.Context(), time.Now(), r); err != nil {
+							if err := backend.Await(t.Context(), s, time.Now(), r); err != nil {
 								t.Error(err)
 								return
 							}

@@ -40,16 +40,6 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// The store settles requests whose callers do not wait for it in the same way.
-func TestSuiteStarted(t *testing.T) {
-	client := dial(t, redistest.Start(t))
-	backendtest.Run(t, func(t testing.TB) backend.Store {
-		s := redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
-		t.Cleanup(func() { _ = s.Close() })
-		return backendtest.Started(s)
-	})
-}
-
 func TestSuiteOfHolds(t *testing.T) {
 	client := dial(t, redistest.Start(t))
 	backendtest.RunHolds(t, func(testing.TB) backend.Store {
@@ -90,13 +80,18 @@ func TestSuiteOfHoldsOnACluster(t *testing.T) {
 // inOneSlot is a store whose counters are in one slot.
 type inOneSlot struct{ *redis.Store }
 
-func (s inOneSlot) Take(ctx context.Context, now time.Time, r *backend.Request) error {
+// Start implements backend.Store.
+func (s inOneSlot) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, s.take(ctx, now, r)
+}
+
+func (s inOneSlot) take(ctx context.Context, now time.Time, r *backend.Request) error {
 	tagged := *r
 	tagged.Takes = slices.Clone(r.Takes)
 	for i := range tagged.Takes {
 		tagged.Takes[i].Key = append([]byte("{slot}"), r.Takes[i].Key...)
 	}
-	return s.Store.Take(ctx, now, &tagged)
+	return backend.Await(ctx, s.Store, now, &tagged)
 }
 
 func (s inOneSlot) Reset(ctx context.Context, counters []backend.Counter) error {
