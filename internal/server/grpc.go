@@ -48,7 +48,6 @@ func (s *Server) newGRPC(opts *Options) (*grpc.Server, []*method) {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle:     opts.Connections.MaxIdle,
 			MaxConnectionAge:      opts.Connections.MaxAge,
 			MaxConnectionAgeGrace: opts.Connections.MaxAgeGrace,
 			Time:                  pingAfter,

@@ -13,7 +13,6 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 	mux.Handle("/json", sameOrigin(&jsonHandler{
 		decider: opts.Decider,
 		bounds:  opts.Requests,
-		failure: opts.failureStatus(),
 		answers: &s.metrics.json,
 		calls:   s.calls,
 

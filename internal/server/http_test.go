@@ -228,13 +228,6 @@ func TestJSONAnswerIsTheResponseAndItsHeadersAreReal(t *testing.T) {
 	}
 }
 
-func TestJSONFailureAsTheReferenceSays(t *testing.T) {
-	r := start(t, Options{Decider: decider(byDomain), JSONBadRequestOnFailure: true})
-	if code, _, body := request(t, http.MethodPost, r.HTTPAddr, "/json", strings.NewReader(`{"domain":"down","descriptors":[{}]}`)); code != 400 {
-		t.Errorf("got %d %s", code, body)
-	}
-}
-
 func TestMetricsAreServed(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Metrics: Metrics{Handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}})

@@ -25,7 +25,6 @@ import (
 type jsonHandler struct {
 	decider Decider
 	bounds  Requests
-	failure int // status where no decision could be made
 	answers *answers
 	calls   *intake.Calls
 
@@ -51,7 +50,7 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	inFlight, ok := h.calls.Begin(connOfRequest(r))
 	if !ok {
 		code = codes.ResourceExhausted
-		http.Error(w, "too many calls in flight", h.failure) // 429 would be a decision
+		http.Error(w, "too many calls in flight", http.StatusServiceUnavailable) // 429 would be a decision
 		return
 	}
 	h.calls.Arrived(&inFlight, start) // the HTTP server has timeouts of its own
@@ -74,7 +73,7 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case code == codes.InvalidArgument:
 		http.Error(w, endpoint.MessageOf(err), http.StatusBadRequest)
 	default:
-		http.Error(w, endpoint.MessageOf(err), h.failure)
+		http.Error(w, endpoint.MessageOf(err), http.StatusServiceUnavailable)
 	}
 }
 

@@ -26,10 +26,6 @@ type Options struct {
 	Metrics     Metrics
 	Tracer      Tracer // records decisions; nil: off
 
-	// JSONBadRequestOnFailure makes /json answer 400 instead of 503 where no decision could be made, as the reference
-	// does.
-	JSONBadRequestOnFailure bool
-
 	// Quota answers the rate limit quota service; nil: the service is UNIMPLEMENTED. QuotaStreamsMax is how many streams may be open;
 	// default 1,000. More are refused with RESOURCE_EXHAUSTED.
 	Quota           QuotaStreams
@@ -97,7 +93,6 @@ type Connections struct {
 
 	MaxAge      time.Duration // a gRPC client is asked to reconnect after this time; default 24 h
 	MaxAgeGrace time.Duration // how long its calls may then go on; default 1 h
-	MaxIdle     time.Duration // a gRPC client without a call for this time is asked to leave; default: never
 }
 
 // Metrics says what is measured of calls, and what /metrics shows.
@@ -138,14 +133,6 @@ func defaultTo[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
-}
-
-// failureStatus is what /json answers where no decision could be made.
-func (o *Options) failureStatus() int {
-	if o.JSONBadRequestOnFailure {
-		return http.StatusBadRequest
-	}
-	return http.StatusServiceUnavailable
 }
 
 // kept is how many bytes are kept for clients outside of their connections.

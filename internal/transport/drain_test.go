@@ -172,36 +172,6 @@ func TestMaxConnectionAge(t *testing.T) {
 		})
 }
 
-// A client without a request is asked to leave. A request that is open, or one that came meanwhile, keeps the connection.
-func TestMaxConnectionIdle(t *testing.T) {
-	h := hold()
-	inBubble(t, h, func(o *Options) { o.MaxConnectionIdle = time.Minute },
-		func(t *testing.T, _ *Server, dial func() *rawClient) {
-			began := time.Now()
-			c := dial()
-			id := c.begin([]byte("long"))
-			call := <-h
-			<-time.After(10 * time.Minute)
-			call.Reply(echoed("x"))
-			if a := c.wait(id); a.field("grpc-status") != "0" {
-				t.Fatalf("%v", a)
-			}
-			for range 3 {
-				<-time.After(50 * time.Second)
-				id := c.begin([]byte("short"))
-				(<-h).Reply(echoed("x"))
-				if a := c.wait(id); a.field("grpc-status") != "0" {
-					t.Fatalf("%v", a)
-				}
-			}
-			c.goAways()
-			if passed := time.Since(began) - 12*time.Minute - 30*time.Second; passed < time.Minute || passed > time.Minute+5*time.Second {
-				t.Errorf("asked to leave %v after the last request", passed)
-			}
-		})
-}
-
-// A client that says nothing is pinged. Without an answer the connection is closed.
 func TestIdleConnectionsArePinged(t *testing.T) {
 	inBubble(t, echo{}, func(o *Options) { o.PingAfter, o.PingTimeout = 30*time.Second, 10*time.Second },
 		func(t *testing.T, _ *Server, dial func() *rawClient) {

@@ -11,16 +11,14 @@ import (
 type lifetime struct {
 	began   time.Time     // when the connection was checked first
 	age     time.Duration // that it may reach; 0: any
-	busy    time.Time     // when a check last found an open request, or a new one since the check before
-	latest  uint32        // the latest request then
 	drained time.Time     // when the client was asked to leave; zero: it was not
 	pinged  time.Time     // zero: no ping is unanswered
 }
 
-// checkLifetime pings a silent client, and asks the client of an old or idle connection to leave.
+// checkLifetime pings a silent client, and asks the client of an old connection to leave.
 func (c *conn) checkLifetime(now time.Time) {
 	c.mu.Lock()
-	ready, latest, requests := c.ready, c.latest, len(c.streams)
+	ready := c.ready
 	if len(c.streams) == 0 && c.mostStreams > maxIdleStreams && !c.isClosed { // a map does not shrink
 		c.streams, c.mostStreams = make(map[uint32]*stream), 0
 	}
@@ -35,19 +33,15 @@ func (c *conn) checkLifetime(now time.Time) {
 		return
 	}
 	if life.began.IsZero() {
-		life.began, life.busy = now, now
+		life.began = now
 		life.age = o.MaxConnectionAge
 		if life.age > 0 && life.age < 1<<62 { // a longer time means never
 			life.age += time.Duration((rand.Float64() - 0.5) / 5 * float64(life.age))
 		}
 	}
-	if requests > 0 || latest != life.latest {
-		life.busy, life.latest = now, latest
-	}
 	old := life.age > 0 && now.Sub(life.began) >= life.age
-	idle := o.MaxConnectionIdle > 0 && now.Sub(life.busy) >= o.MaxConnectionIdle
 	switch {
-	case life.drained.IsZero() && (old || idle):
+	case life.drained.IsZero() && old:
 		life.drained = now
 		c.drain()
 	case !life.drained.IsZero() && o.MaxAgeGrace != 0 && now.Sub(life.drained) >= o.MaxAgeGrace:

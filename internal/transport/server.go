@@ -49,13 +49,12 @@ type Options struct {
 	MaxHeaderBytes  uint32 // of the header fields of a request; default 256 KiB
 	MaxStreams      uint32 // open requests on one connection; default 1,000
 
-	WriteTimeout      time.Duration // a client that lets no answer be sent for this time is disconnected; 0: never
-	PingAfter         time.Duration // a client that sends nothing for this time gets a ping; 0: never
-	PingTimeout       time.Duration // for the answer to that ping; then the connection is closed
-	MinPingInterval   time.Duration // a client that pings more often is disconnected; 0: no bound
-	MaxConnectionAge  time.Duration // a client is asked to reconnect after this time, give or take a tenth; 0: never
-	MaxAgeGrace       time.Duration // how long its requests may then go on; 0: without end
-	MaxConnectionIdle time.Duration // a client without a request for this time is asked to leave; 0: never
+	WriteTimeout     time.Duration // a client that lets no answer be sent for this time is disconnected; 0: never
+	PingAfter        time.Duration // a client that sends nothing for this time gets a ping; 0: never
+	PingTimeout      time.Duration // for the answer to that ping; then the connection is closed
+	MinPingInterval  time.Duration // a client that pings more often is disconnected; 0: no bound
+	MaxConnectionAge time.Duration // a client is asked to reconnect after this time, give or take a tenth; 0: never
+	MaxAgeGrace      time.Duration // how long its requests may then go on; 0: without end
 
 	Log *slog.Logger // default slog.Default()
 }
