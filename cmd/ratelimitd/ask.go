@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/bearer"
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/entries"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 )
 
 // Exit codes of subcommands, besides 0, 1 for a failure and 2 for an invalid command line.
@@ -100,14 +100,14 @@ type connectOptions struct {
 }
 
 // dial connects to a server. The example in an error has defaultPort.
-func (o *connectOptions) dial(server, token, defaultPort string) (*caller.Client, error) {
+func (o *connectOptions) dial(server, token, defaultPort string) (*serviceclient.Client, error) {
 	if _, port, err := net.SplitHostPort(server); (err != nil || port == "") && !strings.HasPrefix(server, "unix:") {
 		return nil, misuse(fmt.Errorf("--server %s: write host:port, such as localhost:%s, or unix:PATH", server, defaultPort))
 	}
 	if o.Timeout <= 0 {
 		return nil, misuse(fmt.Errorf("--timeout %s: use a time above 0", o.Timeout))
 	}
-	client, err := caller.Dial(caller.Options{
+	client, err := serviceclient.Dial(serviceclient.Options{
 		Server: server, TLS: o.TLS, CA: o.CA, Cert: o.Cert, Key: o.Key, ServerName: o.ServerName, Token: token, Timeout: o.Timeout,
 	})
 	if err != nil { // nothing has been sent yet: a file or a name is wrong
@@ -123,7 +123,7 @@ type tokenOptions struct {
 }
 
 // admin connects to the debug port of a server.
-func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Writer) (*caller.Client, error) {
+func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Writer) (*serviceclient.Client, error) {
 	token := o.Token
 	if token == "" && o.TokenFile != "" {
 		var err error
@@ -131,7 +131,7 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 			return nil, misuse(err)
 		}
 	}
-	encrypted := caller.Options{TLS: connect.TLS, CA: connect.CA, Cert: connect.Cert, ServerName: connect.ServerName}
+	encrypted := serviceclient.Options{TLS: connect.TLS, CA: connect.CA, Cert: connect.Cert, ServerName: connect.ServerName}
 	if host, _, err := net.SplitHostPort(server); err == nil && token != "" && !encrypted.Encrypted() && !isLoopback(host) {
 		fmt.Fprintf(warn, "ratelimitd: warning: the token is sent to %s in plain text; --tls encrypts it\n", server)
 	}
@@ -145,7 +145,7 @@ type portOptions struct {
 	Connect connectOptions `embed:"" group:"Connection"`
 }
 
-func (o *portOptions) client(warn io.Writer) (*caller.Client, error) {
+func (o *portOptions) client(warn io.Writer) (*serviceclient.Client, error) {
 	return o.Token.admin(&o.Connect, o.Server, warn)
 }
 
@@ -180,8 +180,8 @@ func parseRate(s string) (float64, error) {
 		return 0, errors.New("write requests per unit of time, like 100/s or 6000/m")
 	}
 	rate := n / per.Seconds()
-	if rate <= 0 || rate > caller.MaxRate {
-		return 0, fmt.Errorf("use more than 0 and at most %.0f requests a second", caller.MaxRate)
+	if rate <= 0 || rate > serviceclient.MaxRate {
+		return 0, fmt.Errorf("use more than 0 and at most %.0f requests a second", serviceclient.MaxRate)
 	}
 	return rate, nil
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/caller"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 )
 
 // callCommand is the subcommand that sends requests to a server.
@@ -62,15 +62,15 @@ func (o *callCommand) Run(ctx context.Context, s streams) error {
 		return err
 	}
 	err = o.Output.write(s.out,
-		func(w io.Writer) error { return caller.WriteAnswer(w, answer, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return caller.WriteJSON(w, answer) })
-	if err == nil && answer.Code == caller.OverLimit {
+		func(w io.Writer) error { return serviceclient.WriteAnswer(w, answer, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return serviceclient.WriteJSON(w, answer) })
+	if err == nil && answer.Code == serviceclient.OverLimit {
 		return verdict(exitOverLimit)
 	}
 	return err
 }
 
-func (o *callCommand) request() (*caller.Request, error) {
+func (o *callCommand) request() (*serviceclient.Request, error) {
 	entries, limit, err := o.Ask.descriptors()
 	if err != nil {
 		return nil, err
@@ -78,19 +78,19 @@ func (o *callCommand) request() (*caller.Request, error) {
 	if o.Hits > backend.MaxHits || o.Hits < -backend.MaxHits {
 		return nil, misuse(fmt.Errorf("--hits %d: use at most %d, which is more than any limit", o.Hits, int64(backend.MaxHits)))
 	}
-	return &caller.Request{Domain: o.Ask.Domain, Descriptors: entries, Hits: o.Hits, Limit: limit}, nil
+	return &serviceclient.Request{Domain: o.Ask.Domain, Descriptors: entries, Hits: o.Hits, Limit: limit}, nil
 }
 
 // load is the load of --rate, --for and --count; nil: one request.
-func (o *callCommand) load() (*caller.Load, error) {
-	l := &caller.Load{For: o.For, Count: o.Count, Concurrency: o.Concurrency}
+func (o *callCommand) load() (*serviceclient.Load, error) {
+	l := &serviceclient.Load{For: o.For, Count: o.Count, Concurrency: o.Concurrency}
 	switch {
-	case o.For < 0 || o.For > caller.MaxFor:
-		return nil, fmt.Errorf("--for %s: at most %s", o.For, caller.MaxFor)
-	case o.Count < 0 || o.Count > caller.MaxCount:
-		return nil, fmt.Errorf("--count %d: at most %d", o.Count, int64(caller.MaxCount))
-	case o.Concurrency < 0 || o.Concurrency > caller.MaxConcurrency:
-		return nil, fmt.Errorf("--concurrency %d: at most %d", o.Concurrency, caller.MaxConcurrency)
+	case o.For < 0 || o.For > serviceclient.MaxFor:
+		return nil, fmt.Errorf("--for %s: at most %s", o.For, serviceclient.MaxFor)
+	case o.Count < 0 || o.Count > serviceclient.MaxCount:
+		return nil, fmt.Errorf("--count %d: at most %d", o.Count, int64(serviceclient.MaxCount))
+	case o.Concurrency < 0 || o.Concurrency > serviceclient.MaxConcurrency:
+		return nil, fmt.Errorf("--concurrency %d: at most %d", o.Concurrency, serviceclient.MaxConcurrency)
 	case o.Rate == "" && o.For == 0 && o.Count == 0:
 		if o.Concurrency > 0 {
 			return nil, errors.New("--concurrency needs --rate, --for or --count")
@@ -109,18 +109,18 @@ func (o *callCommand) load() (*caller.Load, error) {
 	return l, nil
 }
 
-func (o *callCommand) many(ctx context.Context, s streams, client *caller.Client, request *caller.Request, load *caller.Load) error {
+func (o *callCommand) many(ctx context.Context, s streams, client *serviceclient.Client, request *serviceclient.Request, load *serviceclient.Load) error {
 	progress := isTerminal(s.err)
 	if progress {
-		load.Progress = func(sum *caller.Summary) { fmt.Fprintf(s.err, "\r\x1b[K%s", sum.Line()) }
+		load.Progress = func(sum *serviceclient.Summary) { fmt.Fprintf(s.err, "\r\x1b[K%s", sum.Line()) }
 	}
 	sum := client.Load(ctx, request, *load)
 	if progress {
 		_, _ = io.WriteString(s.err, "\r\x1b[K")
 	}
 	err := o.Output.write(s.out,
-		func(w io.Writer) error { return caller.WriteSummary(w, sum, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return caller.WriteJSON(w, sum) })
+		func(w io.Writer) error { return serviceclient.WriteSummary(w, sum, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return serviceclient.WriteJSON(w, sum) })
 	switch {
 	case err != nil:
 		return err

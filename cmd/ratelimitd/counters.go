@@ -4,9 +4,9 @@ import (
 	"context"
 	"io"
 
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 )
 
 // counterOptions are the options of peek and reset.
@@ -33,7 +33,7 @@ func (*peekCommand) about() about {
 
 // Run returns nil if the descriptors have counters, and exit code 3 if no rule matches any of them.
 func (o *peekCommand) Run(ctx context.Context, s streams) error {
-	return o.Options.run(ctx, s, (*caller.Client).Peek)
+	return o.Options.run(ctx, s, (*serviceclient.Client).Peek)
 }
 
 // resetCommand is the subcommand that clears counters.
@@ -61,10 +61,10 @@ func counterExits(done string) []exitCode {
 
 // Run returns nil if the counters are cleared, and exit code 3 if no rule matches any of the descriptors.
 func (o *resetCommand) Run(ctx context.Context, s streams) error {
-	return o.Options.run(ctx, s, (*caller.Client).Reset)
+	return o.Options.run(ctx, s, (*serviceclient.Client).Reset)
 }
 
-type counterCall func(*caller.Client, context.Context, string, []descriptor.Entry, *limiter.RequestLimit) (*caller.Counters, error)
+type counterCall func(*serviceclient.Client, context.Context, string, []descriptor.Entry, *limiter.RequestLimit) (*serviceclient.Counters, error)
 
 func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) error {
 	descriptors, limit, err := o.Ask.descriptors()
@@ -76,11 +76,11 @@ func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) er
 		return err
 	}
 	defer client.Close()
-	all := []*caller.Counters{}
+	all := []*serviceclient.Counters{}
 	matched := false
 	var failed error
 	for _, entries := range descriptors {
-		var c *caller.Counters
+		var c *serviceclient.Counters
 		if c, failed = ask(client, ctx, o.Ask.Domain, entries, limit); failed != nil {
 			break // earlier answers are still shown: their counters may have been cleared
 		}
@@ -88,8 +88,8 @@ func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) er
 		all = append(all, c)
 	}
 	err = o.Output.write(s.out,
-		func(w io.Writer) error { return caller.WriteCounters(w, all, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return caller.WriteJSON(w, all) })
+		func(w io.Writer) error { return serviceclient.WriteCounters(w, all, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return serviceclient.WriteJSON(w, all) })
 	switch {
 	case failed != nil:
 		return failed

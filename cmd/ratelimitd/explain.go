@@ -9,11 +9,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/explain"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 	"github.com/ratelimitd/ratelimitd/internal/stdin"
 )
 
@@ -182,7 +182,7 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 }
 
 // fill adds the states of counters to the limits that the server explained. With a limit of the request, its counters are the limits.
-func fill(d *explain.Descriptor, there *caller.Counters) {
+func fill(d *explain.Descriptor, there *serviceclient.Counters) {
 	if there.FromRequest {
 		d.Matched, d.FromRequest, d.Rule, d.Limits = true, true, nil, nil
 		for i := range there.Counters {
@@ -255,7 +255,7 @@ func (o *explainCommand) states(ctx context.Context, s streams, r *explain.Repor
 }
 
 // serverRule names the rule and the counters of a server that counts a descriptor differently.
-func serverRule(c *caller.Counters) string {
+func serverRule(c *serviceclient.Counters) string {
 	text := "no rule"
 	if c.Rule != nil {
 		text = fmt.Sprintf("%s (%s:%d:%d)", c.Rule.Path, c.Rule.File, c.Rule.Line, c.Rule.Column)

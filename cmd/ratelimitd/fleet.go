@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/fleet"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 )
 
 // fleetCommand is the subcommand that lists the processes that share a Redis.
@@ -44,8 +44,8 @@ func (o *fleetCommand) Run(ctx context.Context, s streams) error {
 		return err
 	}
 	return o.Output.write(s.out,
-		func(w io.Writer) error { return caller.WriteFleet(w, found, time.Now()) },
-		func(w io.Writer) error { return caller.WriteJSON(w, found) })
+		func(w io.Writer) error { return serviceclient.WriteFleet(w, found, time.Now()) },
+		func(w io.Writer) error { return serviceclient.WriteJSON(w, found) })
 }
 
 // joinFleet makes this process known to those that share its Redis, and them to its operators.

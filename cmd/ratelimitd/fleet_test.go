@@ -10,8 +10,8 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
 
@@ -24,16 +24,16 @@ func TestFleet(t *testing.T) {
 	a, b, c := startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules)
 	other := startProcess(t, env, "--rules", rulesOf(t, strings.ReplaceAll(usageRules, "5", "6")))
 
-	list := func(p *servicetest.Process) (*caller.Fleet, error) {
+	list := func(p *servicetest.Process) (*serviceclient.Fleet, error) {
 		code, out, stderr := asks(t, "fleet", "-s", p.Debug, "--json")
-		f := new(caller.Fleet)
+		f := new(serviceclient.Fleet)
 		if err := json.Unmarshal([]byte(out), f); code != 0 || stderr != "" || err != nil {
 			return nil, fmt.Errorf("%d %w: %s%s", code, err, out, stderr)
 		}
 		return f, nil
 	}
 	// states counts the processes by what is said of them, such as "live" and "live, other rules".
-	states := func(f *caller.Fleet) string {
+	states := func(f *serviceclient.Fleet) string {
 		count := make(map[string]int)
 		for _, p := range f.Processes {
 			text := p.State

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/entries"
 	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 )
 
 // overrideCommand is the subcommand that shows and changes overrides.
@@ -85,7 +85,7 @@ func (o *overrideCommand) Run(ctx context.Context, s streams) error {
 		return err
 	}
 	defer client.Close()
-	q := caller.OverrideQuery{Domain: o.Domain, Rule: o.Rule, Where: where}
+	q := serviceclient.OverrideQuery{Domain: o.Domain, Rule: o.Rule, Where: where}
 	switch o.Action {
 	case "history":
 		return o.history(ctx, s, client, q)
@@ -122,7 +122,7 @@ func (o *overrideCommand) change(ctx context.Context, s streams, of []descriptor
 		}
 		change.Rule = found.Rule.Path
 	}
-	changes, err := client.ChangeOverrides(ctx, []caller.Override{*change}, caller.ChangeOptions{Remove: remove, DryRun: o.DryRun, Reset: o.Reset, Expect: o.Expect})
+	changes, err := client.ChangeOverrides(ctx, []serviceclient.Override{*change}, serviceclient.ChangeOptions{Remove: remove, DryRun: o.DryRun, Reset: o.Reset, Expect: o.Expect})
 	if err != nil {
 		return err
 	}
@@ -135,20 +135,20 @@ func (o *overrideCommand) change(ctx context.Context, s streams, of []descriptor
 	return nil
 }
 
-func (o *overrideCommand) show(s streams, changes []caller.OverrideChange) error {
+func (o *overrideCommand) show(s streams, changes []serviceclient.OverrideChange) error {
 	return o.Output.write(s.out,
-		func(w io.Writer) error { return caller.WriteOverrideChanges(w, changes, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return caller.WriteJSON(w, changes) })
+		func(w io.Writer) error { return serviceclient.WriteOverrideChanges(w, changes, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return serviceclient.WriteJSON(w, changes) })
 }
 
 // override is the override that the flags describe.
-func (o *overrideCommand) override(of []descriptor.Entry, remove bool) (*caller.Override, error) {
-	c := &caller.Override{
+func (o *overrideCommand) override(of []descriptor.Entry, remove bool) (*serviceclient.Override, error) {
+	c := &serviceclient.Override{
 		Domain: o.Domain, Rule: o.Rule, Limit: o.LimitName, RequestsPerUnit: o.Limit, Burst: o.Burst, Factor: o.Factor,
 		Unlimited: o.Unlimited, Blocked: o.Block, Reason: o.Reason,
 	}
 	for _, e := range of {
-		c.Entries = append(c.Entries, caller.Entry{Key: e.Key, Value: e.Value})
+		c.Entries = append(c.Entries, serviceclient.Entry{Key: e.Key, Value: e.Value})
 	}
 	kinds := 0
 	for _, given := range []bool{o.Limit != nil, o.Factor != 0, o.Unlimited, o.Block} {
@@ -194,9 +194,9 @@ func parseInstant(flag, text string, now time.Time) (time.Time, error) {
 	return now.Add(after).UTC().Truncate(time.Second), nil
 }
 
-func (o *overrideCommand) list(ctx context.Context, s streams, client *caller.Client, q caller.OverrideQuery) error {
-	all := []caller.Override{}
-	if err := client.ListOverrides(ctx, q, func(page []caller.Override) error {
+func (o *overrideCommand) list(ctx context.Context, s streams, client *serviceclient.Client, q serviceclient.OverrideQuery) error {
+	all := []serviceclient.Override{}
+	if err := client.ListOverrides(ctx, q, func(page []serviceclient.Override) error {
 		all = append(all, page...)
 		return nil
 	}); err != nil {
@@ -208,16 +208,16 @@ func (o *overrideCommand) list(ctx context.Context, s streams, client *caller.Cl
 				_, err := fmt.Fprintln(w, "no overrides")
 				return err
 			}
-			return caller.WriteOverrides(w, all, true)
+			return serviceclient.WriteOverrides(w, all, true)
 		},
-		func(w io.Writer) error { return caller.WriteJSON(w, all) })
+		func(w io.Writer) error { return serviceclient.WriteJSON(w, all) })
 	if err == nil && len(all) == 0 {
 		return verdict(exitNothing)
 	}
 	return err
 }
 
-func (o *overrideCommand) history(ctx context.Context, s streams, client *caller.Client, q caller.OverrideQuery) error {
+func (o *overrideCommand) history(ctx context.Context, s streams, client *serviceclient.Client, q serviceclient.OverrideQuery) error {
 	if o.Last < 1 || o.Last > 1000 {
 		return misuse(fmt.Errorf("--last %d: use a number from 1 to 1000", o.Last))
 	}
@@ -226,13 +226,13 @@ func (o *overrideCommand) history(ctx context.Context, s streams, client *caller
 		return err
 	}
 	return o.Output.write(s.out,
-		func(w io.Writer) error { return caller.WriteOverrideHistory(w, events, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return caller.WriteJSON(w, events) })
+		func(w io.Writer) error { return serviceclient.WriteOverrideHistory(w, events, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return serviceclient.WriteJSON(w, events) })
 }
 
 // export writes a file that import reads: YAML, or with -o json a line of JSON for each override. import reads YAML of up to
 // override.MaxFileSize, so where there is more, each override is one line, which is YAML too.
-func (o *overrideCommand) export(ctx context.Context, s streams, client *caller.Client, q caller.OverrideQuery) error {
+func (o *overrideCommand) export(ctx context.Context, s streams, client *serviceclient.Client, q serviceclient.OverrideQuery) error {
 	if o.Output.JSON || o.Output.Output == "json" {
 		return exportJSON(ctx, s.out, client, q)
 	}
@@ -242,7 +242,7 @@ func (o *overrideCommand) export(ctx context.Context, s streams, client *caller.
 		inLine bool
 		text   []byte
 	)
-	err := client.ListOverrides(ctx, q, func(page []caller.Override) error {
+	err := client.ListOverrides(ctx, q, func(page []serviceclient.Override) error {
 		for i := range page {
 			all = append(all, recordOf(&page[i]))
 		}
@@ -265,10 +265,10 @@ func (o *overrideCommand) export(ctx context.Context, s streams, client *caller.
 	return err
 }
 
-func exportJSON(ctx context.Context, w io.Writer, client *caller.Client, q caller.OverrideQuery) error {
+func exportJSON(ctx context.Context, w io.Writer, client *serviceclient.Client, q serviceclient.OverrideQuery) error {
 	lines := json.NewEncoder(w)
 	lines.SetEscapeHTML(false)
-	return client.ListOverrides(ctx, q, func(page []caller.Override) error {
+	return client.ListOverrides(ctx, q, func(page []serviceclient.Override) error {
 		for i := range page {
 			if err := lines.Encode(&page[i]); err != nil {
 				return err
@@ -279,13 +279,13 @@ func exportJSON(ctx context.Context, w io.Writer, client *caller.Client, q calle
 }
 
 // overrideOf turns a record of a file into an override for a server.
-func overrideOf(r *override.Override) caller.Override {
-	c := caller.Override{
+func overrideOf(r *override.Override) serviceclient.Override {
+	c := serviceclient.Override{
 		Domain: r.Domain, Rule: r.Rule, Limit: r.Limit, Burst: r.Burst, Reason: r.Reason,
 		Unlimited: r.Kind == override.Unlimited, Blocked: r.Kind == override.Blocked,
 	}
 	for _, e := range r.Entries {
-		c.Entries = append(c.Entries, caller.Entry{Key: e.Key, Value: e.Value})
+		c.Entries = append(c.Entries, serviceclient.Entry{Key: e.Key, Value: e.Value})
 	}
 	switch r.Kind {
 	case override.Replace:
@@ -303,7 +303,7 @@ func overrideOf(r *override.Override) caller.Override {
 }
 
 // recordOf turns an override of a server into a record of a file.
-func recordOf(c *caller.Override) override.Override {
+func recordOf(c *serviceclient.Override) override.Override {
 	r := override.Override{
 		Identity: override.Identity{Domain: c.Domain, Rule: c.Rule, Limit: c.Limit},
 		Reason:   c.Reason, Author: c.Author, Version: c.Version, Changed: c.ChangedAt,

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 )
 
 const overridable = `
@@ -77,7 +77,7 @@ func TestOverrideCommand(t *testing.T) {
 	}
 
 	out, _ := over(0, "list", "-d", "d", "--rule", "tenant", "k=a", "-o", "json")
-	var list []caller.Override
+	var list []serviceclient.Override
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || !list[0].Blocked || list[0].Reason != "abuse" || list[0].Version == 0 {
 		t.Fatalf("%v %s", err, out)
 	}

@@ -10,8 +10,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 	"github.com/ratelimitd/ratelimitd/internal/stdin"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
@@ -107,7 +107,7 @@ func (o *overrideCommand) load(ctx context.Context, s streams) error {
 	}
 	defer file.close() //nolint:errcheck // it was only read
 	now := time.Now()
-	i := importing{overrideCommand: o, streams: s, asText: o.Output.Output == "table" && !o.Output.JSON, changes: []caller.OverrideChange{}}
+	i := importing{overrideCommand: o, streams: s, asText: o.Output.Output == "table" && !o.Output.JSON, changes: []serviceclient.OverrideChange{}}
 	over := 0
 	for one, err := range file.all() {
 		switch {
@@ -149,23 +149,23 @@ func (o *overrideCommand) load(ctx context.Context, s streams) error {
 		}
 		return err
 	}
-	return o.Output.write(s.out, nil, func(w io.Writer) error { return caller.WriteJSON(w, i.changes) })
+	return o.Output.write(s.out, nil, func(w io.Writer) error { return serviceclient.WriteJSON(w, i.changes) })
 }
 
 // importing writes overrides in as few calls as possible.
 type importing struct {
 	*overrideCommand
 	streams
-	client      *caller.Client
+	client      *serviceclient.Client
 	asText      bool
 	total, done int // overrides
 
-	batch   []caller.Override
-	size    int                     // of batch, in bytes of a request
-	changes []caller.OverrideChange // all of them, unless the output is text
+	batch   []serviceclient.Override
+	size    int                            // of batch, in bytes of a request
+	changes []serviceclient.OverrideChange // all of them, unless the output is text
 }
 
-func (i *importing) add(ctx context.Context, one caller.Override) error {
+func (i *importing) add(ctx context.Context, one serviceclient.Override) error {
 	const mostBytes = 200 << 10 // the server reads 256 KiB
 	size := one.Size()
 	if i.size+size > mostBytes || len(i.batch) == override.MaxEdits {
@@ -183,7 +183,7 @@ func (i *importing) send(ctx context.Context) error {
 	if len(i.batch) == 0 {
 		return nil
 	}
-	changes, err := i.client.ChangeOverrides(ctx, i.batch, caller.ChangeOptions{DryRun: i.DryRun, Expect: i.Expect})
+	changes, err := i.client.ChangeOverrides(ctx, i.batch, serviceclient.ChangeOptions{DryRun: i.DryRun, Expect: i.Expect})
 	if err != nil {
 		if i.total > len(i.batch) {
 			err = fmt.Errorf("%w; this is about the overrides %d to %d of %d", err, i.done+1, i.done+len(i.batch), i.total)
@@ -199,7 +199,7 @@ func (i *importing) send(ctx context.Context) error {
 	case !i.asText:
 		i.changes = append(i.changes, changes...)
 	case i.DryRun:
-		return caller.WriteOverrideChanges(i.out, changes, i.Output.Color.on(i.out))
+		return serviceclient.WriteOverrideChanges(i.out, changes, i.Output.Color.on(i.out))
 	case before/progress < i.done/progress && i.done < i.total:
 		fmt.Fprintf(i.err, "ratelimitd: %d of %d overrides written\n", i.done, i.total)
 	}

@@ -7,9 +7,9 @@ import (
 	"io"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/entries"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 )
 
 // sharesCommand is the subcommand that lists who holds what of the limits of quota buckets.
@@ -58,6 +58,6 @@ func (o *sharesCommand) Run(ctx context.Context, s streams) error {
 		return err
 	}
 	return o.Output.write(s.out,
-		func(w io.Writer) error { return caller.WriteShares(w, found, time.Now(), o.Output.Color.on(w)) },
-		func(w io.Writer) error { return caller.WriteJSON(w, found) })
+		func(w io.Writer) error { return serviceclient.WriteShares(w, found, time.Now(), o.Output.Color.on(w)) },
+		func(w io.Writer) error { return serviceclient.WriteJSON(w, found) })
 }

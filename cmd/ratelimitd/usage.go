@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/ratelimitd/ratelimitd/internal/caller"
 	"github.com/ratelimitd/ratelimitd/internal/entries"
+	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
 )
 
 // usageCommand is the subcommand that lists the counters of one caller.
@@ -54,8 +54,8 @@ func (o *usageCommand) Run(ctx context.Context, s streams) error {
 		return err
 	}
 	err = o.Output.write(s.out,
-		func(w io.Writer) error { return caller.WriteUsage(w, found, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return caller.WriteJSON(w, found) })
+		func(w io.Writer) error { return serviceclient.WriteUsage(w, found, o.Output.Color.on(w)) },
+		func(w io.Writer) error { return serviceclient.WriteJSON(w, found) })
 	if err == nil && len(found.Usages) == 0 {
 		return verdict(exitNothing)
 	}

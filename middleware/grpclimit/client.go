@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
@@ -97,20 +97,20 @@ func StreamClientInterceptor(o ClientOptions) grpc.StreamClientInterceptor {
 // client is what the two interceptors have in common.
 type client struct {
 	ClientOptions
-	gate *admission.Gate // nil: calls are not limited
+	gate *gate.Gate // nil: calls are not limited
 }
 
 func newClient(o ClientOptions) *client {
 	c := &client{ClientOptions: o}
 	if o.Decider != nil {
 		check(o.Domain, o.Descriptors)
-		c.gate = &admission.Gate{Decider: o.Decider, FailClosed: o.FailClosed, Logger: o.Logger}
+		c.gate = &gate.Gate{Decider: o.Decider, FailClosed: o.FailClosed, Logger: o.Logger}
 	}
 	return c
 }
 
-func (c *client) waits() admission.Waits {
-	return admission.Waits{Attempts: cmp.Or(c.Attempts, defaultAttempts) - 1, Left: cmp.Or(c.MaxWait, defaultMaxWait)}
+func (c *client) waits() gate.Waits {
+	return gate.Waits{Attempts: cmp.Or(c.Attempts, defaultAttempts) - 1, Left: cmp.Or(c.MaxWait, defaultMaxWait)}
 }
 
 // wait waits until a call is allowed.
@@ -137,7 +137,7 @@ func (c *client) wait(ctx context.Context, made *Call) error {
 }
 
 // pause waits before a call that was refused is made again. If it is not made again, pause returns its error.
-func pause(ctx context.Context, waits *admission.Waits, refusal error, header, trailer metadata.MD) error {
+func pause(ctx context.Context, waits *gate.Waits, refusal error, header, trailer metadata.MD) error {
 	after, ok := retryAfter(refusal, header, trailer)
 	if !ok {
 		return refusal
@@ -182,7 +182,7 @@ func retryAfter(err error, from ...metadata.MD) (time.Duration, bool) {
 type repeated struct {
 	ctx   context.Context
 	open  func() (grpc.ClientStream, error)
-	waits admission.Waits // used by the goroutine that receives
+	waits gate.Waits // used by the goroutine that receives
 	begun bool            // an answer has come
 
 	mu      sync.Mutex

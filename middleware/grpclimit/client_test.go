@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/ratelimitd/ratelimitd/internal/admission/admissiontest"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/grpclimit"
 )
@@ -326,7 +326,7 @@ func TestLimitsItsCalls(t *testing.T) {
 
 // Both sides together, over a socket.
 func TestClientOfOurServer(t *testing.T) {
-	l := admissiontest.Open(t, `
+	l := gatetest.Open(t, `
 domain: api
 descriptors:
   - key: customer

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
-	"github.com/ratelimitd/ratelimitd/internal/address"
-	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/address"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
@@ -19,7 +19,7 @@ type Descriptor []Key
 // Key makes one entry of a descriptor: a key of the rules, and a value from the call.
 type Key struct {
 	value func(context.Context, *call) (string, bool)
-	entry admission.Entry
+	entry gate.Entry
 }
 
 // call is a call with its metadata.
@@ -52,7 +52,7 @@ func (k Key) Hashed() Key {
 // Metadata takes the value of a key of the metadata, or the first one if there are several.
 func Metadata(name, key string) Key {
 	name = strings.ToLower(name)
-	return Key{entry: admission.Entry{Key: key}, value: func(_ context.Context, c *call) (string, bool) { return c.first(name), true }}
+	return Key{entry: gate.Entry{Key: key}, value: func(_ context.Context, c *call) (string, bool) { return c.first(name), true }}
 }
 
 // Method takes the full method, such as /shop.v1.Shop/Buy.
@@ -68,7 +68,7 @@ func Method(key string) Key {
 // List only networks of proxies that append to x-forwarded-for. A peer on a unix socket is trusted if any network is. An
 // IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.
 func PeerAddress(key string, trusted ...netip.Prefix) Key {
-	return Key{entry: admission.Entry{Key: key}, value: func(ctx context.Context, c *call) (string, bool) {
+	return Key{entry: gate.Entry{Key: key}, value: func(ctx context.Context, c *call) (string, bool) {
 		p, ok := peer.FromContext(ctx)
 		if !ok || p.Addr == nil {
 			return "", false
@@ -80,15 +80,15 @@ func PeerAddress(key string, trusted ...netip.Prefix) Key {
 
 // Func takes what a function returns, such as a claim of a token that an earlier interceptor verified. False: there is no value.
 func Func(key string, value func(context.Context, *Call) (string, bool)) Key {
-	return Key{entry: admission.Entry{Key: key}, value: func(ctx context.Context, c *call) (string, bool) { return value(ctx, c.Call) }}
+	return Key{entry: gate.Entry{Key: key}, value: func(ctx context.Context, c *call) (string, bool) { return value(ctx, c.Call) }}
 }
 
 // request makes a request to a decider. Nil: no descriptor has all its values.
 func request(ctx context.Context, domain string, descriptors []Descriptor, c *call) *limits.Request {
-	return admission.Request(domain, descriptors, func(k *Key) (limits.Entry, bool) { return k.entry.Of(k.value(ctx, c)) })
+	return gate.Request(domain, descriptors, func(k *Key) (limits.Entry, bool) { return k.entry.Of(k.value(ctx, c)) })
 }
 
 // check panics if descriptors cannot be used.
 func check(domain string, descriptors []Descriptor) {
-	admission.Check("grpclimit", domain, descriptors, func(k *Key) bool { return k.value == nil })
+	gate.Check("grpclimit", domain, descriptors, func(k *Key) bool { return k.value == nil })
 }

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
@@ -118,12 +118,12 @@ func StreamServerInterceptor(d limits.Decider, o Options) grpc.StreamServerInter
 // server is what the two interceptors have in common.
 type server struct {
 	Options
-	gate *admission.Gate
+	gate *gate.Gate
 }
 
 func newServer(d limits.Decider, o Options) *server {
 	check(o.Domain, o.Descriptors)
-	s := &server{o, &admission.Gate{Decider: d, FailClosed: o.FailClosed, Logger: o.Logger}}
+	s := &server{o, &gate.Gate{Decider: d, FailClosed: o.FailClosed, Logger: o.Logger}}
 	if o.Actual != nil {
 		var ok bool
 		if s.gate.Reserver, ok = d.(limits.Reserver); !ok {
@@ -148,7 +148,7 @@ func (s *server) ask(ctx context.Context, c *Call) (*limits.Reservation, error) 
 		return nil, status.FromContextError(err).Err()
 	}
 	d := &held.Decision
-	if headers := admission.Headers(d, s.Headers || !d.Allowed); len(headers) > 0 {
+	if headers := gate.Headers(d, s.Headers || !d.Allowed); len(headers) > 0 {
 		md := make(metadata.MD, len(headers))
 		for _, h := range headers {
 			md.Append(strings.ToLower(h.Name), h.Value)

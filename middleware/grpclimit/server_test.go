@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/ratelimitd/ratelimitd/internal/admission/admissiontest"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/grpclimit"
 )
@@ -111,7 +111,7 @@ func retryInfo(err error) (time.Duration, bool) {
 }
 
 func TestRefusal(t *testing.T) {
-	c := serve(t, &service{}, admissiontest.Open(t, admissiontest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+	c := serve(t, &service{}, gatetest.Open(t, gatetest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
 	ctx := as(t, "x-api-key", "ann")
 	if _, err := c.UnaryCall(ctx, &testpb.SimpleRequest{}); err != nil {
 		t.Fatal(err)
@@ -149,12 +149,12 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestHeadersOfAllowedCalls(t *testing.T) {
-	c := serve(t, &service{}, admissiontest.Open(t, admissiontest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
+	c := serve(t, &service{}, gatetest.Open(t, gatetest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
 	var header metadata.MD
 	if _, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}, grpc.Header(&header)); err != nil || fmt.Sprint(header["ratelimit-remaining"]) != "[1]" {
 		t.Errorf("%v %v", header, err)
 	}
-	c = serve(t, &service{}, admissiontest.Open(t, "headers: [ietf]\n"+admissiontest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+	c = serve(t, &service{}, gatetest.Open(t, "headers: [ietf]\n"+gatetest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
 	if _, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}, grpc.Header(&header)); err != nil || fmt.Sprint(header["ratelimit-policy"]) != `["year";q=2;w=31536000]` {
 		t.Errorf("%v %v", header, err)
 	}
@@ -162,7 +162,7 @@ func TestHeadersOfAllowedCalls(t *testing.T) {
 
 // A call larger than its limit gets no time at which to come back.
 func TestNever(t *testing.T) {
-	c := serve(t, &service{}, admissiontest.Open(t, admissiontest.Rules), grpclimit.Options{
+	c := serve(t, &service{}, gatetest.Open(t, gatetest.Rules), grpclimit.Options{
 		Domain: "api", Descriptors: byCustomer, Cost: func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{Hits: 3} },
 	})
 	_, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{})
@@ -197,7 +197,7 @@ func TestKeys(t *testing.T) {
 			[]string{"x-forwarded-for", "203.0.113.9", "x-forwarded-for", "198.51.100.7, 127.0.0.3"}, "[{address 198.51.100.7}]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true}}
+			a := &gatetest.Decider{Answer: limits.Decision{Allowed: true}}
 			client := serve(t, &service{}, a, grpclimit.Options{Domain: "api", Descriptors: c.keys})
 			if _, err := client.UnaryCall(as(t, c.pairs...), &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte("carl")}}); err != nil {
 				t.Fatal(err)
@@ -211,7 +211,7 @@ func TestKeys(t *testing.T) {
 
 // A client cannot have more than its limit by writing other addresses into x-forwarded-for.
 func TestSpoofedAddress(t *testing.T) {
-	admissiontest.SpoofedAddress(t, func(d limits.Decider, trusted []netip.Prefix) func(string) bool {
+	gatetest.SpoofedAddress(t, func(d limits.Decider, trusted []netip.Prefix) func(string) bool {
 		c := serve(t, &service{}, d, grpclimit.Options{Domain: "api", Descriptors: []grpclimit.Descriptor{{grpclimit.PeerAddress("address", trusted...)}}})
 		return func(forwarded string) bool {
 			_, err := c.UnaryCall(as(t, "x-forwarded-for", forwarded), &testpb.SimpleRequest{})
@@ -222,7 +222,7 @@ func TestSpoofedAddress(t *testing.T) {
 
 func TestNoDecision(t *testing.T) {
 	unavailable := func(err error) bool { return status.Code(err) == codes.Unavailable }
-	admissiontest.NoDecision(t, unavailable, func(d limits.Decider, failClosed bool, log *slog.Logger) error {
+	gatetest.NoDecision(t, unavailable, func(d limits.Decider, failClosed bool, log *slog.Logger) error {
 		o := grpclimit.Options{Domain: "api", Descriptors: byCustomer, Logger: log, FailClosed: failClosed}
 		_, err := serve(t, &service{}, d, o).UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{})
 		return err
@@ -232,7 +232,7 @@ func TestNoDecision(t *testing.T) {
 // A delayed call waits, and is refused at once if its turn comes after its deadline.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		intercept := grpclimit.UnaryServerInterceptor(&admissiontest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second}}, grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+		intercept := grpclimit.UnaryServerInterceptor(&gatetest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second}}, grpclimit.Options{Domain: "api", Descriptors: byCustomer})
 		ask := func(ctx context.Context) error {
 			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("x-api-key", "ann"))
 			_, err := intercept(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, nil })
@@ -259,10 +259,10 @@ func TestDelay(t *testing.T) {
 
 // While a call runs, what it may use is reserved. Then what it used is charged.
 func TestActualCost(t *testing.T) {
-	l := admissiontest.Open(t, admissiontest.Rules)
+	l := gatetest.Open(t, gatetest.Rules)
 	s := &service{
 		unary: func(_ context.Context, r *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			if n := admissiontest.Left(t, l); n > 50 {
+			if n := gatetest.Left(t, l); n > 50 {
 				t.Errorf("while it runs, %d tokens are left", n)
 			}
 			switch string(r.GetPayload().GetBody()) {
@@ -274,7 +274,7 @@ func TestActualCost(t *testing.T) {
 			return &testpb.SimpleResponse{Payload: r.GetPayload()}, nil
 		},
 		duplex: func(stream grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-			if n := admissiontest.Left(t, l); n > 50 {
+			if n := gatetest.Left(t, l); n > 50 {
 				t.Errorf("while it runs, %d tokens are left", n)
 			}
 			for {
@@ -312,7 +312,7 @@ func TestActualCost(t *testing.T) {
 			return limits.Amount{Hits: hits + uint64(c.Received+c.Sent)}
 		},
 	})
-	want := admissiontest.Left(t, l)
+	want := gatetest.Left(t, l)
 	ctx := as(t, "x-api-key", "ann")
 	for _, x := range []struct {
 		body string
@@ -321,7 +321,7 @@ func TestActualCost(t *testing.T) {
 	}{{"12345", 5, codes.OK}, {"", 0, codes.OK}, {"error", 0, codes.NotFound}, {"panic", 0, codes.Internal}} {
 		_, err := c.UnaryCall(ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte(x.body)}})
 		want -= x.cost
-		if got := admissiontest.Left(t, l); status.Code(err) != x.code || got != want {
+		if got := gatetest.Left(t, l); status.Code(err) != x.code || got != want {
 			t.Errorf("%q: %v, %d tokens are left, want %d", x.body, err, got, want)
 		}
 	}
@@ -349,7 +349,7 @@ func TestActualCost(t *testing.T) {
 			err = nil
 		}
 		want -= x.cost
-		if got := admissiontest.Left(t, l); status.Code(err) != x.code || got != want {
+		if got := gatetest.Left(t, l); status.Code(err) != x.code || got != want {
 			t.Errorf("%q: %v, %d tokens are left, want %d", x.bodies, err, got, want)
 		}
 	}
@@ -369,7 +369,7 @@ func TestOptionsThatCannotBeUsed(t *testing.T) {
 					t.Errorf("%s, want %s", got, want)
 				}
 			}()
-			grpclimit.StreamServerInterceptor(&admissiontest.Decider{}, o)
+			grpclimit.StreamServerInterceptor(&gatetest.Decider{}, o)
 		}()
 	}
 }

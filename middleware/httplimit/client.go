@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
@@ -56,14 +56,14 @@ type Transport struct {
 	Logger *slog.Logger
 
 	once sync.Once
-	gate *admission.Gate
+	gate *gate.Gate
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.once.Do(t.begin)
 	ctx := r.Context()
-	waits := admission.Waits{Attempts: cmp.Or(t.Attempts, defaultAttempts) - 1, Left: cmp.Or(t.MaxWait, defaultMaxWait)}
+	waits := gate.Waits{Attempts: cmp.Or(t.Attempts, defaultAttempts) - 1, Left: cmp.Or(t.MaxWait, defaultMaxWait)}
 	for {
 		if err := t.wait(r); err != nil {
 			if r.Body != nil {
@@ -113,7 +113,7 @@ func (t *Transport) base() http.RoundTripper {
 func (t *Transport) begin() {
 	if t.Decider != nil {
 		check(t.Domain, t.Descriptors)
-		t.gate = &admission.Gate{Decider: t.Decider, FailClosed: t.FailClosed, Logger: t.Logger}
+		t.gate = &gate.Gate{Decider: t.Decider, FailClosed: t.FailClosed, Logger: t.Logger}
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/address"
-	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/address"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
@@ -17,7 +17,7 @@ type Descriptor []Key
 // Key makes one entry of a descriptor: a key of the rules, and a value from the request.
 type Key struct {
 	value func(r *http.Request, m mux) (string, bool)
-	entry admission.Entry
+	entry gate.Entry
 }
 
 // mux knows the pattern of a request before it is served.
@@ -71,7 +71,7 @@ func Path(key string) Key {
 // Pattern takes the pattern that the request matches, such as "GET /users/{id}". Options.Mux knows it, or the next handler if that is
 // a http.ServeMux, or else the ServeMux that called the middleware. Requests that match no pattern have no value.
 func Pattern(key string) Key {
-	return Key{entry: admission.Entry{Key: key}, value: func(r *http.Request, m mux) (string, bool) {
+	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, m mux) (string, bool) {
 		if m != nil && r.Method != http.MethodConnect { // for CONNECT, a ServeMux may give the path that the client chose
 			if _, pattern := m.Handler(r); pattern != "" {
 				return pattern, true
@@ -97,15 +97,15 @@ func RemoteAddress(key string, trusted ...netip.Prefix) Key {
 
 // Func takes what a function returns, such as a claim of a token that an earlier handler verified. False: there is no value.
 func Func(key string, value func(*http.Request) (string, bool)) Key {
-	return Key{entry: admission.Entry{Key: key}, value: func(r *http.Request, _ mux) (string, bool) { return value(r) }}
+	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, _ mux) (string, bool) { return value(r) }}
 }
 
 // request makes a request to a decider. Nil: no descriptor has all its values.
 func request(domain string, descriptors []Descriptor, r *http.Request, m mux) *limits.Request {
-	return admission.Request(domain, descriptors, func(k *Key) (limits.Entry, bool) { return k.entry.Of(k.value(r, m)) })
+	return gate.Request(domain, descriptors, func(k *Key) (limits.Entry, bool) { return k.entry.Of(k.value(r, m)) })
 }
 
 // check panics if descriptors cannot be used.
 func check(domain string, descriptors []Descriptor) {
-	admission.Check("httplimit", domain, descriptors, func(k *Key) bool { return k.value == nil })
+	gate.Check("httplimit", domain, descriptors, func(k *Key) bool { return k.value == nil })
 }

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
@@ -49,7 +49,7 @@ type Options struct {
 // New panics if the options cannot be used.
 func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
 	check(o.Domain, o.Descriptors)
-	gate := &admission.Gate{Decider: d, FailClosed: o.FailClosed, Logger: o.Logger}
+	gate := &gate.Gate{Decider: d, FailClosed: o.FailClosed, Logger: o.Logger}
 	if o.Actual != nil {
 		var ok bool
 		if gate.Reserver, ok = d.(limits.Reserver); !ok {
@@ -72,7 +72,7 @@ func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
 
 type handler struct {
 	options Options
-	gate    *admission.Gate
+	gate    *gate.Gate
 	next    http.Handler
 	mux     mux // nil: not known
 }
@@ -94,7 +94,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d := &held.Decision
-	for _, x := range admission.Headers(d, h.options.Headers || !d.Allowed) {
+	for _, x := range gate.Headers(d, h.options.Headers || !d.Allowed) {
 		w.Header().Add(x.Name, x.Value)
 	}
 	switch {

@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/admission/admissiontest"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
@@ -58,7 +58,7 @@ func serve(t *testing.T, h http.Handler) string {
 var byCustomer = []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "customer")}}
 
 func TestRefusal(t *testing.T) {
-	limit := httplimit.New(admissiontest.Open(t, admissiontest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
+	limit := httplimit.New(gatetest.Open(t, gatetest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
 	url := serve(t, limit(http.HandlerFunc(hello)))
 	for range 2 {
 		answer, body := get(t, url, "X-Api-Key", "ann")
@@ -84,12 +84,12 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestHeadersOfAllowedRequests(t *testing.T) {
-	limit := httplimit.New(admissiontest.Open(t, admissiontest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
+	limit := httplimit.New(gatetest.Open(t, gatetest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
 	answer, _ := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
 	if answer.Header.Get("RateLimit-Limit") != "2" || answer.Header.Get("RateLimit-Remaining") != "1" {
 		t.Errorf("%v", answer.Header)
 	}
-	limit = httplimit.New(admissiontest.Open(t, "headers: [ietf]\n"+admissiontest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
+	limit = httplimit.New(gatetest.Open(t, "headers: [ietf]\n"+gatetest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
 	url := serve(t, limit(http.HandlerFunc(hello)))
 	for range 3 {
 		answer, _ = get(t, url, "X-Api-Key", "ann")
@@ -104,7 +104,7 @@ func TestHeadersOfAllowedRequests(t *testing.T) {
 
 // A request larger than its limit gets no time at which to come back.
 func TestNever(t *testing.T) {
-	limit := httplimit.New(admissiontest.Open(t, admissiontest.Rules), httplimit.Options{
+	limit := httplimit.New(gatetest.Open(t, gatetest.Rules), httplimit.Options{
 		Domain: "api", Descriptors: byCustomer, Cost: func(*http.Request) limits.Amount { return limits.Amount{Hits: 3} },
 	})
 	answer, _ := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
@@ -143,7 +143,7 @@ func TestKeys(t *testing.T) {
 			[]string{"X-Forwarded-For", "203.0.113.9", "X-Forwarded-For", "198.51.100.7, 127.0.0.3", "Forwarded", "for=203.0.113.9"}, "[{address 198.51.100.7}]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true}}
+			a := &gatetest.Decider{Answer: limits.Decision{Allowed: true}}
 			url := serve(t, httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: c.keys})(http.HandlerFunc(hello)))
 			if answer, _ := get(t, url+c.path, c.headers...); answer.StatusCode != http.StatusOK {
 				t.Error(answer.Status)
@@ -156,7 +156,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestHost(t *testing.T) {
-	a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true}}
+	a := &gatetest.Decider{Answer: limits.Decision{Allowed: true}}
 	h := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Host("host")}}})(http.HandlerFunc(hello))
 	for host, want := range map[string]string{"Shop.Example:8080": "shop.example", "shop.example": "shop.example", "[2001:db8::1]:80": "2001:db8::1"} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
@@ -170,7 +170,7 @@ func TestHost(t *testing.T) {
 
 // A client cannot have more than its limit by writing other addresses into X-Forwarded-For.
 func TestSpoofedAddress(t *testing.T) {
-	admissiontest.SpoofedAddress(t, func(d limits.Decider, trusted []netip.Prefix) func(string) bool {
+	gatetest.SpoofedAddress(t, func(d limits.Decider, trusted []netip.Prefix) func(string) bool {
 		limit := httplimit.New(d, httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.RemoteAddress("address", trusted...)}}})
 		url := serve(t, limit(http.HandlerFunc(hello)))
 		return func(forwarded string) bool {
@@ -182,7 +182,7 @@ func TestSpoofedAddress(t *testing.T) {
 
 func TestNoDecision(t *testing.T) {
 	unavailable := func(err error) bool { return strings.HasPrefix(err.Error(), "503 ") }
-	admissiontest.NoDecision(t, unavailable, func(d limits.Decider, failClosed bool, log *slog.Logger) error {
+	gatetest.NoDecision(t, unavailable, func(d limits.Decider, failClosed bool, log *slog.Logger) error {
 		limit := httplimit.New(d, httplimit.Options{Domain: "api", Descriptors: byCustomer, Logger: log, FailClosed: failClosed})
 		answer, body := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
 		if answer.StatusCode == http.StatusOK && body == "hello" {
@@ -196,7 +196,7 @@ func TestNoDecision(t *testing.T) {
 }
 
 func TestPattern(t *testing.T) {
-	a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true}}
+	a := &gatetest.Decider{Answer: limits.Decision{Allowed: true}}
 	keys := []httplimit.Descriptor{{httplimit.Pattern("route").Or("no route")}}
 	limit := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: keys})
 	routes := func(h http.Handler) *http.ServeMux {
@@ -245,7 +245,7 @@ func TestPattern(t *testing.T) {
 }
 
 func TestOwnRefusal(t *testing.T) {
-	a := &admissiontest.Decider{Answer: limits.Decision{RetryAfter: 1500 * time.Millisecond}}
+	a := &gatetest.Decider{Answer: limits.Decision{RetryAfter: 1500 * time.Millisecond}}
 	limit := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: byCustomer, Refused: func(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -260,7 +260,7 @@ func TestOwnRefusal(t *testing.T) {
 // A delayed request waits, and is refused at once if its turn comes after its deadline.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &admissiontest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second, Headers: []limits.Header{{Name: "x-ratelimit-delay-ms", Value: "2000"}}}}
+		a := &gatetest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second, Headers: []limits.Header{{Name: "x-ratelimit-delay-ms", Value: "2000"}}}}
 		h := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: byCustomer})(http.HandlerFunc(hello))
 		ask := func(ctx context.Context) *httptest.ResponseRecorder {
 			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
@@ -289,7 +289,7 @@ func TestDelay(t *testing.T) {
 
 // While a request runs, what it may use is reserved. Then what it used is charged.
 func TestActualCost(t *testing.T) {
-	l := admissiontest.Open(t, admissiontest.Rules)
+	l := gatetest.Open(t, gatetest.Rules)
 	limit := httplimit.New(l, httplimit.Options{
 		Domain:      "api",
 		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
@@ -305,7 +305,7 @@ func TestActualCost(t *testing.T) {
 		},
 	})
 	url := serve(t, limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n := admissiontest.Left(t, l); n > 50 {
+		if n := gatetest.Left(t, l); n > 50 {
 			t.Errorf("%s: while it runs, %d tokens are left", r.URL.Path, n)
 		}
 		switch r.URL.Path {
@@ -335,7 +335,7 @@ func TestActualCost(t *testing.T) {
 			_, _ = io.WriteString(w, "1")
 		}
 	})))
-	want := admissiontest.Left(t, l)
+	want := gatetest.Left(t, l)
 	for _, c := range []struct {
 		path string
 		cost uint64
@@ -358,13 +358,13 @@ func TestActualCost(t *testing.T) {
 		want -= c.cost
 		if c.body == "" { // the client notices the end before the handler has returned
 			redistest.Eventually(t, "the charge", func(context.Context) error {
-				if got := admissiontest.Left(t, l); got != want {
+				if got := gatetest.Left(t, l); got != want {
 					return fmt.Errorf("%d tokens are left, want %d", got, want)
 				}
 				return nil
 			})
 		}
-		if got := admissiontest.Left(t, l); got != want {
+		if got := gatetest.Left(t, l); got != want {
 			t.Errorf("%s: %d tokens are left, want %d", c.path, got, want)
 		}
 	}
@@ -372,21 +372,21 @@ func TestActualCost(t *testing.T) {
 
 // A request with more than is left is refused before it runs.
 func TestNoRoomToReserve(t *testing.T) {
-	l := admissiontest.Open(t, admissiontest.Rules)
+	l := gatetest.Open(t, gatetest.Rules)
 	url := serve(t, httplimit.New(l, httplimit.Options{
 		Domain:      "api",
 		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
 		Cost:        func(*http.Request) limits.Amount { return limits.Amount{Hits: 101} },
 		Actual:      func(*http.Request, int, int64) limits.Amount { return limits.Amount{Hits: 1} },
 	})(http.HandlerFunc(hello)))
-	if answer, _ := get(t, url, "X-Api-Key", "ann"); answer.StatusCode != http.StatusTooManyRequests || admissiontest.Left(t, l) != 100 {
-		t.Errorf("%s, %d left", answer.Status, admissiontest.Left(t, l))
+	if answer, _ := get(t, url, "X-Api-Key", "ann"); answer.StatusCode != http.StatusTooManyRequests || gatetest.Left(t, l) != 100 {
+		t.Errorf("%s, %d left", answer.Status, gatetest.Left(t, l))
 	}
 }
 
 // WebSockets and the like take over the connection.
 func TestHijack(t *testing.T) {
-	limit := httplimit.New(admissiontest.Open(t, admissiontest.Rules), httplimit.Options{
+	limit := httplimit.New(gatetest.Open(t, gatetest.Rules), httplimit.Options{
 		Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
 		Actual: func(*http.Request, int, int64) limits.Amount { return limits.Amount{Hits: 1} },
 	})
@@ -433,7 +433,7 @@ func TestOptionsThatCannotBeUsed(t *testing.T) {
 					t.Errorf("%s, want %s", got, want)
 				}
 			}()
-			httplimit.New(&admissiontest.Decider{}, o)
+			httplimit.New(&gatetest.Decider{}, o)
 		}()
 	}
 }

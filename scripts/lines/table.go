@@ -26,7 +26,7 @@ var titles = [columns]string{"Go", "tests", "scripts", "Lua", "JS", "words"}
 
 // kits are packages that only tests use.
 var kits = []string{
-	"internal/admission/admissiontest", "internal/backend/backendtest", "internal/otlptest", "internal/quota/envoymodel", "internal/racetest", "internal/rapidtest", "internal/redistest",
+	"middleware/internal/gate/gatetest", "internal/backend/backendtest", "internal/otlptest", "internal/quota/envoymodel", "internal/racetest", "internal/rapidtest", "internal/redistest",
 	"internal/servicetest", "internal/tlstest",
 }
 

@@ -1,8 +1,8 @@
-// Package admissiontest has what the tests of both middlewares share: rules and a limiter with them, a decider that keeps
+// Package gatetest has what the tests of both middlewares share: rules and a limiter with them, a decider that keeps
 // what it is asked, and the checks that must hold over HTTP as over gRPC.
 //
 // It is for tests alone. A Decider may be used by any goroutine.
-package admissiontest
+package gatetest
 
 import (
 	"bytes"

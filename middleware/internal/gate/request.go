@@ -1,4 +1,4 @@
-package admission
+package gate
 
 import "github.com/ratelimitd/ratelimitd/limits"
 

@@ -1,4 +1,4 @@
-package admission_test
+package gate_test
 
 import (
 	"bytes"
@@ -11,20 +11,20 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/admission"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
 func TestValue(t *testing.T) {
-	long := strings.Repeat("a", admission.MaxValue)
+	long := strings.Repeat("a", gate.MaxValue)
 	for _, same := range []string{"", "ann", "ünï", long} {
-		if got := admission.Value(same); got != same {
+		if got := gate.Value(same); got != same {
 			t.Errorf("%q became %q", same, got)
 		}
 	}
 	seen := make(map[string]bool)
 	for _, v := range []string{long + "a", long + "b", "\xff", "a\xff"} {
-		got := admission.Value(v)
+		got := gate.Value(v)
 		if len(got) != len("sha256:")+24 || seen[got] {
 			t.Errorf("%q became %q", v, got)
 		}
@@ -55,7 +55,7 @@ func TestHeaders(t *testing.T) {
 		{"of the rules, with retry-after", limits.Decision{RetryAfter: time.Second, Headers: []limits.Header{{Name: "retry-after", Value: "7"}}}, true, "[{retry-after 7}]"},
 		{"a delay, which is over", limits.Decision{Allowed: true, Headers: []limits.Header{{Name: "x-ratelimit-delay-ms", Value: "40"}}}, false, "[]"},
 	} {
-		if got := fmt.Sprint(admission.Headers(&c.d, c.made)); got != c.want {
+		if got := fmt.Sprint(gate.Headers(&c.d, c.made)); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
@@ -65,7 +65,7 @@ func TestHeaders(t *testing.T) {
 func TestWaits(t *testing.T) {
 	seen := make(map[time.Duration]bool)
 	for range 100 {
-		w := admission.Waits{Attempts: 2, Left: time.Minute}
+		w := gate.Waits{Attempts: 2, Left: time.Minute}
 		first, ok := w.Next(t.Context(), time.Second)
 		if !ok || first < time.Second || first >= time.Second+250*time.Millisecond {
 			t.Fatalf("the first wait is %s %v", first, ok)
@@ -88,7 +88,7 @@ func TestWaits(t *testing.T) {
 }
 
 func TestWaitsAreBounded(t *testing.T) {
-	w := admission.Waits{Attempts: 100, Left: 10 * time.Second}
+	w := gate.Waits{Attempts: 100, Left: 10 * time.Second}
 	if wait, ok := w.Next(t.Context(), 10*time.Second); ok {
 		t.Errorf("waits %s", wait)
 	}
@@ -98,7 +98,7 @@ func TestWaitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		w := admission.Waits{Attempts: 1000, Left: time.Hour}
+		w := gate.Waits{Attempts: 1000, Left: time.Hour}
 		if wait, ok := w.Next(ctx, 1001*time.Millisecond); ok {
 			t.Errorf("waits %s, beyond the deadline", wait)
 		}
@@ -123,7 +123,7 @@ func (d *decider) Decide(context.Context, *limits.Request) (limits.Decision, err
 func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		g := &admission.Gate{Decider: &decider{answer: limits.Decision{Allowed: true, Delay: 3 * time.Second}}}
+		g := &gate.Gate{Decider: &decider{answer: limits.Decision{Allowed: true, Delay: 3 * time.Second}}}
 		if held, err := g.Ask(t.Context(), limits.New("d")); err != nil || !held.Decision.Allowed || time.Since(start) != 3*time.Second {
 			t.Errorf("%+v %v after %s", held, err, time.Since(start))
 		}
@@ -145,7 +145,7 @@ func TestAsk(t *testing.T) {
 func TestNoDecision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		g := &admission.Gate{Decider: &decider{err: errors.New("no Redis")}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		g := &gate.Gate{Decider: &decider{err: errors.New("no Redis")}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		for range 5 {
 			held, err := g.Ask(t.Context(), limits.New("d"))
 			if err != nil || !held.Decision.Allowed || held.Decision.Source != limits.FailOpen || held.Decision.Err == nil {
@@ -173,7 +173,7 @@ func TestNoDecision(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
-	g := &admission.Gate{Decider: &decider{err: errors.New("no Redis")}, Logger: slog.New(slog.DiscardHandler)}
+	g := &gate.Gate{Decider: &decider{err: errors.New("no Redis")}, Logger: slog.New(slog.DiscardHandler)}
 	if err := g.Wait(t.Context(), limits.New("d")); err != nil {
 		t.Error(err)
 	}
@@ -217,7 +217,7 @@ func (r *reserver) Extend(context.Context, time.Duration) (time.Time, error) {
 func TestReservationsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &reserver{decider: decider{answer: limits.Decision{Allowed: true, Delay: 3 * time.Second}}}
-		g := &admission.Gate{Decider: r, Reserver: r}
+		g := &gate.Gate{Decider: r, Reserver: r}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		held, err := g.Ask(ctx, limits.New("d"))
 		if err != nil || held.Decision.Allowed {
