@@ -146,7 +146,7 @@ func TestActiveLimitsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Peek and quota buckets apply overrides as decisions do: only those of limits that apply now.
+// Peek and quota buckets apply overrides as decisions do: only overrides of limits that apply now.
 func TestPeekAndOverridesOfInactiveLimits(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("one", "", 2, atNight, overridable), perMinute("two", "", 5, andOneAtNight, overridable))
 	f.override("d.two", "night", override.Numbers{Kind: override.Blocked}, "two=a")

@@ -32,8 +32,8 @@ func isPlain(r *descriptor.Rule) bool {
 }
 
 // AllowPlain decides a request of one hit under one descriptor, whose entries are pairs of key and value. If its decision is not
-// plain, it does nothing and plain is false: Decide decides such a request. The delay is that of a request that passes. The errors
-// are those of Decide.
+// plain, it does nothing and plain is false: Decide decides such a request. The delay is how long a request that passes
+// must wait. The errors are the same as in Decide.
 func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, pairs []string) (allowed bool, delay time.Duration, plain bool, err error) {
 	snap := l.snapshot.Load()
 	if snap == nil || snap.plain == nil {

@@ -14,7 +14,7 @@ import (
 // Peek returns the counters of one descriptor. It changes neither the counters nor the metrics by rule. Only the entries
 // and the limit of d matter.
 //
-// The errors are those of Decide, but on_error is not used.
+// The errors are the same as in Decide, but on_error is not used.
 func (l *Limiter) Peek(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
 	return l.peek(ctx, now, l.snapshot.Load(), domain, d)
 }
@@ -43,7 +43,7 @@ func (l *Limiter) peek(ctx context.Context, now time.Time, snap *snapshot, domai
 // Reset clears the counters of one descriptor and returns their previous contents. Only the entries and the limit of d
 // matter. backend.Store describes the guarantees. Counts of on_error: local in this process are cleared too.
 //
-// The errors are those of Peek.
+// The errors are the same as in Peek.
 func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
 	w, err := l.inquire(now, l.snapshot.Load(), domain, d)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Code is a verdict. Its numbers are those of Envoy's protocol.
+// Code is a verdict. Its numbers are the same as in Envoy's protocol.
 type Code uint8
 
 // The verdicts. A decision never has CodeUnknown: a request that cannot be decided gets an error.

@@ -12,7 +12,7 @@ import (
 
 // A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the callers. It is counted with the rule's other limits, but
 // without a vote: it counts what they admit, and what it refuses passes. The status, the headers and the reservation of a
-// descriptor are those of its enforced limits. If none is enforced for this caller, the descriptor is as in shadow mode. A limit with
+// descriptor come from its enforced limits. If none is enforced for this caller, the descriptor is as in shadow mode. A limit with
 // `warn_at` warns callers before it refuses them.
 
 // enforce finds out which limits are enforced for the callers of this request.
@@ -101,7 +101,7 @@ func warns(l *descriptor.Limit, o *backend.Outcome, capacity uint64) bool {
 const maxWarning = 1024
 
 // warning returns the notices for clients as a list in the syntax of structured fields: "daily";used=83, "monthly";exceeded. It is
-// empty if there are none. Exceeded limits come first, then those of which most is in use. shown are the notices for which there is room.
+// empty if there are none. Exceeded limits come first, then the limits with the largest share in use. shown are the notices for which there is room.
 func (w *work) warning(d *Decision) (header string, shown []*Notice) {
 	var all []*Notice
 	for i := range d.Notices {

@@ -110,7 +110,7 @@ ratelimitd_rule_over_limit_hits_total{domain="d",rule="k"} 2
 	}
 }
 
-// The counters of enforced limits are those of a rule without the limits that are tried out beside them.
+// Enforced limits keep the counters that they have in a rule without limits that are being tried out.
 func TestTrialChangesNoCounterOfOthers(t *testing.T) {
 	keys := func(limits ...descriptor.Limit) []string {
 		f := newFixture(t, limiter.Settings{}, listNode("k", limits))
@@ -583,7 +583,7 @@ func TestWarningsAreBounded(t *testing.T) {
 	}
 }
 
-// Every hit of a request that a limit would refuse counts as refused, as in the hits of the rule: the share of them is that of requests.
+// Every hit of a request that a limit would refuse counts as refused, as in the hits of the rule: the share of refused hits equals the share of refused requests.
 func TestMetricsOfLimitsCountAllRefusedHits(t *testing.T) {
 	cost := counting(descriptor.HitCost{Factor: 50})
 	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{

@@ -269,7 +269,7 @@ func TestEventOfACachedRefusal(t *testing.T) {
 	w.wantEvents("cached, of the same window")
 }
 
-// Local counters are those of this process, and the event says so. A denial without a counter has no event.
+// Local counters belong to this process, and the event says so. A denial without a counter has no event.
 func TestEventsWithoutTheStore(t *testing.T) {
 	for how, want := range map[descriptor.OnError][]string{
 		descriptor.OnErrorLocal: {"refusal d.k k=a 2/1 local"}, descriptor.OnErrorDeny: nil,

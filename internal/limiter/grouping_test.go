@@ -151,7 +151,7 @@ func TestOverrideOlderThanTheGroup(t *testing.T) {
 	}
 }
 
-// A share of the callers is a share of those that count: one caller is not in it with some of its values and outside with others.
+// A share of the callers is a share of the grouped callers: a caller is in it with all of its values or with none.
 func TestShareOfGroupedCallers(t *testing.T) {
 	path := grouped(perMinute("path", "/([^/]+)/.*", 1, func(r *descriptor.Rule) {
 		r.Limits[0].Enforcement, r.Limits[0].EnforcePercent = descriptor.EnforcedForSome, 50
@@ -175,7 +175,7 @@ func TestShareOfGroupedCallers(t *testing.T) {
 	}
 }
 
-// The cost of a reservation is that of the value that was sent, as it is for other hits.
+// The cost of a reservation depends on the value that was sent, as for other hits.
 func TestCostOfGroupedValues(t *testing.T) {
 	racetest.Sequential(t)
 	table := descriptor.CostTable{Key: "ip", Values: map[string]uint64{"2001:db8::1": 10}, Other: 2}

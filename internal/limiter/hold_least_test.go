@@ -71,7 +71,7 @@ func TestCommitOfWhatALimitInShadowRefused(t *testing.T) {
 	}
 }
 
-// Hits that have passed already are charged under all limits, also those that are not enforced.
+// Hits that have passed already are charged under all limits, also under limits that are not enforced.
 func TestChargeReachesLimitsInShadow(t *testing.T) {
 	f := newFixture(t, limiter.Settings{},
 		listNode("k", []descriptor.Limit{fixedLimit("now", 100), fixedLimit("new", 3, inShadow)}),

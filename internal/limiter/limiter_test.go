@@ -165,7 +165,7 @@ func TestStopWhenOverAndTheOverLimitCache(t *testing.T) {
 	f.want(f.ask(1, "a=x"), limiter.OK, 7)
 }
 
-// The over-limit cache must not change an answer: not that of a peek, not after a refund, not under another limit.
+// The over-limit cache must not change an answer: not to a peek, not after a refund, not under another limit.
 func TestOverLimitCacheIsInvisible(t *testing.T) {
 	counting := &countingBackend{Store: memory.New(memory.Options{})}
 	cached := newFixtureOn(t, overlimit.New(overlimit.Options{Store: counting}), limiter.Settings{}, perMinute("k", "", 3))

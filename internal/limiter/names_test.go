@@ -165,7 +165,7 @@ func TestLongNamesAreNotKept(t *testing.T) {
 	}
 }
 
-// A name equal to that of the series for the rest is counted there: two series of one name would make the scrape fail.
+// A name that equals the name of the overflow series is counted there: two series of one name would make the scrape fail.
 func TestOverflowIsAName(t *testing.T) {
 	m := newMeasured(t, 1, perMinute("k", "", 1000, detailed))
 	m.ask("d", 1, "k=a")

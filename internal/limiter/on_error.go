@@ -94,7 +94,7 @@ func (w *work) presume(s *subject, allowed bool) {
 	}
 }
 
-// countLocally adds the failed takes of a descriptor to those that this process counts, under its share of the limit.
+// countLocally adds the failed takes of a descriptor to the takes that this process counts, under its share of the limit.
 func (w *work) countLocally(s *subject) {
 	for _, c := range w.taken(s) {
 		if !w.outcome(c).Failed {

@@ -111,7 +111,7 @@ func (w *work) countDropped(s *subject) {
 	}
 }
 
-// sendEvents sends events about the limits of this request: those that refuse it, and those with a notice for clients. A new kind of
+// sendEvents sends events about the limits that refuse this request, and about limits with a notice for clients. A new kind of
 // event has its place here. Peeks and later steps of a reservation have no events, and neither have answers without a counter.
 func (w *work) sendEvents(d *Decision) {
 	if d.Code == OverLimit && w.req.Purpose != Settled {

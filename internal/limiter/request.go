@@ -57,7 +57,7 @@ const (
 type Hold struct {
 	Op backend.HoldOp
 
-	// ID is the reservation among those of each counter. The ID of a request is varied for each of its descriptors, so that
+	// ID identifies the reservation among all reservations of a counter. The ID of a request is varied for each of its descriptors, so that
 	// two of them that share a counter do not meet.
 	ID backend.HoldID
 

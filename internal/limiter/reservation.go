@@ -107,7 +107,7 @@ func (w *work) holdNamed() {
 	}
 }
 
-// idOf returns the ID of a reservation that a caller names. Names of other forms than those that fit are hashed, because names may
+// idOf returns the ID of a reservation that a caller names. A name that does not fit into an ID is hashed, because names may
 // have any length. A caller that crafts a colliding
 // name gains nothing: it could have sent the other name.
 func (w *work) idOf(name string) (id backend.HoldID) {
@@ -124,7 +124,7 @@ func (w *work) idOf(name string) (id backend.HoldID) {
 	return id
 }
 
-// uuid reads a UUID in lower case, as Envoy writes those of requests.
+// uuid reads a UUID in lower case, as Envoy writes request IDs.
 func uuid(id *backend.HoldID, name string) bool {
 	if len(name) != 36 || name[8] != '-' || name[13] != '-' || name[18] != '-' || name[23] != '-' || strings.ToLower(name) != name {
 		return false

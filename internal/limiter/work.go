@@ -165,7 +165,7 @@ func (s *subject) shadow() bool { return s.allUnenforced || s.rule != nil && s.r
 // descriptor is.
 func (s *subject) observedOnly(c *charge) bool { return c.state&unenforced != 0 && !s.allUnenforced }
 
-// charge is one limit of a descriptor. Every limit of its rule has one, also those that do not apply now: operators see them, and a wait
+// charge is one limit of a descriptor. Every limit of its rule has one, also a limit that does not apply now: operators see them, and a wait
 // may last until they apply.
 type charge struct {
 	limit *descriptor.Limit // with the numbers for this caller
@@ -250,7 +250,7 @@ func (w *work) taken(s *subject) iter.Seq2[int, *charge] {
 	}
 }
 
-// binding yields those of them whose limits are enforced; or all, if none is.
+// binding yields the charges with a take whose limits are enforced for this caller; or all of them, if none is.
 func (w *work) binding(s *subject) iter.Seq2[int, *charge] {
 	return func(yield func(int, *charge) bool) {
 		for j := s.first; j < s.end; j++ {
@@ -261,7 +261,7 @@ func (w *work) binding(s *subject) iter.Seq2[int, *charge] {
 	}
 }
 
-// counts reports whether the hits of a take count as those of a request.
+// counts reports whether the hits of a take count as hits of a request.
 func (w *work) counts(t *backend.Take) bool {
 	return w.req.Purpose == Settled || w.req.Purpose == Count && (t.Hold == nil || t.Hold.Op == backend.HoldReserve)
 }
