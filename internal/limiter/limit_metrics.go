@@ -1,12 +1,13 @@
 package limiter
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // limitSeries counts hits under one limit of a rule whose limits vary.
@@ -54,27 +55,31 @@ func (n *limitNames) ofRule(r *descriptor.Rule) []*limitSeries {
 // belowDomain is a rule's path without its domain.
 func belowDomain(r *descriptor.Rule) string { return r.Path[min(len(r.Domain)+1, len(r.Path)):] }
 
-// Descriptions of the metrics by limit.
-var (
-	byLimit = []string{"domain", "rule", "limit"}
+func (n *limitNames) families() []metric.Family {
+	family := func(name, help string, of func(*limitSeries) uint64) metric.Family {
+		return metric.Family{Name: name, Help: help, Labels: []string{"domain", "rule", "limit"}, Counts: func(emit metric.Emit) {
+			for _, s := range n.all() {
+				emit(float64(of(s)), s.Domain, s.Rule, s.Limit)
+			}
+		}}
+	}
+	return []metric.Family{
+		family("ratelimitd_limit_refused_hits_total", "Hits that a limit refused. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.",
+			func(s *limitSeries) uint64 { return s.Refused.Load() }),
+		family("ratelimitd_limit_unenforced_hits_total", "Hits that passed, and would have been refused if the limit were enforced.",
+			func(s *limitSeries) uint64 { return s.Passed.Load() }),
+		family("ratelimitd_limit_warned_hits_total", "Hits admitted when at least the warn_at share of a limit was in use.",
+			func(s *limitSeries) uint64 { return s.Warned.Load() }),
+	}
+}
 
-	limitRefusedDesc = prometheus.NewDesc("ratelimitd_limit_refused_hits_total", "Hits that a limit refused. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.", byLimit, nil)
-	limitPassedDesc  = prometheus.NewDesc("ratelimitd_limit_unenforced_hits_total", "Hits that passed, and would have been refused if the limit were enforced.", byLimit, nil)
-	limitWarnedDesc  = prometheus.NewDesc("ratelimitd_limit_warned_hits_total", "Hits admitted when at least the warn_at share of a limit was in use.", byLimit, nil)
-)
-
-func (n *limitNames) collect(counter func(d *prometheus.Desc, v uint64, labels ...string)) {
+// all returns the series, in no order, and the one for limits without room if it has counted anything.
+func (n *limitNames) all() []*limitSeries {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	each := func(s *limitSeries) {
-		counter(limitRefusedDesc, s.Refused.Load(), s.Domain, s.Rule, s.Limit)
-		counter(limitPassedDesc, s.Passed.Load(), s.Domain, s.Rule, s.Limit)
-		counter(limitWarnedDesc, s.Warned.Load(), s.Domain, s.Rule, s.Limit)
-	}
-	for _, s := range n.byName {
-		each(s)
-	}
+	all := slices.Collect(maps.Values(n.byName))
 	if s := n.overflow; s.Refused.Load()+s.Passed.Load()+s.Warned.Load() > 0 {
-		each(s)
+		all = append(all, s)
 	}
+	return all
 }

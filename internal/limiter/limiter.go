@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
@@ -37,9 +38,7 @@ func New(opts Options) *Limiter {
 		w.resume = func(err error) { l.resume(w, err) }
 		return w
 	}
-	if opts.Metrics != nil {
-		opts.Metrics.MustRegister(l.metrics)
-	}
+	metric.Register(opts.Metrics, l.metrics.families()...)
 	return l
 }
 

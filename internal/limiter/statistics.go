@@ -15,12 +15,9 @@ func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 			continue
 		}
 		path := s.statistic()
-		visit(path, "total_hits", s.Total.Load())
-		visit(path, "over_limit", s.Over.Load())
-		visit(path, "near_limit", s.Near.Load())
-		visit(path, "over_limit_with_local_cache", s.Cached.Load())
-		visit(path, "within_limit", s.Within.Load())
-		visit(path, "shadow_mode", s.Shadow.Load())
+		for i := range hitCounts {
+			visit(path, hitCounts[i].statistic, hitCounts[i].of(s).Load())
+		}
 	}
 	for _, s := range m.unknownDomains.all() {
 		if n := s.Total.Load(); n > 0 {
