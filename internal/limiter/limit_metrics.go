@@ -1,9 +1,7 @@
 package limiter
 
 import (
-	"maps"
-	"slices"
-	"sync"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -17,37 +15,16 @@ type limitSeries struct {
 	Refused, Passed, Warned atomic.Uint64
 }
 
-// limitNames are the series of limits. They are found when a snapshot is made, and their number is bounded.
-type limitNames struct {
-	max      int
-	overflow *limitSeries // counts for limits for which there was no room
-
-	mu     sync.Mutex
-	byName map[limitName]*limitSeries
-}
-
-type limitName struct{ path, limit string }
-
-// ofRule returns the series of a rule's limits.
-func (n *limitNames) ofRule(r *descriptor.Rule) []*limitSeries {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// ofLimits returns the series of a rule's limits.
+func (m *metrics) ofLimits(r *descriptor.Rule) []*limitSeries {
 	all := make([]*limitSeries, len(r.Limits))
 	for i := range r.Limits {
-		name := limitName{r.Path, r.Limits[i].Name}
-		s := n.byName[name]
-		switch {
-		case s != nil:
-		case len(n.byName) >= n.max:
-			s = n.overflow
-		default:
-			if n.byName == nil {
-				n.byName = make(map[limitName]*limitSeries)
-			}
-			s = &limitSeries{Domain: r.Domain, Rule: belowDomain(r), Limit: name.limit}
-			n.byName[name] = s
+		name := r.Limits[i].Name
+		id := strconv.Itoa(len(r.Path)) + ":" + r.Path + name // the length keeps two parts apart that may have any bytes
+		all[i] = m.limits.Add(id, 1, func(string) *limitSeries { return &limitSeries{Domain: r.Domain, Rule: belowDomain(r), Limit: name} })
+		if all[i] == nil {
+			all[i] = m.limits.Other
 		}
-		all[i] = s
 	}
 	return all
 }
@@ -55,11 +32,13 @@ func (n *limitNames) ofRule(r *descriptor.Rule) []*limitSeries {
 // belowDomain is a rule's path without its domain.
 func belowDomain(r *descriptor.Rule) string { return r.Path[min(len(r.Domain)+1, len(r.Path)):] }
 
-func (n *limitNames) families() []metric.Family {
+func (m *metrics) limitFamilies() []metric.Family {
 	family := func(name, help string, of func(*limitSeries) uint64) metric.Family {
 		return metric.Family{Name: name, Help: help, Labels: []string{"domain", "rule", "limit"}, Counts: func(emit metric.Emit) {
-			for _, s := range n.all() {
-				emit(float64(of(s)), s.Domain, s.Rule, s.Limit)
+			for _, s := range m.limits.All() {
+				if s != m.limits.Other || s.Refused.Load()+s.Passed.Load()+s.Warned.Load() > 0 {
+					emit(float64(of(s)), s.Domain, s.Rule, s.Limit)
+				}
 			}
 		}}
 	}
@@ -71,15 +50,4 @@ func (n *limitNames) families() []metric.Family {
 		family("ratelimitd_limit_warned_hits_total", "Hits admitted when at least the warn_at share of a limit was in use.",
 			func(s *limitSeries) uint64 { return s.Warned.Load() }),
 	}
-}
-
-// all returns the series, in no order, and the one for limits without room if it has counted anything.
-func (n *limitNames) all() []*limitSeries {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	all := slices.Collect(maps.Values(n.byName))
-	if s := n.overflow; s.Refused.Load()+s.Passed.Load()+s.Warned.Load() > 0 {
-		all = append(all, s)
-	}
-	return all
 }

@@ -34,13 +34,27 @@ type series struct {
 	reference atomic.Pointer[string] // the prefix of its names in the reference's statistics; nil until it is first used
 }
 
+// newSeries returns the series of a name, whose first domainLen bytes are the domain.
+func newSeries(name string, domainLen int) *series {
+	return &series{Domain: name[:domainLen], Rule: name[min(domainLen+1, len(name)):], below: len(name) > domainLen}
+}
+
+// names are series by name.
+type names = metric.Names[series]
+
+const overflow = "overflow"
+
+func newNames(most int, others string) *names {
+	return metric.NewNames(most, others, newSeries(others, len(overflow)))
+}
+
 // metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names that
 // depend on a request are looked up while deciding, and their number is bounded.
 type metrics struct {
-	named          *names     // by "domain.rule"
-	unknownDomains *names     // by domain without rules; Total counts the requests' descriptors
-	unmatched      *names     // by domain; Total counts requests for which the domain has no rule
-	limits         limitNames // of limits that vary
+	named          *names                     // by "domain.rule"
+	unknownDomains *names                     // by domain without rules; Total counts the requests' descriptors
+	unmatched      *names                     // by domain; Total counts requests for which the domain has no rule
+	limits         *metric.Names[limitSeries] // of limits that vary
 
 	decisions  [3]atomic.Uint64 // by Code
 	shadowed   atomic.Uint64    // decisions that only the global shadow mode let through
@@ -93,7 +107,7 @@ func newMetrics(maxSeries int) *metrics {
 		named:          newNames(maxSeries, overflow+"."+overflow),
 		unknownDomains: newNames(max(maxSeries/10, 1), overflow),
 		unmatched:      newNames(maxSeries, overflow), // only domains that have rules are counted here
-		limits:         limitNames{max: 2 * maxSeries, overflow: &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}},
+		limits:         metric.NewNames(2*maxSeries, overflow, &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}),
 	}
 }
 
@@ -103,12 +117,9 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 	if r.DetailedMetric || r.MetricValues != nil {
 		return nil
 	}
-	s := m.named.lookUp([]byte(r.Path))
+	s := m.named.Add(r.Path, 2, func(path string) *series { return newSeries(path, len(r.Domain)) })
 	if s == nil {
-		s = m.named.addSeries(r.Path, len(r.Domain), 2*m.named.max)
-	}
-	if s == nil {
-		return m.named.other
+		return m.named.Other
 	}
 	s.always.Or(alwaysRule)
 	if slices.ContainsFunc(r.Limits, func(l descriptor.Limit) bool { return l.Penalty != nil }) {
@@ -120,8 +131,8 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 // countDomain counts n under the name of a domain. It uses b for a copy of the name.
 func (m *metrics) countDomain(in *names, domain string, n int, b []byte) []byte {
 	b = append(b[:0], domain...)
-	s := in.find(b, len(b))
-	if s == in.other {
+	s := in.Find(b, func(name string) *series { return newSeries(name, len(name)) })
+	if s == in.Other {
 		m.swallowed.Add(1)
 	}
 	s.Total.Add(uint64(n))
@@ -151,10 +162,10 @@ var hitCounts = []hitCount{
 		"shadow_mode", func(s *series) *atomic.Uint64 { return &s.Shadow }, false},
 }
 
-// emit reads a number of all series that show it even while it is zero, or have some.
-func (n *names) emit(of func(*series) uint64, always uint32) func(metric.Emit) {
+// byRule reads a number of all series that show it even while it is zero, or have some.
+func (m *metrics) byRule(of func(*series) uint64, always uint32) func(metric.Emit) {
 	return func(emit metric.Emit) {
-		for _, s := range n.all() {
+		for _, s := range m.named.All() {
 			if count := of(s); count > 0 || s.always.Load()&always != 0 {
 				emit(float64(count), s.Domain, s.Rule)
 			}
@@ -167,21 +178,20 @@ func (m *metrics) families() []metric.Family {
 	ruleLabels := []string{"domain", "rule"} // the rule has the whole path, at any depth
 	var all []metric.Family
 	for _, h := range hitCounts {
-		all = append(all, metric.Family{Name: h.name, Help: h.help, Labels: ruleLabels, Counts: m.named.emit(func(s *series) uint64 {
+		all = append(all, metric.Family{Name: h.name, Help: h.help, Labels: ruleLabels, Counts: m.byRule(func(s *series) uint64 {
 			if h.unlimited {
 				return h.of(s).Load() + s.Unlimited.Load()
 			}
 			return h.of(s).Load()
 		}, alwaysRule)})
 	}
-	all = append(all, m.limits.families()...)
-	unscaled, onError := m.unscaled[descriptor.ScaleNoNumber:], m.failed.descriptors[descriptor.OnErrorError:]
+	all = append(all, m.limitFamilies()...)
 	return append(all,
 		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began under a rule, also of limits that are not enforced.", Labels: ruleLabels,
-			Counts: m.named.emit(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},
+			Counts: m.byRule(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},
 		metric.Family{Name: "ratelimitd_no_rule_requests_total", Help: "Requests for a domain with rules of which none matches; they pass.", Labels: []string{"domain"},
 			Counts: func(emit metric.Emit) {
-				for _, s := range m.unmatched.all() {
+				for _, s := range m.unmatched.All() {
 					if n := s.Total.Load(); n > 0 {
 						emit(float64(n), s.Domain)
 					}
@@ -192,14 +202,23 @@ func (m *metrics) families() []metric.Family {
 		metric.Counter("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", m.unknown.Load),
 		metric.Counter("ratelimitd_invalid_requests_total", "Requests that were refused because they are malformed, or because no rules are loaded.", m.invalid.Load),
 		metric.Counter("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", m.failed.requests.Load),
-		metric.Counters("ratelimitd_degraded_descriptors_total", "Descriptors that on_error answered because the backend could not.", "on_error", descriptor.OnErrorNames[descriptor.OnErrorError:], onError),
+		metric.Counters("ratelimitd_degraded_descriptors_total",
+			"Descriptors that on_error answered because the backend could not.",
+			"on_error", descriptor.OnErrorNames[descriptor.OnErrorError:], m.failed.descriptors[descriptor.OnErrorError:]),
 		metric.Counter("ratelimitd_degraded_requests_total", "Requests answered by on_error because the backend could not count them.", m.failed.answered.Load),
 		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with the numbers of an operator's override.", m.overridden.Load),
 		metric.Counter("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers, because the rule no longer allows the override's.", m.unusable.Load),
-		metric.Counters("ratelimitd_dropped_refunds_total", "Refunds of a limit that gave nothing back: too_large: of more hits than the window holds; denied: the domain has refunds: deny.", "reason", refundNames[:], m.refunds[:]),
-		metric.Counters("ratelimitd_scale_corrections_total", "Entries for scale whose number was not used as it is, by reason: no_number: it is no whole number above 0, and counted as 1; above_max: it is larger than max, and counted as max.", "reason", []string{"no_number", "above_max"}, unscaled),
-		metric.Counters("ratelimitd_reservations_total", "Steps of reservations, by result. late is counted besides committed: the reservation had expired.", "result", holdNames[:], m.holds[:]),
-		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.series.Load),
-		metric.Counter("ratelimitd_metric_series_overflow_total", "How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.", m.swallowed.Load),
+		metric.Counters("ratelimitd_dropped_refunds_total",
+			"Refunds of a limit that gave nothing back: too_large: of more hits than the window holds; denied: the domain has refunds: deny.",
+			"reason", refundNames[:], m.refunds[:]),
+		metric.Counters("ratelimitd_scale_corrections_total",
+			"Entries for scale whose number was not used as it is, by reason: no_number: it is no whole number above 0, and counted as 1; above_max: it is larger than max, and counted as max.",
+			"reason", []string{"no_number", "above_max"}, m.unscaled[descriptor.ScaleNoNumber:]),
+		metric.Counters("ratelimitd_reservations_total",
+			"Steps of reservations, by result. late is counted besides committed: the reservation had expired.", "result", holdNames[:], m.holds[:]),
+		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.Count),
+		metric.Counter("ratelimitd_metric_series_overflow_total",
+			"How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.",
+			m.swallowed.Load),
 	)
 }

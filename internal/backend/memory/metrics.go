@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/ratelimitd/ratelimitd/internal/metric"
@@ -13,9 +12,18 @@ const mostDomains = 100
 // metrics are the metrics of a store.
 type metrics struct {
 	refused, dropped atomic.Uint64
+	taken            *metric.Names[domainTakes]
+}
 
-	mu    sync.Mutex
-	taken map[string]*atomic.Uint64 // by domain; overflow is for all domains without a metric of their own
+// domainTakes are the takes of a domain that shared counters have answered.
+type domainTakes struct {
+	domain string
+	atomic.Uint64
+}
+
+func newMetrics() metrics {
+	const others = "overflow"
+	return metrics{taken: metric.NewNames(mostDomains, others, &domainTakes{domain: others})}
 }
 
 func (s *Store) families() []metric.Family {
@@ -33,24 +41,17 @@ func (s *Store) families() []metric.Family {
 }
 
 func (m *metrics) emitTaken(emit metric.Emit) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for domain, n := range m.taken {
-		emit(float64(n.Load()), domain)
+	for _, d := range m.taken.All() {
+		if n := d.Load(); n > 0 || d != m.taken.Other || m.taken.Count() == mostDomains {
+			emit(float64(n), d.domain)
+		}
 	}
 }
 
-// domain returns what counts the takes of a domain that shared counters answer. It is called once for each domain.
-func (m *metrics) domain(name string) *atomic.Uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.taken) >= mostDomains {
-		name = "overflow"
+// ofDomain returns what counts the takes of a domain.
+func (m *metrics) ofDomain(name string) *domainTakes {
+	if d := m.taken.Add(name, 1, func(name string) *domainTakes { return &domainTakes{domain: name} }); d != nil {
+		return d
 	}
-	n := m.taken[name]
-	if n == nil {
-		n = new(atomic.Uint64)
-		m.taken[name] = n
-	}
-	return n
+	return m.taken.Other
 }

@@ -61,10 +61,9 @@ func New(opts Options) *Store {
 	if opts.SweepInterval <= 0 {
 		opts.SweepInterval = 10 * time.Second
 	}
-	s := &Store{opts: opts, clock: backend.NewClock(), seed: maphash.MakeSeed(), full: make(chan struct{}, 1)}
+	s := &Store{opts: opts, clock: backend.NewClock(), seed: maphash.MakeSeed(), full: make(chan struct{}, 1), metrics: newMetrics()}
 	s.shares.byRule, s.shares.domains, s.shares.free = make(map[uint64]*share), make(map[string]*domain), opts.Shared
 	s.shares.table.Store(new([]*share))
-	s.metrics.taken = make(map[string]*atomic.Uint64)
 	metric.Register(opts.Metrics, s.families()...)
 	return s
 }
