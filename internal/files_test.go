@@ -18,7 +18,7 @@ var fileOrder = map[string][]string{
 		"on_error.go", "active.go", "quota_mode.go", "request_limit.go", "enforcement.go", "penalty.go", "reservation.go", // the features
 		"override.go", "replaces.go", "scale.go", "cost.go", "grouping.go",
 		"joining.go", "events.go", "hot.go", "usage.go", "series.go", // counters and observers
-		"work.go", "snapshot.go", "counter.go", "text.go", "metrics.go", "limit_metrics.go", "names.go", "decision.go", "request.go", // the nouns
+		"work.go", "snapshot.go", "counter.go", "text.go", "metrics.go", "limit_metrics.go", "decision.go", "request.go", // the nouns
 	},
 }
 

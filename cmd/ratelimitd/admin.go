@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/bearer"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
@@ -54,7 +55,7 @@ func (s *service) access(registry prometheus.Registerer) (operator.Access, error
 	}
 	variables := given("RATELIMITD_ADMIN_TLS_CERT", o.Cert, "RATELIMITD_ADMIN_TLS_KEY", o.Key, "RATELIMITD_ADMIN_TLS_CLIENT_CA", o.ClientCA, "RATELIMITD_ADMIN_TLS_CLIENT_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
-		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: registry,
+		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: prom.With(registry),
 	})
 	if err != nil {
 		return a, fmt.Errorf("%s: %w", variables, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/events"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
 
@@ -41,7 +42,7 @@ func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, erro
 		PerSecond:   o.PerSecond,
 		Batch:       o.Batch,
 		StopWithin:  min(longestFlush, s.options.Listen.StopTimeout),
-		Metrics:     registry,
+		Metrics:     prom.With(registry),
 		Logger:      s.log,
 	}
 	scheme, _, _ := strings.Cut(strings.ToLower(o.To), "://")
@@ -51,7 +52,7 @@ func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, erro
 		return nil, nil //nolint:nilnil // no sink is no mistake
 	case scheme == "https":
 		tls, err := tlsfiles.Load(tlsfiles.Options{
-			Use: "events", Cert: o.ClientCert, Key: o.ClientKey, CA: o.CACert, Log: s.log, Metrics: registry,
+			Use: "events", Cert: o.ClientCert, Key: o.ClientKey, CA: o.CACert, Log: s.log, Metrics: prom.With(registry),
 		})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", files, err)

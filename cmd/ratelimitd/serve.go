@@ -31,6 +31,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
@@ -190,7 +191,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		Local:     svc.openLocal(),
 		Keys:      keys,
 		MaxSeries: o.Answers.MaxSeries,
-		Metrics:   registry,
+		Metrics:   prom.With(registry),
 		NoMetrics: o.Answers.NoMetrics,
 		HotKeys:   hot,
 		Usage:     svc.usage,
@@ -302,7 +303,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 			return nil, err
 		}
 	} else {
-		store := memory.New(memory.Options{MaxCounters: o.MaxCounters, Metrics: registry})
+		store := memory.New(memory.Options{MaxCounters: o.MaxCounters, Metrics: prom.With(registry)})
 		s.workers = append(s.workers, store.Run)
 		s.showCache("counters in memory", store.Len)
 		counters = store
@@ -312,7 +313,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 		}
 	}
 	if o.CacheBytes != 0 {
-		cache := overlimit.Options{Store: counters, Bytes: max(o.CacheBytes, minCacheBytes), Metrics: registry}
+		cache := overlimit.Options{Store: counters, Bytes: max(o.CacheBytes, minCacheBytes), Metrics: prom.With(registry)}
 		if s.invalidations != nil {
 			cache.Refunded = s.invalidations.Refunded
 		}
@@ -323,7 +324,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 	if inRedis {
 		// Leases are in front of the over-limit cache: a refund must reach the cache to clear it, and a cached refusal must
 		// not hide permits that this process holds.
-		s.leases = lease.New(lease.Options{Store: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: registry})
+		s.leases = lease.New(lease.Options{Store: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: prom.With(registry)})
 		s.workers = append(s.workers, s.leases.Run)
 		s.showCache("leases", s.leases.Len)
 		s.replicas.set = s.options.Answers.Replicas
@@ -338,7 +339,7 @@ const usageKeys = "ratelimitd-usage:"
 
 // indexUsage makes the index of the counters of rules with usage. It is where the counters are.
 func (s *service) indexUsage(registry prometheus.Registerer) {
-	opts := usage.Options{Store: new(usage.Memory), Metrics: registry, Logger: s.log}
+	opts := usage.Options{Store: new(usage.Memory), Metrics: prom.With(registry), Logger: s.log}
 	if s.background != nil {
 		opts.Store = &redis.UsageSets{Client: s.background, Prefix: s.options.Backend.KeyPrefix + usageKeys}
 	}
@@ -352,7 +353,7 @@ func (s *service) trackHotKeys(registry prometheus.Registerer) *hotkeys.Tracker 
 	if keys == 0 {
 		return nil
 	}
-	t := hotkeys.New(time.Now(), hotkeys.Options{Keys: int(keys), Metrics: registry})
+	t := hotkeys.New(time.Now(), hotkeys.Options{Keys: int(keys), Metrics: prom.With(registry)})
 	s.workers = append(s.workers, t.Run)
 	return t
 }
@@ -368,7 +369,7 @@ func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) 
 	}
 	variables := "GRPC_SERVER_USE_TLS: " + given("GRPC_SERVER_TLS_CERT", o.Cert, "GRPC_SERVER_TLS_KEY", o.Key, "GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
-		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: registry,
+		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: prom.With(registry),
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", variables, err)
@@ -427,7 +428,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 		Strict:       o.Strict,
 		Tree:         s.options.Answers.tree(),
 		Logger:       s.log,
-		Metrics:      registry,
+		Metrics:      prom.With(registry),
 	})
 	s.loadStats = folder.Statistics
 	result, err := folder.Load()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/override/redissource"
@@ -42,7 +43,7 @@ func (s *service) openOverrides(registry prometheus.Registerer) error {
 		if o.Copy != "" {
 			s.log.Warn("RATELIMITD_OVERRIDES_COPY has no effect without RATELIMITD_OVERRIDES=redis")
 		}
-		source, err := override.OpenFile(override.FileOptions{Path: o.From, Log: s.log, Metrics: registry})
+		source, err := override.OpenFile(override.FileOptions{Path: o.From, Log: s.log, Metrics: prom.With(registry)})
 		if err != nil {
 			return fmt.Errorf("RATELIMITD_OVERRIDES=%s: %w\nwrite redis, or the path of a YAML file; `overrides: []` is a file without overrides", o.From, err)
 		}
@@ -85,7 +86,7 @@ func (s *service) openOverridesInRedis(registry prometheus.Registerer) error {
 	}
 	s.shutdown = append(s.shutdown, client.Close)
 	source := redissource.New(redissource.Options{
-		Client: client, Prefix: o.KeyPrefix, Copy: s.options.Overrides.Copy, Log: s.log, Metrics: registry,
+		Client: client, Prefix: o.KeyPrefix, Copy: s.options.Overrides.Copy, Log: s.log, Metrics: prom.With(registry),
 	})
 	s.putIntoForce(source)
 	s.workers = append(s.workers, (&override.Sweeper{Source: source, InForce: s.limiter.Overrides, Log: s.log}).Run)

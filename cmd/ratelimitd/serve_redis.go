@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
@@ -78,7 +79,7 @@ func (s *service) shareInvalidations(registry prometheus.Registerer) error {
 	s.shutdown = append(s.shutdown, client.Close)
 	s.background = client
 	s.invalidations = redis.NewInvalidations(redis.InvalidationsOptions{
-		Client: client, Key: counting.KeyPrefix + redis.InvalidationsKey, Metrics: registry, Logger: s.log,
+		Client: client, Key: counting.KeyPrefix + redis.InvalidationsKey, Metrics: prom.With(registry), Logger: s.log,
 		Forget: func(key []byte, cleared bool) {
 			if s.cache != nil {
 				s.cache.Forget(key)
@@ -104,7 +105,7 @@ func (s *service) shareInvalidations(registry prometheus.Registerer) error {
 func (s *service) openOne(settings string, o *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
 	counting := &s.options.Backend
 	conns := new(redisconn.Connections)
-	metrics := prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)
+	metrics := prom.With(prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry))
 	breakers := new(redisconn.OpenBreakers)
 	connection := counting.connection(o, settings, s.log, conns)
 	connection.Breaker = &redisconn.BreakerOptions{Metrics: metrics, Logger: s.log, Opened: breakers}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/config/xds"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 )
 
@@ -47,7 +48,7 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 		MergeDomains:    s.options.Rules.Merge,
 		Tree:            s.options.Answers.tree(),
 		Logger:          s.log,
-		Metrics:         registry,
+		Metrics:         prom.With(registry),
 	}
 	if !o.BackoffJitter {
 		opts.Backoff.Factor = 0
@@ -88,7 +89,7 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 		return nil
 	}
 	files, err := tlsfiles.Load(tlsfiles.Options{
-		Use: "xds", Cert: o.Cert, Key: o.Key, CA: o.CACert, Name: o.SAN, Log: s.log, Metrics: registry,
+		Use: "xds", Cert: o.Cert, Key: o.Key, CA: o.CACert, Name: o.SAN, Log: s.log, Metrics: prom.With(registry),
 	})
 	if err != nil {
 		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %s: %w",

@@ -12,6 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
@@ -87,7 +88,7 @@ func TestSlowIsNotSick(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t, redistest.Start(t))
 	metrics := prometheus.NewRegistry()
-	client := servicetest.Connect(t, redisconn.Options{URL: p.Addr, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: longest}})
+	client := servicetest.Connect(t, redisconn.Options{URL: p.Addr, Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics), Silence: longest}})
 	store := redis.New(redis.Options{Client: client})
 	defer func() { _ = store.Close() }()
 	if err := takeOne(t.Context(), store, "k"); err != nil {

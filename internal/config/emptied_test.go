@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 )
 
 // goneIs compares the values of ratelimitd_rules_gone.
@@ -56,7 +58,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			fill(1)
 			var log logged
 			registry := prometheus.NewPedanticRegistry()
-			f := NewFolder(Options{Dir: dir, Logger: log.logger(), Metrics: registry})
+			f := NewFolder(Options{Dir: dir, Logger: log.logger(), Metrics: prom.With(registry)})
 			first := load(t, f, "a.yaml=loaded", "b.yaml=loaded")
 			goneIs(t, registry, "0", "0")
 			log.take()

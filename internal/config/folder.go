@@ -14,23 +14,23 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Options are the settings of a Folder. Only Dir must be set.
 type Options struct {
-	Dir          string                // the folder of rule files, read with all folders below it
-	Strict       bool                  // a probable mistake is an error even if the reference accepts it; if false, it is a warning
-	MergeDomains bool                  // files may share a domain; if false, the domain belongs to the file that sorts first
-	Rescan       time.Duration         // how often all files are read again without an event of the file system; 0 means 10 s
-	MaxFileSize  int64                 // bytes; a larger file is refused; 0 means 64 MiB
-	Tree         descriptor.Options    // how trees are compiled
-	Logger       *slog.Logger          // nil means slog.Default()
-	Metrics      prometheus.Registerer // nil: no metrics
+	Dir          string             // the folder of rule files, read with all folders below it
+	Strict       bool               // a probable mistake is an error even if the reference accepts it; if false, it is a warning
+	MergeDomains bool               // files may share a domain; if false, the domain belongs to the file that sorts first
+	Rescan       time.Duration      // how often all files are read again without an event of the file system; 0 means 10 s
+	MaxFileSize  int64              // bytes; a larger file is refused; 0 means 64 MiB
+	Tree         descriptor.Options // how trees are compiled
+	Logger       *slog.Logger       // nil means slog.Default()
+	Metrics      metric.Registry    // nil: no metrics
 }
 
 // Result is the content of a folder at one time.
@@ -92,9 +92,7 @@ func NewFolder(o Options) *Folder {
 		o.Logger = slog.Default()
 	}
 	f := &Folder{o: o, files: make(map[string]*ruleFile)}
-	if o.Metrics != nil {
-		o.Metrics.MustRegister(&f.metrics)
-	}
+	metric.Register(o.Metrics, f.metrics.families()...)
 	return f
 }
 

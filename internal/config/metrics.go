@@ -6,12 +6,11 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
-// metrics are the Prometheus metrics of a folder or of a set of resources. They are read without its lock, so that a scrape
+// metrics are the metrics of a folder or of a set of resources. They are read without its lock, so that a scrape
 // does not wait for a reload.
 type metrics struct {
 	succeeded atomic.Uint64 // reloads without a bad file
@@ -73,61 +72,52 @@ func (m *metrics) refused(files []descriptor.FileStatus) {
 	m.failed.Add(1)
 }
 
-var (
-	fileDesc    = prometheus.NewDesc("ratelimitd_rule_file_state", "1 for every rule file or resource, with its state: loaded, stale or rejected.", []string{"file", "state"}, nil)
-	reloadsDesc = prometheus.NewDesc("ratelimitd_rule_reloads_total", "Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.", []string{"result"}, nil)
-	rulesDesc   = prometheus.NewDesc("ratelimitd_rules", "Rules in use.", nil, nil)
-	goneDesc    = prometheus.NewDesc("ratelimitd_rules_gone", "1 while the folder or the xDS server holds no rules although there were some. rules: kept (the earlier ones stay in force) or removed (none is in force).", []string{"rules"}, nil)
-	sumDesc     = prometheus.NewDesc("ratelimitd_rules_checksum", "Number that identifies the rules in use: processes with the same rules have the same number. 0: no rules.", nil, nil)
-	reloadDesc  = prometheus.NewDesc("ratelimitd_rules_last_reload_timestamp_seconds", "When a reload of changed rules last took effect, in seconds since the Unix epoch.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	ch <- fileDesc
-	ch <- reloadsDesc
-	ch <- rulesDesc
-	ch <- goneDesc
-	ch <- sumDesc
-	ch <- reloadDesc
-}
-
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
-	}
-	send(reloadsDesc, prometheus.CounterValue, float64(m.succeeded.Load()), "success")
-	send(reloadsDesc, prometheus.CounterValue, float64(m.failed.Load()), "error")
-	gone := m.gone.Load()
-	send(goneDesc, prometheus.GaugeValue, is(gone == goneStays), "kept")
-	send(goneDesc, prometheus.GaugeValue, is(gone == goneRemoved), "removed")
-	now := m.current.Load()
-	if now == nil {
-		send(rulesDesc, prometheus.GaugeValue, 0)
-		send(sumDesc, prometheus.GaugeValue, 0)
-		return
-	}
-	send(rulesDesc, prometheus.GaugeValue, float64(now.rules))
-	send(sumDesc, prometheus.GaugeValue, float64(now.checksum))
-	if !now.at.IsZero() {
-		send(reloadDesc, prometheus.GaugeValue, float64(now.at.UnixMicro())/1e6)
-	}
-	for i := range now.files {
-		f := &now.files[i]
-		name := f.Name
-		if !utf8.ValidString(name) {
-			name = strconv.Quote(name) // replacing invalid UTF-8 could make two names equal
+func (m *metrics) families() []metric.Family {
+	now := func() applied {
+		if a := m.current.Load(); a != nil {
+			return *a
 		}
-		send(fileDesc, prometheus.GaugeValue, 1, name, string(f.State))
+		return applied{}
 	}
-}
-
-func is(yes bool) float64 {
-	if yes {
-		return 1
+	return []metric.Family{
+		{
+			Name: "ratelimitd_rule_file_state", Help: "1 for every rule file or resource, with its state: loaded, stale or rejected.", Labels: []string{"file", "state"},
+			Levels: func(emit metric.Emit) {
+				for _, f := range now().files {
+					if !utf8.ValidString(f.Name) {
+						f.Name = strconv.Quote(f.Name) // replacing invalid UTF-8 could make two names equal
+					}
+					emit(1, f.Name, string(f.State))
+				}
+			},
+		},
+		{
+			Name: "ratelimitd_rule_reloads_total", Help: "Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.", Labels: []string{"result"},
+			Counts: func(emit metric.Emit) {
+				emit(float64(m.succeeded.Load()), "success")
+				emit(float64(m.failed.Load()), "error")
+			},
+		},
+		metric.Gauge("ratelimitd_rules", "Rules in use.", func() int { return now().rules }),
+		{
+			Name: "ratelimitd_rules_gone", Labels: []string{"rules"},
+			Help: "1 while the folder or the xDS server holds no rules although there were some. rules: kept (the earlier ones stay in force) or removed (none is in force).",
+			Levels: func(emit metric.Emit) {
+				gone := m.gone.Load()
+				emit(metric.Bool(gone == goneStays), "kept")
+				emit(metric.Bool(gone == goneRemoved), "removed")
+			},
+		},
+		metric.Gauge("ratelimitd_rules_checksum", "Number that identifies the rules in use: processes with the same rules have the same number. 0: no rules.", func() uint64 { return now().checksum }),
+		{
+			Name: "ratelimitd_rules_last_reload_timestamp_seconds", Help: "When a reload of changed rules last took effect, in seconds since the Unix epoch.",
+			Levels: func(emit metric.Emit) {
+				if at := now().at; !at.IsZero() {
+					emit(float64(at.UnixMicro()) / 1e6)
+				}
+			},
+		},
 	}
-	return 0
 }
 
 // Statistics calls visit for the counters of reloads, under their names in the reference: path, a dot, and stat.

@@ -11,12 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 )
 
 func TestMetrics(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "rules")
 	registry := prometheus.NewPedanticRegistry()
-	f := NewFolder(Options{Dir: dir, Logger: new(logged).logger(), Metrics: registry})
+	f := NewFolder(Options{Dir: dir, Logger: new(logged).logger(), Metrics: prom.With(registry)})
 	start := time.Now()
 	want := func(when, text string) {
 		t.Helper()
@@ -90,7 +92,7 @@ func TestRulesChecksum(t *testing.T) {
 			write(t, filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), text)
 		}
 		registry := prometheus.NewPedanticRegistry()
-		f := NewFolder(Options{Dir: dir, Logger: new(logged).logger(), Metrics: registry})
+		f := NewFolder(Options{Dir: dir, Logger: new(logged).logger(), Metrics: prom.With(registry)})
 		_, err := f.Load()
 		must(t, err)
 		families, err := registry.Gather()

@@ -12,18 +12,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // ResourceOptions are the settings of Resources.
 type ResourceOptions struct {
-	MergeDomains bool                  // resources may share a domain; if false, the domain belongs to the resource that sorts first
-	Tree         descriptor.Options    // how trees are compiled
-	Logger       *slog.Logger          // nil means slog.Default()
-	Metrics      prometheus.Registerer // nil: no metrics
+	MergeDomains bool               // resources may share a domain; if false, the domain belongs to the resource that sorts first
+	Tree         descriptor.Options // how trees are compiled
+	Logger       *slog.Logger       // nil means slog.Default()
+	Metrics      metric.Registry    // nil: no metrics
 }
 
 // Resources holds rules that come as complete sets of resources. As with the files of a folder, the last good version of a
@@ -50,9 +49,7 @@ func NewResources(o ResourceOptions) *Resources {
 		o.Logger = slog.Default()
 	}
 	s := &Resources{o: o}
-	if o.Metrics != nil {
-		o.Metrics.MustRegister(&s.metrics)
-	}
+	metric.Register(o.Metrics, s.metrics.families()...)
 	return s
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -38,7 +39,7 @@ func statesOf(s *Resources) string {
 func TestABadResourceIsRefusedAlone(t *testing.T) {
 	log := new(logged)
 	registry := prometheus.NewPedanticRegistry()
-	s := NewResources(ResourceOptions{Logger: log.logger(), Metrics: registry})
+	s := NewResources(ResourceOptions{Logger: log.logger(), Metrics: prom.With(registry)})
 	if got := statesOf(s); got != "" {
 		t.Errorf("before anything: %s", got)
 	}

@@ -12,10 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // Options are the settings of a Sink.
@@ -38,8 +37,8 @@ type Options struct {
 	RetryFor   time.Duration // an event that cannot be sent is dropped at this age; default 5 minutes
 	StopWithin time.Duration // how long Run may continue after its context has ended; default 1 s
 
-	Metrics prometheus.Registerer // nil: counted, but not registered
-	Logger  *slog.Logger          // default slog.Default()
+	Metrics metric.Registry // nil: counted, but not registered
+	Logger  *slog.Logger    // default slog.Default()
 }
 
 func (o *Options) setDefaults() {
@@ -145,27 +144,13 @@ func New(opts Options) (*Sink, error) {
 	if _, err := readHeaders(opts.HeadersFile); err != nil {
 		return nil, &SettingError{"HeadersFile", err}
 	}
-	if opts.Metrics != nil {
-		s.register(opts.Metrics)
-	}
+	metric.Register(opts.Metrics,
+		metric.Counters("ratelimitd_events_sent_total", "Events that the webhook or file has accepted, by type.", "type", kindNames[:], s.sent[:]),
+		metric.Counters("ratelimitd_events_dropped_total", "Events that were not sent, by reason: rate: too many in one second; queue: too many were waiting; age: sending failed for too long; "+
+			"refused: the webhook does not accept them; stop: the process ended.", "reason", reasonNames[:], s.dropped[:]),
+		metric.Counter("ratelimitd_events_failed_attempts_total", "Attempts to send events that failed.", s.failed.Load),
+		metric.Gauge("ratelimitd_events_waiting", "Events that wait to be sent.", s.queue.len))
 	return s, nil
-}
-
-func (s *Sink) register(to prometheus.Registerer) {
-	counter := func(name, help string, labels prometheus.Labels, n *atomic.Uint64) {
-		to.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(n.Load()) }))
-	}
-	for kind := range kinds {
-		counter("ratelimitd_events_sent_total", "Events that the webhook or file has accepted, by type.", prometheus.Labels{"type": kind.String()}, &s.sent[kind])
-	}
-	for reason := range reasons {
-		counter("ratelimitd_events_dropped_total", "Events that were not sent, by reason: rate: too many in one second; queue: too many were waiting; age: sending failed for too long; "+
-			"refused: the webhook does not accept them; stop: the process ended.", prometheus.Labels{"reason": reasonNames[reason]}, &s.dropped[reason])
-	}
-	counter("ratelimitd_events_failed_attempts_total", "Attempts to send events that failed.", nil, &s.failed)
-	to.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "ratelimitd_events_waiting", Help: "Events that wait to be sent.",
-	}, func() float64 { return float64(s.queue.len()) }))
 }
 
 // Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send. ends is the time from

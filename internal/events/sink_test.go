@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 )
 
 var (
@@ -128,7 +129,7 @@ func TestCountersThatAreOverAreForgotten(t *testing.T) {
 // What is dropped is not remembered: the next refusal of this counter is tried again.
 func TestBoundsOfEvents(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	s := newSink(t, Options{PerSecond: 2, Queue: 3, Metrics: registry})
+	s := newSink(t, Options{PerSecond: 2, Queue: 3, Metrics: prom.With(registry)})
 	offers := func(now time.Time, keys ...string) (sent string) {
 		for _, key := range keys {
 			if offer(s, now, key) {

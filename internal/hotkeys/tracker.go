@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 const (
@@ -27,7 +27,7 @@ type Options struct {
 	// sub-windows in which its rule was busy.
 	Keys int
 
-	Metrics prometheus.Registerer // nil: counted, but not registered
+	Metrics metric.Registry // nil: counted, but not registered
 }
 
 // Tracker tracks the hot keys of all rules.
@@ -68,31 +68,12 @@ func New(now time.Time, o Options) *Tracker {
 	b.free = true
 	t.overflow.board.Store(b)
 	t.boards = append(t.boards, b)
-	if o.Metrics != nil {
-		t.register(o.Metrics)
-	}
+	metric.Register(o.Metrics,
+		metric.Counter("ratelimitd_hot_keys_dropped_total", "Uses of counters that hot keys did not count because a decision would have had to wait.", t.dropped.Load),
+		metric.Counter("ratelimitd_hot_keys_overflow_total", "Uses of counters that hot keys counted in the list that rules share when all lists are in use.", t.shared.Load),
+		metric.Gauge("ratelimitd_hot_keys_lists", "Lists of hot keys in use; each tracks 128 keys.", t.lists.Load),
+		metric.Gauge("ratelimitd_hot_keys_lists_max", "Maximum number of lists of hot keys.", func() int64 { return t.most }))
 	return t
-}
-
-func (t *Tracker) register(registry prometheus.Registerer) {
-	registry.MustRegister(
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "ratelimitd_hot_keys_dropped_total",
-			Help: "Uses of counters that hot keys did not count because a decision would have had to wait.",
-		}, func() float64 { return float64(t.dropped.Load()) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "ratelimitd_hot_keys_overflow_total",
-			Help: "Uses of counters that hot keys counted in the list that rules share when all lists are in use.",
-		}, func() float64 { return float64(t.shared.Load()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_hot_keys_lists",
-			Help: "Lists of hot keys in use; each tracks 128 keys.",
-		}, func() float64 { return float64(t.lists.Load()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_hot_keys_lists_max",
-			Help: "Maximum number of lists of hot keys.",
-		}, func() float64 { return float64(t.most) }),
-	)
 }
 
 func (t *Tracker) newRule(name Name) *Rule {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/racetest"
 )
 
@@ -287,7 +288,7 @@ func heap() uint64 {
 // Rules that find no list share one, and get their own when others are idle.
 func TestListsRunOut(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	tr := New(noon, Options{Keys: 3 * slots, Metrics: registry})
+	tr := New(noon, Options{Keys: 3 * slots, Metrics: prom.With(registry)})
 	var names []Name
 	for i := range 20 {
 		names = append(names, Name{Domain: "d", Rule: fmt.Sprintf("d.%02d", i)})

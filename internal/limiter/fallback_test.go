@@ -15,6 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
@@ -64,7 +65,7 @@ func newFallback(t *testing.T, down func(*backend.Take) bool, s limiter.Settings
 	l := limiter.New(limiter.Options{
 		Store:   &flaky{memory.New(memory.Options{}), down},
 		Local:   memory.New(memory.Options{}),
-		Metrics: registry,
+		Metrics: prom.With(registry),
 	})
 	l.Swap(tree, s)
 	return &fixture{Limiter: l, t: t, now: noon, registry: registry, overrides: &override.Set{}}

@@ -1,12 +1,11 @@
 package limiter
 
 import (
-	"sync"
+	"strconv"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // limitSeries counts hits under one limit of a rule whose limits vary.
@@ -16,37 +15,16 @@ type limitSeries struct {
 	Refused, Passed, Warned atomic.Uint64
 }
 
-// limitNames are the series of limits. They are found when a snapshot is made, and their number is bounded.
-type limitNames struct {
-	max      int
-	overflow *limitSeries // counts for limits for which there was no room
-
-	mu     sync.Mutex
-	byName map[limitName]*limitSeries
-}
-
-type limitName struct{ path, limit string }
-
-// ofRule returns the series of a rule's limits.
-func (n *limitNames) ofRule(r *descriptor.Rule) []*limitSeries {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// ofLimits returns the series of a rule's limits.
+func (m *metrics) ofLimits(r *descriptor.Rule) []*limitSeries {
 	all := make([]*limitSeries, len(r.Limits))
 	for i := range r.Limits {
-		name := limitName{r.Path, r.Limits[i].Name}
-		s := n.byName[name]
-		switch {
-		case s != nil:
-		case len(n.byName) >= n.max:
-			s = n.overflow
-		default:
-			if n.byName == nil {
-				n.byName = make(map[limitName]*limitSeries)
-			}
-			s = &limitSeries{Domain: r.Domain, Rule: belowDomain(r), Limit: name.limit}
-			n.byName[name] = s
+		name := r.Limits[i].Name
+		id := strconv.Itoa(len(r.Path)) + ":" + r.Path + name // the length keeps two parts apart that may have any bytes
+		all[i] = m.limits.Add(id, 1, func(string) *limitSeries { return &limitSeries{Domain: r.Domain, Rule: belowDomain(r), Limit: name} })
+		if all[i] == nil {
+			all[i] = m.limits.Other
 		}
-		all[i] = s
 	}
 	return all
 }
@@ -54,27 +32,22 @@ func (n *limitNames) ofRule(r *descriptor.Rule) []*limitSeries {
 // belowDomain is a rule's path without its domain.
 func belowDomain(r *descriptor.Rule) string { return r.Path[min(len(r.Domain)+1, len(r.Path)):] }
 
-// Descriptions of the metrics by limit.
-var (
-	byLimit = []string{"domain", "rule", "limit"}
-
-	limitRefusedDesc = prometheus.NewDesc("ratelimitd_limit_refused_hits_total", "Hits that a limit refused. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.", byLimit, nil)
-	limitPassedDesc  = prometheus.NewDesc("ratelimitd_limit_unenforced_hits_total", "Hits that passed, and would have been refused if the limit were enforced.", byLimit, nil)
-	limitWarnedDesc  = prometheus.NewDesc("ratelimitd_limit_warned_hits_total", "Hits admitted when at least the warn_at share of a limit was in use.", byLimit, nil)
-)
-
-func (n *limitNames) collect(counter func(d *prometheus.Desc, v uint64, labels ...string)) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	each := func(s *limitSeries) {
-		counter(limitRefusedDesc, s.Refused.Load(), s.Domain, s.Rule, s.Limit)
-		counter(limitPassedDesc, s.Passed.Load(), s.Domain, s.Rule, s.Limit)
-		counter(limitWarnedDesc, s.Warned.Load(), s.Domain, s.Rule, s.Limit)
+func (m *metrics) limitFamilies() []metric.Family {
+	family := func(name, help string, of func(*limitSeries) uint64) metric.Family {
+		return metric.Family{Name: name, Help: help, Labels: []string{"domain", "rule", "limit"}, Counts: func(emit metric.Emit) {
+			for _, s := range m.limits.All() {
+				if s != m.limits.Other || s.Refused.Load()+s.Passed.Load()+s.Warned.Load() > 0 {
+					emit(float64(of(s)), s.Domain, s.Rule, s.Limit)
+				}
+			}
+		}}
 	}
-	for _, s := range n.byName {
-		each(s)
-	}
-	if s := n.overflow; s.Refused.Load()+s.Passed.Load()+s.Warned.Load() > 0 {
-		each(s)
+	return []metric.Family{
+		family("ratelimitd_limit_refused_hits_total", "Hits that a limit refused. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.",
+			func(s *limitSeries) uint64 { return s.Refused.Load() }),
+		family("ratelimitd_limit_unenforced_hits_total", "Hits that passed, and would have been refused if the limit were enforced.",
+			func(s *limitSeries) uint64 { return s.Passed.Load() }),
+		family("ratelimitd_limit_warned_hits_total", "Hits admitted when at least the warn_at share of a limit was in use.",
+			func(s *limitSeries) uint64 { return s.Warned.Load() }),
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
@@ -39,9 +40,7 @@ func New(opts Options) *Limiter {
 		w.resume = func(err error) { l.resume(w, err) }
 		return w
 	}
-	if opts.Metrics != nil {
-		opts.Metrics.MustRegister(l.metrics)
-	}
+	metric.Register(opts.Metrics, l.metrics.families()...)
 	return l
 }
 

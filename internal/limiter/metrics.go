@@ -4,9 +4,8 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // What is exported of a series even while it is zero.
@@ -35,22 +34,36 @@ type series struct {
 	reference atomic.Pointer[string] // the prefix of its names in the reference's statistics; nil until it is first used
 }
 
+// newSeries returns the series of a name, whose first domainLen bytes are the domain.
+func newSeries(name string, domainLen int) *series {
+	return &series{Domain: name[:domainLen], Rule: name[min(domainLen+1, len(name)):], below: len(name) > domainLen}
+}
+
+// names are series by name.
+type names = metric.Names[series]
+
+const overflow = "overflow"
+
+func newNames(most int, others string) *names {
+	return metric.NewNames(most, others, newSeries(others, len(overflow)))
+}
+
 // metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names that
 // depend on a request are looked up while deciding, and their number is bounded.
 type metrics struct {
-	named          *names     // by "domain.rule"
-	unknownDomains *names     // by domain without rules; Total counts the requests' descriptors
-	unmatched      *names     // by domain; Total counts requests for which the domain has no rule
-	limits         limitNames // of limits that vary
+	named          *names                     // by "domain.rule"
+	unknownDomains *names                     // by domain without rules; Total counts the requests' descriptors
+	unmatched      *names                     // by domain; Total counts requests for which the domain has no rule
+	limits         *metric.Names[limitSeries] // of limits that vary
 
 	decisions  [3]atomic.Uint64 // by Code
 	shadowed   atomic.Uint64    // decisions that only the global shadow mode let through
 	unknown    atomic.Uint64    // requests whose domain has no rules
 	invalid    atomic.Uint64    // requests that are invalid, whatever the backend answers
 	failed     failed
-	overridden atomic.Uint64    // descriptors decided with an operator's override
-	unusable   atomic.Uint64    // overrides that were looked up, and that their rule does not allow any more
-	refunds    [2]atomic.Uint64 // dropped, by reason: too large, denied
+	overridden atomic.Uint64                // descriptors decided with an operator's override
+	unusable   atomic.Uint64                // overrides that were looked up, and that their rule does not allow any more
+	refunds    [refundReasons]atomic.Uint64 // dropped
 	unscaled   [descriptor.ScaleResults]atomic.Uint64
 	holds      [holdResults]atomic.Uint64
 	swallowed  atomic.Uint64 // how often an overflow series was counted up
@@ -84,14 +97,17 @@ var holdNames = [holdResults]string{"reserved", "refused", "too_many", "too_larg
 const (
 	refundTooLarge = iota
 	refundDenied
+	refundReasons
 )
+
+var refundNames = [refundReasons]string{"too_large", "denied"}
 
 func newMetrics(maxSeries int) *metrics {
 	return &metrics{
 		named:          newNames(maxSeries, overflow+"."+overflow),
 		unknownDomains: newNames(max(maxSeries/10, 1), overflow),
 		unmatched:      newNames(maxSeries, overflow), // only domains that have rules are counted here
-		limits:         limitNames{max: 2 * maxSeries, overflow: &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}},
+		limits:         metric.NewNames(2*maxSeries, overflow, &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}),
 	}
 }
 
@@ -101,12 +117,9 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 	if r.DetailedMetric || r.MetricValues != nil {
 		return nil
 	}
-	s := m.named.lookUp([]byte(r.Path))
+	s := m.named.Add(r.Path, 2, func(path string) *series { return newSeries(path, len(r.Domain)) })
 	if s == nil {
-		s = m.named.addSeries(r.Path, len(r.Domain), 2*m.named.max)
-	}
-	if s == nil {
-		return m.named.other
+		return m.named.Other
 	}
 	s.always.Or(alwaysRule)
 	if slices.ContainsFunc(r.Limits, func(l descriptor.Limit) bool { return l.Penalty != nil }) {
@@ -118,100 +131,94 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 // countDomain counts n under the name of a domain. It uses b for a copy of the name.
 func (m *metrics) countDomain(in *names, domain string, n int, b []byte) []byte {
 	b = append(b[:0], domain...)
-	s := in.find(b, len(b))
-	if s == in.other {
+	s := in.Find(b, func(name string) *series { return newSeries(name, len(name)) })
+	if s == in.Other {
 		m.swallowed.Add(1)
 	}
 	s.Total.Add(uint64(n))
 	return b
 }
 
-// Descriptions of the metrics by rule. The labels contain the whole path, at any depth.
-var (
-	ruleLabels = []string{"domain", "rule"}
+// hitCount is a number of hits by rule, which is a metric and a statistic of the reference.
+type hitCount struct {
+	name, help string
+	statistic  string // the end of its name in the reference
+	of         func(*series) *atomic.Uint64
+	unlimited  bool // the metric includes hits under unlimited rules, which the reference does not count
+}
 
-	totalDesc      = prometheus.NewDesc("ratelimitd_rule_hits_total", "Hits that a rule was applied to, admitted or not.", ruleLabels, nil)
-	overDesc       = prometheus.NewDesc("ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, also of rules in shadow mode.", ruleLabels, nil)
-	nearDesc       = prometheus.NewDesc("ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.", ruleLabels, nil)
-	withinDesc     = prometheus.NewDesc("ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.", ruleLabels, nil)
-	shadowDesc     = prometheus.NewDesc("ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode, or because none of its limits is enforced for the caller.", ruleLabels, nil)
-	cachedDesc     = prometheus.NewDesc("ratelimitd_rule_over_limit_cache_hits_total", "Hits that the over-limit cache refused without asking the backend.", ruleLabels, nil)
-	penaltiesDesc  = prometheus.NewDesc("ratelimitd_rule_penalties_total", "Penalties that began under a rule, also of limits that are not enforced.", ruleLabels, nil)
-	decisionsDesc  = prometheus.NewDesc("ratelimitd_decisions_total", "Requests decided.", []string{"code"}, nil)
-	shadowedDesc   = prometheus.NewDesc("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", nil, nil)
-	unknownDesc    = prometheus.NewDesc("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", nil, nil)
-	unmatchedDesc  = prometheus.NewDesc("ratelimitd_no_rule_requests_total", "Requests for a domain with rules of which none matches; they pass.", []string{"domain"}, nil)
-	invalidDesc    = prometheus.NewDesc("ratelimitd_invalid_requests_total", "Requests that were refused because they are malformed, or because no rules are loaded.", nil, nil)
-	failuresDesc   = prometheus.NewDesc("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", nil, nil)
-	degradedDesc   = prometheus.NewDesc("ratelimitd_degraded_descriptors_total", "Descriptors that on_error answered because the backend could not.", []string{"on_error"}, nil)
-	onErrorDesc    = prometheus.NewDesc("ratelimitd_degraded_requests_total", "Requests answered by on_error because the backend could not count them.", nil, nil)
-	overriddenDesc = prometheus.NewDesc("ratelimitd_overridden_descriptors_total", "Descriptors decided with the numbers of an operator's override.", nil, nil)
-	unusableDesc   = prometheus.NewDesc("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers, because the rule no longer allows the override's.", nil, nil)
-	refundsDesc    = prometheus.NewDesc("ratelimitd_dropped_refunds_total", "Refunds of a limit that gave nothing back: too_large: of more hits than the window holds; denied: the domain has refunds: deny.", []string{"reason"}, nil)
-	unscaledDesc   = prometheus.NewDesc("ratelimitd_scale_corrections_total", "Entries for scale whose number was not used as it is, by reason: no_number: it is no whole number above 0, and counted as 1; above_max: it is larger than max, and counted as max.", []string{"reason"}, nil)
-	holdsDesc      = prometheus.NewDesc("ratelimitd_reservations_total", "Steps of reservations, by result. late is counted besides committed: the reservation had expired.", []string{"result"}, nil)
-	seriesDesc     = prometheus.NewDesc("ratelimitd_metric_series", "Rule names in metrics.", nil, nil)
-	swallowedDesc  = prometheus.NewDesc("ratelimitd_metric_series_overflow_total", "How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.", nil, nil)
-)
+var hitCounts = []hitCount{
+	{"ratelimitd_rule_hits_total", "Hits that a rule was applied to, admitted or not.",
+		"total_hits", func(s *series) *atomic.Uint64 { return &s.Total }, true},
+	{"ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, also of rules in shadow mode.",
+		"over_limit", func(s *series) *atomic.Uint64 { return &s.Over }, false},
+	{"ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.",
+		"near_limit", func(s *series) *atomic.Uint64 { return &s.Near }, false},
+	{"ratelimitd_rule_over_limit_cache_hits_total", "Hits that the over-limit cache refused without asking the backend.",
+		"over_limit_with_local_cache", func(s *series) *atomic.Uint64 { return &s.Cached }, false},
+	{"ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.",
+		"within_limit", func(s *series) *atomic.Uint64 { return &s.Within }, true},
+	{"ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode, or because none of its limits is enforced for the caller.",
+		"shadow_mode", func(s *series) *atomic.Uint64 { return &s.Shadow }, false},
+}
 
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		totalDesc, overDesc, nearDesc, withinDesc, shadowDesc, cachedDesc, penaltiesDesc, limitRefusedDesc, limitPassedDesc, limitWarnedDesc,
-		decisionsDesc, shadowedDesc, unknownDesc, unmatchedDesc, invalidDesc, failuresDesc, degradedDesc, onErrorDesc, overriddenDesc, unusableDesc, refundsDesc, unscaledDesc, holdsDesc, seriesDesc, swallowedDesc,
-	} {
-		ch <- d
+// byRule reads a number of all series that show it even while it is zero, or have some.
+func (m *metrics) byRule(of func(*series) uint64, always uint32) func(metric.Emit) {
+	return func(emit metric.Emit) {
+		for _, s := range m.named.All() {
+			if count := of(s); count > 0 || s.always.Load()&always != 0 {
+				emit(float64(count), s.Domain, s.Rule)
+			}
+		}
 	}
 }
 
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	for _, s := range m.named.all() {
-		always := s.always.Load()&alwaysRule != 0
-		hits := func(d *prometheus.Desc, n uint64) {
-			if n > 0 || always {
-				counter(d, n, s.Domain, s.Rule)
+// families declares all metrics of the limiter.
+func (m *metrics) families() []metric.Family {
+	ruleLabels := []string{"domain", "rule"} // the rule has the whole path, at any depth
+	var all []metric.Family
+	for _, h := range hitCounts {
+		all = append(all, metric.Family{Name: h.name, Help: h.help, Labels: ruleLabels, Counts: m.byRule(func(s *series) uint64 {
+			if h.unlimited {
+				return h.of(s).Load() + s.Unlimited.Load()
 			}
-		}
-		unlimited := s.Unlimited.Load()
-		hits(totalDesc, s.Total.Load()+unlimited)
-		hits(overDesc, s.Over.Load())
-		hits(nearDesc, s.Near.Load())
-		hits(withinDesc, s.Within.Load()+unlimited)
-		hits(shadowDesc, s.Shadow.Load())
-		hits(cachedDesc, s.Cached.Load())
-		if n := s.Penalties.Load(); n > 0 || s.always.Load()&alwaysPenalties != 0 {
-			counter(penaltiesDesc, n, s.Domain, s.Rule)
-		}
+			return h.of(s).Load()
+		}, alwaysRule)})
 	}
-	m.limits.collect(counter)
-	counter(decisionsDesc, m.decisions[OK].Load(), OK.String())
-	counter(decisionsDesc, m.decisions[OverLimit].Load(), OverLimit.String())
-	counter(shadowedDesc, m.shadowed.Load())
-	counter(unknownDesc, m.unknown.Load())
-	for _, s := range m.unmatched.all() {
-		if n := s.Total.Load(); n > 0 {
-			counter(unmatchedDesc, n, s.Domain)
-		}
-	}
-	counter(onErrorDesc, m.failed.answered.Load())
-	counter(invalidDesc, m.invalid.Load())
-	counter(failuresDesc, m.failed.requests.Load())
-	for how := descriptor.OnErrorError; how <= descriptor.OnErrorLocal; how++ {
-		counter(degradedDesc, m.failed.descriptors[how].Load(), descriptor.OnErrorNames[how])
-	}
-	counter(overriddenDesc, m.overridden.Load())
-	counter(unusableDesc, m.unusable.Load())
-	counter(refundsDesc, m.refunds[refundTooLarge].Load(), "too_large")
-	counter(refundsDesc, m.refunds[refundDenied].Load(), "denied")
-	counter(unscaledDesc, m.unscaled[descriptor.ScaleNoNumber].Load(), "no_number")
-	counter(unscaledDesc, m.unscaled[descriptor.ScaleAboveMax].Load(), "above_max")
-	for result, name := range holdNames {
-		counter(holdsDesc, m.holds[result].Load(), name)
-	}
-	counter(swallowedDesc, m.swallowed.Load())
-	ch <- prometheus.MustNewConstMetric(seriesDesc, prometheus.GaugeValue, float64(m.named.series.Load()))
+	all = append(all, m.limitFamilies()...)
+	return append(all,
+		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began under a rule, also of limits that are not enforced.", Labels: ruleLabels,
+			Counts: m.byRule(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},
+		metric.Family{Name: "ratelimitd_no_rule_requests_total", Help: "Requests for a domain with rules of which none matches; they pass.", Labels: []string{"domain"},
+			Counts: func(emit metric.Emit) {
+				for _, s := range m.unmatched.All() {
+					if n := s.Total.Load(); n > 0 {
+						emit(float64(n), s.Domain)
+					}
+				}
+			}},
+		metric.Counters("ratelimitd_decisions_total", "Requests decided.", "code", []string{OK.String(), OverLimit.String()}, m.decisions[OK:]),
+		metric.Counter("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", m.shadowed.Load),
+		metric.Counter("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", m.unknown.Load),
+		metric.Counter("ratelimitd_invalid_requests_total", "Requests that were refused because they are malformed, or because no rules are loaded.", m.invalid.Load),
+		metric.Counter("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", m.failed.requests.Load),
+		metric.Counters("ratelimitd_degraded_descriptors_total",
+			"Descriptors that on_error answered because the backend could not.",
+			"on_error", descriptor.OnErrorNames[descriptor.OnErrorError:], m.failed.descriptors[descriptor.OnErrorError:]),
+		metric.Counter("ratelimitd_degraded_requests_total", "Requests answered by on_error because the backend could not count them.", m.failed.answered.Load),
+		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with the numbers of an operator's override.", m.overridden.Load),
+		metric.Counter("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers, because the rule no longer allows the override's.", m.unusable.Load),
+		metric.Counters("ratelimitd_dropped_refunds_total",
+			"Refunds of a limit that gave nothing back: too_large: of more hits than the window holds; denied: the domain has refunds: deny.",
+			"reason", refundNames[:], m.refunds[:]),
+		metric.Counters("ratelimitd_scale_corrections_total",
+			"Entries for scale whose number was not used as it is, by reason: no_number: it is no whole number above 0, and counted as 1; above_max: it is larger than max, and counted as max.",
+			"reason", []string{"no_number", "above_max"}, m.unscaled[descriptor.ScaleNoNumber:]),
+		metric.Counters("ratelimitd_reservations_total",
+			"Steps of reservations, by result. late is counted besides committed: the reservation had expired.", "result", holdNames[:], m.holds[:]),
+		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.Count),
+		metric.Counter("ratelimitd_metric_series_overflow_total",
+			"How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.",
+			m.swallowed.Load),
+	)
 }

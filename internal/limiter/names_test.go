@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 )
 
 // measured is a limiter whose metrics are read back.
@@ -28,7 +29,7 @@ type measured struct {
 func newMeasured(t *testing.T, maxSeries int, nodes ...descriptor.NodeSpec) *measured {
 	t.Helper()
 	m := &measured{t: t, registry: prometheus.NewPedanticRegistry()}
-	m.Limiter = limiter.New(limiter.Options{Store: memory.New(memory.Options{}), MaxSeries: maxSeries, Metrics: m.registry})
+	m.Limiter = limiter.New(limiter.Options{Store: memory.New(memory.Options{}), MaxSeries: maxSeries, Metrics: prom.With(m.registry)})
 	m.rules(nodes...)
 	return m
 }

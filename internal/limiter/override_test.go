@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
@@ -248,7 +249,7 @@ func TestOverridesDoNotAllocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewPedanticRegistry()
-	f := &fixture{Limiter: limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Metrics: registry}), t: t, now: noon, overrides: &override.Set{}}
+	f := &fixture{Limiter: limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Metrics: prom.With(registry)}), t: t, now: noon, overrides: &override.Set{}}
 	f.Swap(tree, limiter.Settings{})
 	f.override("d.k", "", override.Numbers{Kind: override.Scale, Requests: 2 * override.One}, "k=a")
 	req, d := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a")}}}, &limiter.Decision{}

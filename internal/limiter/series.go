@@ -16,9 +16,10 @@ func (w *work) seriesOf(s *subject) *series {
 	}
 	if found == nil {
 		w.scratch = appendMetricPath(w.scratch[:0], w.req.Domain, s.counted, s.rule)
-		found = w.metrics.named.find(w.scratch, len(w.req.Domain))
+		domainLen := len(w.req.Domain)
+		found = w.metrics.named.Find(w.scratch, func(name string) *series { return newSeries(name, domainLen) })
 	}
-	if found == w.metrics.named.other {
+	if found == w.metrics.named.Other {
 		w.metrics.swallowed.Add(1)
 	}
 	return found

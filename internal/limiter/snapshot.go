@@ -3,12 +3,11 @@ package limiter
 import (
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/events"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
@@ -19,9 +18,9 @@ type Options struct {
 	Local backend.Store         // counts for on_error: local; nil: requests with such descriptors get the error
 	Keys  descriptor.KeyBuilder // builds every counter's key
 
-	MaxSeries int                   // maximum number of metric names that come from requests; rules may add as many again; default 10,000
-	Metrics   prometheus.Registerer // nil: counted, but not registered
-	NoMetrics bool                  // decisions are not counted in metrics; for measuring the cost of metrics
+	MaxSeries int             // maximum number of metric names that come from requests; rules may add as many again; default 10,000
+	Metrics   metric.Registry // nil: counted, but not registered
+	NoMetrics bool            // decisions are not counted in metrics; for measuring the cost of metrics
 
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
 	Usage   *usage.Index     // records the counters of rules with usage; nil: off

@@ -10,19 +10,16 @@ import (
 // If several calls have the same name, the value is their sum.
 func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 	m := l.metrics
-	for _, s := range m.named.all() {
-		if s == m.named.other && s.Total.Load() == 0 {
+	for _, s := range m.named.All() {
+		if s == m.named.Other && s.Total.Load() == 0 {
 			continue
 		}
 		path := s.statistic()
-		visit(path, "total_hits", s.Total.Load())
-		visit(path, "over_limit", s.Over.Load())
-		visit(path, "near_limit", s.Near.Load())
-		visit(path, "over_limit_with_local_cache", s.Cached.Load())
-		visit(path, "within_limit", s.Within.Load())
-		visit(path, "shadow_mode", s.Shadow.Load())
+		for i := range hitCounts {
+			visit(path, hitCounts[i].statistic, hitCounts[i].of(s).Load())
+		}
 	}
-	for _, s := range m.unknownDomains.all() {
+	for _, s := range m.unknownDomains.All() {
 		if n := s.Total.Load(); n > 0 {
 			visit(s.statistic(), "domain_not_found", n)
 		}

@@ -30,7 +30,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 			if next.limits == nil {
 				next.limits = make([][]*limitSeries, len(tree.Rules))
 			}
-			next.limits[i] = l.metrics.limits.ofRule(r)
+			next.limits[i] = l.metrics.ofLimits(r)
 		}
 	}
 	if l.HotKeys != nil {

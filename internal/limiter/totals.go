@@ -37,7 +37,7 @@ func (l *Limiter) RuleTotals() (*descriptor.Tree, func(index int) *RuleTotals) {
 	}
 	return s.tree, func(index int) *RuleTotals {
 		series := s.series[index]
-		if series == nil || series == l.metrics.named.other {
+		if series == nil || series == l.metrics.named.Other {
 			return nil
 		}
 		return &RuleTotals{Hits: series.Total.Load() + series.Unlimited.Load(), Refused: series.Over.Load(), Shadowed: series.Shadow.Load()}

@@ -17,8 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
@@ -34,8 +33,8 @@ const (
 // FileOptions say which file has the overrides.
 type FileOptions struct {
 	Path    string
-	Log     *slog.Logger          // default slog.Default()
-	Metrics prometheus.Registerer // nil: counted, but not registered
+	Log     *slog.Logger    // default slog.Default()
+	Metrics metric.Registry // nil: counted, but not registered
 }
 
 // File is a source that reads overrides from a YAML file. People and their tools change the file. A version that cannot be read does not

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 )
@@ -36,7 +37,7 @@ func follow(t *testing.T, path string) *followed {
 	t.Helper()
 	f := &followed{path: path, registry: prometheus.NewRegistry(), sets: make(chan map[string]uint64, 100)}
 	var err error
-	if f.File, err = override.OpenFile(override.FileOptions{Path: path, Metrics: f.registry, Log: slog.New(slog.NewTextHandler(&f.log, nil))}); err != nil {
+	if f.File, err = override.OpenFile(override.FileOptions{Path: path, Metrics: prom.With(f.registry), Log: slog.New(slog.NewTextHandler(&f.log, nil))}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -3,48 +3,30 @@ package override
 import (
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // Metrics are the metrics of a source.
 type Metrics struct {
 	set         atomic.Pointer[Set]
 	up          atomic.Bool
-	regressions prometheus.Counter
+	regressions atomic.Uint64
 }
 
 // NewMetrics returns the metrics of a source, and registers them unless registry is nil.
-func NewMetrics(registry prometheus.Registerer) *Metrics {
-	m := &Metrics{regressions: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "ratelimitd_overrides_version_regressions_total",
-		Help: "How often Redis had overrides that are older than those in force.",
-	})}
-	if registry == nil {
-		return m
-	}
-	registry.MustRegister(m.regressions,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_overrides",
-			Help: "Overrides that this process holds, also those that have expired or have not begun.",
-		}, func() float64 { return float64(m.set.Load().Len()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_overrides_version",
-			Help: "Version of these overrides.",
-		}, func() float64 {
+func NewMetrics(registry metric.Registry) *Metrics {
+	m := new(Metrics)
+	metric.Register(registry,
+		metric.Counter("ratelimitd_overrides_version_regressions_total", "How often Redis had overrides that are older than those in force.", m.regressions.Load),
+		metric.Gauge("ratelimitd_overrides", "Overrides that this process holds, also those that have expired or have not begun.", func() int { return m.set.Load().Len() }),
+		metric.Gauge("ratelimitd_overrides_version", "Version of these overrides.", func() float64 {
 			if s := m.set.Load(); s != nil {
 				return float64(s.Version)
 			}
 			return 0
 		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_overrides_source_up",
-			Help: "1 while the source of overrides can be read; 0: the last ones that were read stay in force.",
-		}, func() float64 {
-			if m.up.Load() {
-				return 1
-			}
-			return 0
-		}))
+		metric.Gauge("ratelimitd_overrides_source_up", "1 while the source of overrides can be read; 0: the last ones that were read stay in force.",
+			func() float64 { return metric.Bool(m.up.Load()) }))
 	return m
 }
 
@@ -58,4 +40,4 @@ func (m *Metrics) SetUp(up bool) (changed bool) { return m.up.Swap(up) != up }
 func (m *Metrics) Up() bool { return m.up.Load() }
 
 // Regressed counts that the source had older overrides than those in force.
-func (m *Metrics) Regressed() { m.regressions.Inc() }
+func (m *Metrics) Regressed() { m.regressions.Add(1) }

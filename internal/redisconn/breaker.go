@@ -14,8 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // BreakerOptions are the settings of the breakers, one per node. The zero value serves.
@@ -32,8 +33,8 @@ type BreakerOptions struct {
 
 	Opened *OpenBreakers // has the nodes whose breakers are open; nil: not wanted
 
-	Metrics prometheus.Registerer // nil: no metrics
-	Logger  *slog.Logger          // default slog.Default()
+	Metrics metric.Registry // nil: no metrics
+	Logger  *slog.Logger    // default slog.Default()
 }
 
 // OpenBreakers are the nodes whose breakers are open. The zero value is ready.
@@ -66,17 +67,25 @@ func (o *OpenBreakers) set(node string, open bool) {
 }
 
 // tripBuckets are finest around the round trip of a Redis nearby.
-var tripBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1}
+var tripBuckets = []time.Duration{
+	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
+	15 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, time.Second,
+}
 
 // breakers makes the breakers of one client's nodes. A node has metrics of its own until it leaves its cluster.
 type breakers struct {
-	opts      BreakerOptions
-	open      *prometheus.GaugeVec
-	rejected  prometheus.Counter
-	durations *prometheus.HistogramVec
+	opts     BreakerOptions
+	rejected atomic.Uint64
 
 	mu       sync.Mutex
-	measured map[*breaker]struct{} // those whose nodes have metrics
+	measured map[*breaker]struct{}   // those whose nodes have metrics
+	nodes    map[string]*nodeMetrics // the metrics, by the addresses of the nodes
+}
+
+// nodeMetrics are the metrics of a node. Breakers of the same node, of which a client may make several, share them.
+type nodeMetrics struct {
+	open  atomic.Bool
+	trips *metric.Durations
 }
 
 // newBreakers returns nil if no breaker is wanted.
@@ -97,27 +106,33 @@ func newBreakers(wanted *BreakerOptions, log *slog.Logger) *breakers {
 	if opts.Logger == nil {
 		opts.Logger = log
 	}
-	all := &breakers{
-		opts:     opts,
-		measured: make(map[*breaker]struct{}),
-		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "ratelimitd_redis_breaker_open",
-			Help: "1 while the breaker of a Redis node is open because the node does not answer.",
-		}, []string{"node"}),
-		rejected: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "ratelimitd_redis_breaker_rejected_total",
-			Help: "Calls to Redis that failed at once because the breaker of their node is open.",
-		}),
-		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "ratelimitd_redis_trip_duration_seconds",
-			Help:    "Time of a round trip to a Redis node, answered or given up, in seconds; includes the wait for a connection.",
-			Buckets: tripBuckets,
-		}, []string{"node"}),
-	}
-	if opts.Metrics != nil {
-		opts.Metrics.MustRegister(all.open, all.rejected, all.durations)
-	}
+	all := &breakers{opts: opts, measured: make(map[*breaker]struct{}), nodes: make(map[string]*nodeMetrics)}
+	metric.Register(opts.Metrics,
+		metric.Family{
+			Name: "ratelimitd_redis_breaker_open", Help: "1 while the breaker of a Redis node is open because the node does not answer.", Labels: []string{"node"},
+			Levels: func(emit metric.Emit) {
+				for addr, n := range all.shown() {
+					emit(metric.Bool(n.open.Load()), addr)
+				}
+			},
+		},
+		metric.Counter("ratelimitd_redis_breaker_rejected_total", "Calls to Redis that failed at once because the breaker of their node is open.", all.rejected.Load),
+		metric.Family{
+			Name: "ratelimitd_redis_trip_duration_seconds", Help: "Time of a round trip to a Redis node, answered or given up, in seconds; includes the wait for a connection.", Labels: []string{"node"},
+			Durations: func(emit metric.EmitDurations) {
+				for addr, n := range all.shown() {
+					emit(n.trips, addr)
+				}
+			},
+		})
 	return all
+}
+
+// shown returns the metrics of the nodes by address.
+func (all *breakers) shown() map[string]*nodeMetrics {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return maps.Clone(all.nodes)
 }
 
 // newBreaker returns the breaker of a node, or nil if none is wanted.
@@ -186,8 +201,7 @@ type breaker struct {
 	lastByte atomic.Int64 // when the latest byte of the node arrived
 
 	mu           sync.Mutex
-	open         prometheus.Gauge    // nil: the node has left its cluster, and has no metrics
-	durations    prometheus.Observer // not nil if open is not
+	metrics      *nodeMetrics // nil: the node has left its cluster
 	state        breakerState
 	until        int64          // when an open breaker lets a trial through
 	waitingSince int64          // when the first call since the latest byte began; 0: no call waits
@@ -213,10 +227,10 @@ const (
 
 // breakerCall is a call in flight.
 type breakerCall struct {
-	cancel    context.CancelCauseFunc
-	durations prometheus.Observer
-	trial     bool
-	index     int // in breaker.inFlight
+	cancel context.CancelCauseFunc
+	trips  *metric.Durations
+	trial  bool
+	index  int // in breaker.inFlight
 }
 
 // maxFailures is how many calls in a row open the breaker because their connection broke or the node cannot serve. Half of
@@ -248,41 +262,41 @@ func (b *breaker) received() { b.lastByte.Store(b.now()) }
 
 // measure makes the metrics of the node. The breaker is locked, or new.
 func (b *breaker) measure() {
-	b.open, b.durations = b.all.open.WithLabelValues(b.node), b.all.durations.WithLabelValues(b.node)
-	b.showState()
 	b.all.mu.Lock()
 	defer b.all.mu.Unlock()
+	b.metrics = b.all.nodes[b.node]
+	if b.metrics == nil {
+		b.metrics = &nodeMetrics{trips: metric.NewDurations(tripBuckets)}
+		b.all.nodes[b.node] = b.metrics
+	}
 	b.all.measured[b] = struct{}{}
+	b.showState()
 }
 
 // leave removes the metrics of the node.
 func (b *breaker) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.open == nil {
+	if b.metrics == nil {
 		return
 	}
 	if b.state != breakerClosed {
 		b.opts.Logger.Info("a node of Redis that did not answer has left the cluster", "node", b.node)
 	}
-	b.open, b.durations = nil, nil
+	b.metrics = nil
 	b.opts.Opened.set(b.node, false)
 	b.all.mu.Lock()
 	defer b.all.mu.Unlock()
 	delete(b.all.measured, b)
-	b.all.open.DeleteLabelValues(b.node)
-	b.all.durations.DeleteLabelValues(b.node)
+	delete(b.all.nodes, b.node)
 }
 
 // showState shows the state of the breaker, which is locked.
 func (b *breaker) showState() {
-	b.opts.Opened.set(b.node, b.open != nil && b.state != breakerClosed)
-	switch {
-	case b.open == nil:
-	case b.state == breakerClosed:
-		b.open.Set(0)
-	default:
-		b.open.Set(1)
+	open := b.metrics != nil && b.state != breakerClosed
+	b.opts.Opened.set(b.node, open)
+	if b.metrics != nil {
+		b.metrics.open.Store(open)
 	}
 }
 
@@ -291,10 +305,10 @@ func (b *breaker) begin(ctx context.Context) (context.Context, *breakerCall, err
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.open == nil {
+	if b.metrics == nil {
 		b.measure()
 	}
-	c := &breakerCall{durations: b.durations}
+	c := &breakerCall{trips: b.metrics.trips}
 	switch {
 	case b.state == breakerClosed:
 		if b.waitingSince == 0 || b.lastByte.Load() > b.waitingSince {
@@ -303,7 +317,7 @@ func (b *breaker) begin(ctx context.Context) (context.Context, *breakerCall, err
 	case b.state == breakerOpen && now >= b.until:
 		b.state, b.waitingSince, c.trial = breakerHalfOpen, now, true
 	default:
-		b.all.rejected.Inc()
+		b.all.rejected.Add(1)
 		return nil, nil, ErrBreakerOpen
 	}
 	ctx, c.cancel = context.WithCancelCause(ctx)
@@ -462,7 +476,7 @@ func (b *breaker) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.
 // after ends a call, and returns its error.
 func (b *breaker) after(ctx, within context.Context, c *breakerCall, start time.Time, err error) error {
 	took := time.Since(start)
-	c.durations.Observe(took.Seconds())
+	c.trips.Observe(took)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(within), errSilent) {
 		err = errSilent
 	}

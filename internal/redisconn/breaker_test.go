@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
@@ -23,7 +24,7 @@ func TestBreaker(t *testing.T) {
 	metrics := prometheus.NewRegistry()
 	const silence, timeout = 300 * time.Millisecond, 50 * time.Millisecond
 	opened := new(redisconn.OpenBreakers)
-	client := connect(t, redisconn.Options{URL: r.Addr, Auth: "secret", PoolSize: 10, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: silence, Opened: opened}})
+	client := connect(t, redisconn.Options{URL: r.Addr, Auth: "secret", PoolSize: 10, Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics), Silence: silence, Opened: opened}})
 	call := func() (time.Duration, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
@@ -93,7 +94,7 @@ func TestMetricsOfANodeThatLeavesItsCluster(t *testing.T) {
 	c := redistest.StartCluster(t, redistest.Setup{})
 	metrics := prometheus.NewRegistry()
 	client := connect(t, redisconn.Options{
-		Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), Breaker: &redisconn.BreakerOptions{Metrics: metrics},
+		Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics)},
 	})
 	// open is what the metric says of a node: "0", "1", or "" if it says nothing.
 	open := func(node string) string {

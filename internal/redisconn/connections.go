@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // Connections counts the connections of one client. The zero value is ready.
@@ -25,20 +25,11 @@ func (c *Connections) Open() uint64 {
 }
 
 // Register makes them metrics.
-func (c *Connections) Register(metrics prometheus.Registerer) {
-	metrics.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_redis_connections",
-			Help: "Open connections to Redis.",
-		}, func() float64 { return float64(c.Open()) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "ratelimitd_redis_connections_opened_total",
-			Help: "Connections to Redis that were opened.",
-		}, func() float64 { return float64(c.Opened()) }),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "ratelimitd_redis_connections_closed_total",
-			Help: "Connections to Redis that were closed, by either side.",
-		}, func() float64 { return float64(c.Closed()) }))
+func (c *Connections) Register(metrics metric.Registry) {
+	metrics.Register(
+		metric.Gauge("ratelimitd_redis_connections", "Open connections to Redis.", c.Open),
+		metric.Counter("ratelimitd_redis_connections_opened_total", "Connections to Redis that were opened.", c.Opened),
+		metric.Counter("ratelimitd_redis_connections_closed_total", "Connections to Redis that were closed, by either side.", c.Closed))
 }
 
 // add counts a connection. It returns a function that counts its end, once.

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // Options name the files and their use. All files are PEM.
@@ -34,9 +34,9 @@ type Options struct {
 	// SkipName makes a client ignore the name: it checks only that the authority signed the certificate.
 	SkipName bool
 
-	Rescan  time.Duration         // how often the files are read even if no change was reported; default 10 s
-	Log     *slog.Logger          // default slog.Default()
-	Metrics prometheus.Registerer // nil: counted, but not registered
+	Rescan  time.Duration   // how often the files are read even if no change was reported; default 10 s
+	Log     *slog.Logger    // default slog.Default()
+	Metrics metric.Registry // nil: counted, but not registered
 }
 
 // Files are the files of one use, with their last good version.
@@ -49,7 +49,7 @@ type Files struct {
 	tried   contents   // the newest contents, good or not
 	failing string     // why the last attempt to read the files failed; empty if it succeeded
 
-	failures prometheus.Counter
+	failures atomic.Uint64 // to read changed files
 }
 
 // version is the content of the files at one time.
@@ -88,11 +88,7 @@ func Load(o Options) (*Files, error) {
 	if (o.Cert == "") != (o.Key == "") {
 		return nil, fmt.Errorf("load TLS files of %s: a certificate and its key come together: certificate %q, key %q", o.Use, o.Cert, o.Key)
 	}
-	f := &Files{o: o, failures: prometheus.NewCounter(prometheus.CounterOpts{
-		Name:        "ratelimitd_tls_reload_failures_total",
-		Help:        "Failed reloads of changed certificate files, by use of the certificate.",
-		ConstLabels: prometheus.Labels{"use": o.Use},
-	})}
+	f := &Files{o: o}
 	c, err := f.read()
 	if err == nil {
 		err = f.swap(c)
@@ -101,27 +97,22 @@ func Load(o Options) (*Files, error) {
 		return nil, fmt.Errorf("load TLS files of %s: %w", o.Use, err)
 	}
 	f.tried = c
-	return f, f.register()
+	f.register()
+	return f, nil
 }
 
-func (f *Files) register() error {
-	if f.o.Metrics == nil {
-		return nil
-	}
-	if err := f.o.Metrics.Register(f.failures); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
+func (f *Files) register() {
+	use := map[string]string{"use": f.o.Use}
+	failures := metric.Counter("ratelimitd_tls_reload_failures_total", "Failed reloads of changed certificate files, by use of the certificate.", f.failures.Load)
+	failures.Fixed = use
+	metric.Register(f.o.Metrics, failures)
 	if f.o.Cert == "" {
-		return nil
+		return
 	}
-	if err := f.o.Metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "ratelimitd_tls_certificate_expiry_timestamp_seconds",
-		Help:        "When the certificate in use expires, in seconds since the Unix epoch, by use.",
-		ConstLabels: prometheus.Labels{"use": f.o.Use},
-	}, func() float64 { return float64(f.current.Load().cert.Leaf.NotAfter.Unix()) })); err != nil {
-		return fmt.Errorf("register metrics: %w", err)
-	}
-	return nil
+	expiry := metric.Gauge("ratelimitd_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires, in seconds since the Unix epoch, by use.",
+		func() int64 { return f.current.Load().cert.Leaf.NotAfter.Unix() })
+	expiry.Fixed = use
+	metric.Register(f.o.Metrics, expiry)
 }
 
 func (f *Files) read() (contents, error) {
@@ -194,6 +185,6 @@ func (f *Files) Reload() {
 }
 
 func (f *Files) failed(err error) {
-	f.failures.Inc()
+	f.failures.Add(1)
 	f.o.Log.Error("changed TLS files cannot be used; the earlier version stays in use", "error", err)
 }

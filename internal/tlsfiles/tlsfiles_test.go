@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
 	"github.com/ratelimitd/ratelimitd/internal/tlstest"
@@ -86,7 +87,7 @@ func watched(t *testing.T, o tlsfiles.Options, content map[string][]byte) *fixtu
 	t.Helper()
 	f := &fixture{volume: tlstest.NewVolume(t, content), registry: prometheus.NewRegistry()}
 	o.Cert, o.Key, o.CA = f.volume.Path("tls.crt"), f.volume.Path("tls.key"), f.volume.Path("ca.crt")
-	o.Use, o.Metrics = "test", f.registry
+	o.Use, o.Metrics = "test", prom.With(f.registry)
 	f.log, o.Log = newLog()
 	var err error
 	if f.Files, err = tlsfiles.Load(o); err != nil {

@@ -13,9 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // Store keeps sets of texts. Each text ends at a time, in milliseconds since the Unix epoch.
@@ -31,9 +30,9 @@ type Store interface {
 
 // Options are the settings of an Index.
 type Options struct {
-	Store   Store // required
-	Metrics prometheus.Registerer
-	Logger  *slog.Logger // default slog.Default()
+	Store   Store           // required
+	Metrics metric.Registry // nil: counted, but not registered
+	Logger  *slog.Logger    // default slog.Default()
 }
 
 // Index records descriptors with live counters.
@@ -78,13 +77,9 @@ func New(opts Options) *Index {
 		opts.Logger = slog.Default()
 	}
 	x := &Index{opts: opts, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
-	if opts.Metrics != nil {
-		counter := func(name, help string, n *atomic.Int64) {
-			opts.Metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n.Load()) }))
-		}
-		counter("ratelimitd_usage_written_total", "Descriptors that were written to the index of rules with usage.", &x.written)
-		counter("ratelimitd_usage_dropped_total", "Descriptors that were not written to that index, because too many waited, they were too long, the index was full, or the store failed.", &x.dropped)
-	}
+	metric.Register(opts.Metrics,
+		metric.Counter("ratelimitd_usage_written_total", "Descriptors that were written to the index of rules with usage.", x.written.Load),
+		metric.Counter("ratelimitd_usage_dropped_total", "Descriptors that were not written to that index, because too many waited, they were too long, the index was full, or the store failed.", x.dropped.Load))
 	return x
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/events"
 	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/usage"
 )
@@ -66,7 +67,7 @@ func New(w *differential.World) (*Side, error) {
 	}
 	counters := memory.New(memory.Options{MaxCounters: 1 << 17, Shared: -1})
 	s.store = &store{side: s, name: "take", inner: counters, sweep: counters.Sweep}
-	o := limiter.Options{Store: s.store, MaxSeries: w.Options.MaxSeries, NoMetrics: w.Options.NoMetrics, Metrics: s.registry}
+	o := limiter.Options{Store: s.store, MaxSeries: w.Options.MaxSeries, NoMetrics: w.Options.NoMetrics, Metrics: prom.With(s.registry)}
 	o.Keys = descriptor.KeyBuilder{Prefix: w.Options.KeyPrefix}
 	if w.Options.LyftKeys {
 		o.Keys.Format = descriptor.KeysLyft

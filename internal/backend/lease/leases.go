@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // Options are the settings of Leases.
@@ -29,7 +28,7 @@ type Options struct {
 	SweepInterval time.Duration // how often Run looks for unused leases; default 250 ms
 	StopTimeout   time.Duration // for giving back all permits when Run ends; default 1 s
 
-	Metrics prometheus.Registerer // nil: no metrics
+	Metrics metric.Registry // nil: no metrics
 }
 
 // Leases answers takes from permits that it took from the backend earlier, and forwards the other takes to the backend.
@@ -73,9 +72,7 @@ func New(opts Options) *Leases {
 	for i := range l.shards {
 		l.shards[i].counters = make(map[string]*hotCounter)
 	}
-	if opts.Metrics != nil {
-		l.register(opts.Metrics)
-	}
+	metric.Register(opts.Metrics, l.families()...)
 	return l
 }
 

@@ -3,7 +3,7 @@ package lease
 import (
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // counts has the totals of what has happened. Every leased permit is used, returned or expired in the end. Until then it is
@@ -15,28 +15,28 @@ type counts struct {
 	granted, refused, failed atomic.Int64 // acquisitions
 }
 
-func (l *Leases) register(metrics prometheus.Registerer) {
-	counter := func(name, help string, labels prometheus.Labels, n *atomic.Int64) {
-		metrics.MustRegister(prometheus.NewCounterFunc(
-			prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(n.Load()) }))
+func (l *Leases) families() []metric.Family {
+	c := &l.counts
+	return []metric.Family{
+		metric.Gauge("ratelimitd_lease_counters", "Counters of which this process holds leased permits.", l.held.Load),
+		metric.Gauge("ratelimitd_lease_permits_held", "Permits that were taken from the backend and not used yet.", l.permits),
+		{
+			Name: "ratelimitd_lease_permits_total", Help: "Leased permits, by state: leased (all), used, returned or expired.", Labels: []string{"state"},
+			Counts: func(emit metric.Emit) {
+				emit(float64(c.leased.Load()), "leased")
+				emit(float64(c.used.Load()), "used")
+				emit(float64(c.returned.Load()), "returned")
+				emit(float64(c.expired.Load()), "expired")
+			},
+		},
+		{
+			Name: "ratelimitd_lease_acquisitions_total", Help: "Attempts to take a lease from the backend, by result: granted, refused or failed.", Labels: []string{"result"},
+			Counts: func(emit metric.Emit) {
+				emit(float64(c.granted.Load()), "granted")
+				emit(float64(c.refused.Load()), "refused")
+				emit(float64(c.failed.Load()), "failed")
+			},
+		},
+		metric.Counter("ratelimitd_lease_local_takes_total", "Takes that were answered from a lease, without a trip to the backend.", c.local.Load),
 	}
-	gauge := func(name, help string, f func() int64) {
-		metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(f()) }))
-	}
-	gauge("ratelimitd_lease_counters", "Counters of which this process holds leased permits.", l.held.Load)
-	gauge("ratelimitd_lease_permits_held", "Permits that were taken from the backend and not used yet.", l.permits)
-
-	const permits = "Leased permits, by state: leased (all), used, returned or expired."
-	counter("ratelimitd_lease_permits_total", permits, prometheus.Labels{"state": "leased"}, &l.counts.leased)
-	counter("ratelimitd_lease_permits_total", permits, prometheus.Labels{"state": "used"}, &l.counts.used)
-	counter("ratelimitd_lease_permits_total", permits, prometheus.Labels{"state": "returned"}, &l.counts.returned)
-	counter("ratelimitd_lease_permits_total", permits, prometheus.Labels{"state": "expired"}, &l.counts.expired)
-
-	const acquired = "Attempts to take a lease from the backend, by result: granted, refused or failed."
-	counter("ratelimitd_lease_acquisitions_total", acquired, prometheus.Labels{"result": "granted"}, &l.counts.granted)
-	counter("ratelimitd_lease_acquisitions_total", acquired, prometheus.Labels{"result": "refused"}, &l.counts.refused)
-	counter("ratelimitd_lease_acquisitions_total", acquired, prometheus.Labels{"result": "failed"}, &l.counts.failed)
-
-	counter("ratelimitd_lease_local_takes_total", "Takes that were answered from a lease, without a trip to the backend.", nil, &l.counts.local)
 }

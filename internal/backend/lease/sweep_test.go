@@ -15,6 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 )
 
 // Unused permits are returned while their window lasts, and all of them when the process ends. A bucket gets back only what
@@ -98,7 +99,7 @@ func TestNothingIsGivenBackLate(t *testing.T) {
 func TestColdCountersAndTheBound(t *testing.T) {
 	l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Minute)})
 	metrics := prometheus.NewRegistry()
-	r := New(Options{Store: memory.New(memory.Options{}), MaxLeases: 10, Metrics: metrics})
+	r := New(Options{Store: memory.New(memory.Options{}), MaxLeases: 10, Metrics: prom.With(metrics)})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	take := func(key string, now time.Time) {
 		q := backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}

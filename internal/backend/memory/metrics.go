@@ -3,7 +3,7 @@ package memory
 import (
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // mostDomains is the maximum number of domains with a metric of their own.
@@ -11,41 +11,47 @@ const mostDomains = 100
 
 // metrics are the metrics of a store.
 type metrics struct {
-	refused prometheus.Counter
-	dropped prometheus.Counter
-	taken   *prometheus.CounterVec
-	domains atomic.Int64 // number of domains with a metric of their own
+	refused, dropped atomic.Uint64
+	taken            *metric.Names[domainTakes]
 }
 
-func (m *metrics) register(s *Store) {
-	m.refused = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "ratelimitd_memory_refused_counters_total",
-		Help: "Takes that failed because the memory backend had neither a counter nor a shared counter for them.",
-	})
-	m.dropped = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "ratelimitd_memory_dropped_refunds_total",
-		Help: "Refunds and resets that were dropped because their hits are in a shared counter.",
-	})
-	m.taken = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "ratelimitd_memory_shared_takes_total",
-		Help: "Takes answered by a counter that several callers share, because there was no room for one of their own.",
-	}, []string{"domain"})
-	if s.opts.Metrics == nil {
-		return
-	}
-	s.opts.Metrics.MustRegister(m.refused, m.dropped, m.taken, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "ratelimitd_memory_counters",
-		Help: "Counters and reservations that the memory backend holds.",
-	}, func() float64 { return float64(s.live.Load()) }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "ratelimitd_memory_counters_max",
-		Help: "Counters and reservations that the memory backend may hold.",
-	}, func() float64 { return float64(s.opts.MaxCounters) }))
+// domainTakes are the takes of a domain that shared counters have answered.
+type domainTakes struct {
+	domain string
+	atomic.Uint64
 }
 
-// domain returns the metric for the takes of a domain that shared counters answer.
-func (m *metrics) domain(name string) prometheus.Counter {
-	if m.domains.Add(1) > mostDomains {
-		name = "overflow"
+func newMetrics() metrics {
+	const others = "overflow"
+	return metrics{taken: metric.NewNames(mostDomains, others, &domainTakes{domain: others})}
+}
+
+func (s *Store) families() []metric.Family {
+	m := &s.metrics
+	return []metric.Family{
+		metric.Counter("ratelimitd_memory_refused_counters_total", "Takes that failed because the memory backend had neither a counter nor a shared counter for them.", m.refused.Load),
+		metric.Counter("ratelimitd_memory_dropped_refunds_total", "Refunds and resets that were dropped because their hits are in a shared counter.", m.dropped.Load),
+		{
+			Name: "ratelimitd_memory_shared_takes_total", Help: "Takes answered by a counter that several callers share, because there was no room for one of their own.",
+			Labels: []string{"domain"}, Counts: m.emitTaken,
+		},
+		metric.Gauge("ratelimitd_memory_counters", "Counters and reservations that the memory backend holds.", s.live.Load),
+		metric.Gauge("ratelimitd_memory_counters_max", "Counters and reservations that the memory backend may hold.", func() int { return s.opts.MaxCounters }),
 	}
-	return m.taken.WithLabelValues(name)
+}
+
+func (m *metrics) emitTaken(emit metric.Emit) {
+	for _, d := range m.taken.All() {
+		if n := d.Load(); n > 0 || d != m.taken.Other || m.taken.Count() == mostDomains {
+			emit(float64(n), d.domain)
+		}
+	}
+}
+
+// ofDomain returns what counts the takes of a domain.
+func (m *metrics) ofDomain(name string) *domainTakes {
+	if d := m.taken.Add(name, 1, func(name string) *domainTakes { return &domainTakes{domain: name} }); d != nil {
+		return d
+	}
+	return m.taken.Other
 }

@@ -72,7 +72,7 @@ func counted(t *backend.Take, o *backend.Outcome) bool {
 // refund could give back what another caller has used.
 func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Outcome, at backend.Times) {
 	if !state.Unused() {
-		s.metrics.dropped.Inc()
+		s.metrics.dropped.Add(1)
 	}
 	read := *t
 	read.Hits = 0

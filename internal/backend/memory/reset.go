@@ -37,7 +37,7 @@ func (s *Store) drop(named *backend.Counter) {
 	case expires > 0 && s.occupy(share):
 		sh.table.add(hash, named.Key, share.number, &counter{expires: expires})
 	case expires > 0:
-		s.metrics.dropped.Inc()
+		s.metrics.dropped.Add(1)
 	case r != nil:
 		holder := s.shareNumbered(r.share())
 		sh.table.remove(hash, named.Key)

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
@@ -49,7 +47,7 @@ type share struct {
 // domain is the part of the store that all rules of a domain use.
 type domain struct {
 	used  atomic.Int64
-	taken prometheus.Counter // takes that shared counters have answered
+	taken *domainTakes
 }
 
 // row holds the shared counters of one limit of a rule. The hash of a caller's key selects one of them.
@@ -93,7 +91,7 @@ func (s *Store) addShare(id uint64, r *descriptor.Rule) {
 	}
 	d := s.shares.domains[name]
 	if d == nil {
-		d = &domain{taken: s.metrics.domain(name)}
+		d = &domain{taken: s.metrics.ofDomain(name)}
 		s.shares.domains[name] = d
 	}
 	sh := &share{domain: d}

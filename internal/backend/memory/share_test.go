@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 )
 
 var march = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -94,8 +96,8 @@ func TestSharedCountersOfALimitInShadow(t *testing.T) {
 // A refund or reset in a shared counter could remove another caller's hits: the counter stays as it is, and a metric counts
 // the dropped refund or reset.
 func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
-	metrics := prometheus.NewRegistry()
-	s := New(Options{MaxCounters: 1, Shared: 1, Metrics: metrics})
+	metrics := prometheus.NewPedanticRegistry()
+	s := New(Options{MaxCounters: 1, Shared: 1, Metrics: prom.With(metrics)})
 	r := ruleOf("d", "k")
 	ask(t, s, r, march, "first", 5)
 	ask(t, s, r, march, "a", 2)
@@ -110,11 +112,23 @@ func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
 	if o := ask(t, s, r, march, "a", 1); !o.Allowed || o.Used != 5 {
 		t.Errorf("after a refund and a reset of another caller: %+v, want 5 in use", o)
 	}
-	if n := testutil.ToFloat64(s.metrics.dropped); n != 2 {
-		t.Errorf("%v refunds and resets were dropped, want 2", n)
-	}
-	if n := testutil.ToFloat64(s.metrics.taken.WithLabelValues("d")); n != 3 {
-		t.Errorf("%v takes of shared counters, want 3", n)
+	if err := testutil.GatherAndCompare(metrics, strings.NewReader(`# HELP ratelimitd_memory_counters Counters and reservations that the memory backend holds.
+# TYPE ratelimitd_memory_counters gauge
+ratelimitd_memory_counters 1
+# HELP ratelimitd_memory_counters_max Counters and reservations that the memory backend may hold.
+# TYPE ratelimitd_memory_counters_max gauge
+ratelimitd_memory_counters_max 1
+# HELP ratelimitd_memory_dropped_refunds_total Refunds and resets that were dropped because their hits are in a shared counter.
+# TYPE ratelimitd_memory_dropped_refunds_total counter
+ratelimitd_memory_dropped_refunds_total 2
+# HELP ratelimitd_memory_refused_counters_total Takes that failed because the memory backend had neither a counter nor a shared counter for them.
+# TYPE ratelimitd_memory_refused_counters_total counter
+ratelimitd_memory_refused_counters_total 0
+# HELP ratelimitd_memory_shared_takes_total Takes answered by a counter that several callers share, because there was no room for one of their own.
+# TYPE ratelimitd_memory_shared_takes_total counter
+ratelimitd_memory_shared_takes_total{domain="d"} 3
+`)); err != nil {
+		t.Error(err)
 	}
 
 	// If there is room, a reset gives the caller its own counter.

@@ -9,10 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // Options are the settings of a Store. The zero value works.
@@ -21,7 +20,7 @@ type Options struct {
 	Shared        int           // number of shared counters, for when those are used up; default 65,536 of 56 bytes; negative: none
 	SweepInterval time.Duration // time in which every counter is checked once for expiry; default 10 s
 
-	Metrics prometheus.Registerer // nil: no metrics
+	Metrics metric.Registry // nil: no metrics
 }
 
 // DefaultMaxCounters is the maximum number of counters of a store without a bound in its options.
@@ -62,10 +61,10 @@ func New(opts Options) *Store {
 	if opts.SweepInterval <= 0 {
 		opts.SweepInterval = 10 * time.Second
 	}
-	s := &Store{opts: opts, clock: backend.NewClock(), seed: maphash.MakeSeed(), full: make(chan struct{}, 1)}
+	s := &Store{opts: opts, clock: backend.NewClock(), seed: maphash.MakeSeed(), full: make(chan struct{}, 1), metrics: newMetrics()}
 	s.shares.byRule, s.shares.domains, s.shares.free = make(map[uint64]*share), make(map[string]*domain), opts.Shared
 	s.shares.table.Store(new([]*share))
-	s.metrics.register(s)
+	metric.Register(opts.Metrics, s.families()...)
 	return s
 }
 
@@ -87,7 +86,7 @@ func (s *Store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *b
 			ok = s.takeGroup(at, r.Takes[start:end], r.Outcomes[start:end])
 		}
 		if !ok {
-			s.metrics.refused.Inc()
+			s.metrics.refused.Add(1)
 			backend.Fail(r.Outcomes[start:end])
 			err = errFull
 		}

@@ -7,17 +7,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // Options are the settings of a Cache.
 type Options struct {
-	Store   backend.Store         // required
-	Bytes   int                   // maximum size of the refusals, keys included; default 1 MiB
-	Metrics prometheus.Registerer // nil: no metrics
+	Store   backend.Store   // required
+	Bytes   int             // maximum size of the refusals, keys included; default 1 MiB
+	Metrics metric.Registry // nil: no metrics
 
 	// Refunded is called after a refund of a counter that may have been exhausted, so that other processes can forget its
 	// refusals too. A decision waits for it. The key is valid until it returns. Default: nothing is called.
@@ -92,17 +91,9 @@ func New(opts Options) *Cache {
 	for i := range c.shards {
 		c.shards[i].refusals = make(map[string]refusal)
 	}
-	if opts.Metrics != nil {
-		opts.Metrics.MustRegister(
-			prometheus.NewCounterFunc(prometheus.CounterOpts{
-				Name: "ratelimitd_over_limit_cache_hits_total",
-				Help: "Takes that the over-limit cache refused without asking the backend.",
-			}, func() float64 { return float64(c.hits.Load()) }),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "ratelimitd_over_limit_cache_entries",
-				Help: "Refusals that the over-limit cache holds.",
-			}, func() float64 { return float64(c.Len()) }))
-	}
+	metric.Register(opts.Metrics,
+		metric.Counter("ratelimitd_over_limit_cache_hits_total", "Takes that the over-limit cache refused without asking the backend.", c.Hits),
+		metric.Gauge("ratelimitd_over_limit_cache_entries", "Refusals that the over-limit cache holds.", c.Len))
 	return c
 }
 

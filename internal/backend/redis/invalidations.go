@@ -14,11 +14,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
@@ -36,8 +36,8 @@ type InvalidationsOptions struct {
 	// ForgetAll is called by Run when Forget may be due for any counter. Required.
 	ForgetAll func(cleared bool)
 
-	Metrics prometheus.Registerer // nil: no metrics
-	Logger  *slog.Logger          // default slog.Default()
+	Metrics metric.Registry // nil: no metrics
+	Logger  *slog.Logger    // default slog.Default()
 }
 
 // Invalidations tell the processes that share a Redis which counters were cleared, and which exhausted counters had hits
@@ -89,29 +89,13 @@ func NewInvalidations(opts InvalidationsOptions) *Invalidations {
 	name := make([]byte, 8)
 	_, _ = rand.Read(name) // it never fails
 	v := &Invalidations{opts: opts, name: hex.EncodeToString(name), wake: make(chan struct{}, 1)}
-	if opts.Metrics != nil {
-		v.register(opts.Metrics)
-	}
+	metric.Register(opts.Metrics,
+		metric.Counter("ratelimitd_invalidations_sent_total", "Messages about counters that were cleared or refunded, to the processes that share this Redis.", v.sent.Load),
+		metric.Counter("ratelimitd_invalidations_received_total", "Such messages from other processes.", v.received.Load),
+		metric.Counter("ratelimitd_invalidations_forgot_all_total", "Times that this process forgot all refusals or permits, because it may have missed a message, or because a message said so.", v.everything.Load),
+		metric.Counter("ratelimitd_invalidations_dropped_total", "Counters for which a message for all counters was sent, because too many waited.", v.dropped.Load),
+		metric.Gauge("ratelimitd_invalidations_connected", "1 while this process receives such messages.", func() float64 { return metric.Bool(v.connected.Load()) }))
 	return v
-}
-
-func (v *Invalidations) register(metrics prometheus.Registerer) {
-	counter := func(name, help string, n *atomic.Int64) {
-		metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(n.Load()) }))
-	}
-	counter("ratelimitd_invalidations_sent_total", "Messages about counters that were cleared or refunded, to the processes that share this Redis.", &v.sent)
-	counter("ratelimitd_invalidations_received_total", "Such messages from other processes.", &v.received)
-	counter("ratelimitd_invalidations_forgot_all_total", "Times that this process forgot all refusals or permits, because it may have missed a message, or because a message said so.", &v.everything)
-	counter("ratelimitd_invalidations_dropped_total", "Counters for which a message for all counters was sent, because too many waited.", &v.dropped)
-	metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "ratelimitd_invalidations_connected",
-		Help: "1 while this process receives such messages.",
-	}, func() float64 {
-		if v.connected.Load() {
-			return 1
-		}
-		return 0
-	}))
 }
 
 // pending holds keys that wait to be sent.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
@@ -34,7 +35,7 @@ func listen(t *testing.T, where redisconn.Options) *listener {
 	t.Helper()
 	l := &listener{metrics: prometheus.NewRegistry()}
 	l.Invalidations = redis.NewInvalidations(redis.InvalidationsOptions{
-		Client: connect(t, where), Key: invalidationsKey, Metrics: l.metrics,
+		Client: connect(t, where), Key: invalidationsKey, Metrics: prom.With(l.metrics),
 		Forget: func(key []byte, cleared bool) { l.hear(fmt.Sprint(string(key), " ", cleared)) },
 		ForgetAll: func(cleared bool) {
 			if cleared {

@@ -18,6 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/redistest"
 )
@@ -59,7 +60,7 @@ func TestStall(t *testing.T) {
 			conns, metrics := new(redisconn.Connections), prometheus.NewRegistry()
 			client := connect(t, redisconn.Options{
 				URL: server.Addr, Connections: conns,
-				Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: longest}, // the machine may be busy
+				Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics), Silence: longest}, // the machine may be busy
 			})
 			opts := redis.Options{Client: client}
 			set(&opts)
@@ -187,7 +188,7 @@ func TestSilence(t *testing.T) {
 	server := redistest.Start(t)
 	metrics := prometheus.NewRegistry()
 	const silence = 300 * time.Millisecond
-	client := connect(t, redisconn.Options{URL: server.Addr, PoolSize: 3, Breaker: &redisconn.BreakerOptions{Metrics: metrics, Silence: silence, OpenFor: longest}})
+	client := connect(t, redisconn.Options{URL: server.Addr, PoolSize: 3, Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics), Silence: silence, OpenFor: longest}})
 	store := redis.New(redis.Options{Client: client, Timeout: 10 * longest})
 	defer func() { _ = store.Close() }()
 	l := limit(1000, descriptor.Year)
@@ -220,7 +221,7 @@ func TestRefusedConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	metrics := prometheus.NewRegistry()
-	client := connect(t, redisconn.Options{URL: server.Addr, Breaker: &redisconn.BreakerOptions{Metrics: metrics, OpenFor: longest}})
+	client := connect(t, redisconn.Options{URL: server.Addr, Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics), OpenFor: longest}})
 	store := redis.New(redis.Options{Client: client})
 	defer func() { _ = store.Close() }()
 	server.Kill(t)

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // Options are the settings of a Client. Only Server must be set.
@@ -36,10 +36,10 @@ type Options struct {
 	// means 1 s and 30 s. A server that sends corrected rules only after a NACK is delayed by that wait.
 	RefusedRetry, RefusedRetryMax time.Duration
 
-	MergeDomains bool                  // resources of one domain are merged, see config.ResourceOptions
-	Tree         descriptor.Options    // see config.ResourceOptions
-	Logger       *slog.Logger          // nil means slog.Default()
-	Metrics      prometheus.Registerer // nil: no metrics
+	MergeDomains bool               // resources of one domain are merged, see config.ResourceOptions
+	Tree         descriptor.Options // see config.ResourceOptions
+	Logger       *slog.Logger       // nil means slog.Default()
+	Metrics      metric.Registry    // nil: no metrics
 
 	pingEvery, pingTimeout time.Duration // shorter in tests
 }
@@ -121,11 +121,7 @@ func New(o Options) (*Client, error) {
 		log:     o.Logger.With("server", o.Server),
 		refused: refusals{first: o.RefusedRetry, most: o.RefusedRetryMax},
 	}
-	if o.Metrics != nil {
-		if err := o.Metrics.Register(&c.metrics); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-	}
+	metric.Register(o.Metrics, c.metrics.families()...)
 	return c, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 )
 
 func TestRulesFollowTheServer(t *testing.T) {
@@ -87,7 +88,7 @@ func TestABadSetIsRefused(t *testing.T) {
 	server.set("1", perDay("one", "a", "k", 5), perDay("same", "s", "k", 1), perDay("gone", "g", "k", 1))
 	o := impatient(server.addr)
 	o.RefusedRetry, o.RefusedRetryMax = 100*time.Millisecond, 400*time.Millisecond
-	o.Metrics = registry
+	o.Metrics = prom.With(registry)
 	c := run(t, o)
 	server.acked("1")
 

@@ -5,7 +5,7 @@ import (
 	"io"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 )
 
 // metrics are the metrics of a client, except those of its resources.
@@ -16,25 +16,18 @@ type metrics struct {
 	refused   atomic.Uint64
 }
 
-var (
-	connectedDesc = prometheus.NewDesc("ratelimitd_xds_connected", "Whether a stream to the xDS server is open: 1 or 0. Rules stay in force without one.", nil, nil)
-	streamsDesc   = prometheus.NewDesc("ratelimitd_xds_streams_total", "Streams opened to the xDS server.", nil, nil)
-	responsesDesc = prometheus.NewDesc("ratelimitd_xds_responses_total", "Sets of rules from the xDS server: accepted (ACK) or refused (NACK), including repeated ones.", []string{"result"}, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	ch <- connectedDesc
-	ch <- streamsDesc
-	ch <- responsesDesc
-}
-
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(connectedDesc, prometheus.GaugeValue, float64(m.open()))
-	ch <- prometheus.MustNewConstMetric(streamsDesc, prometheus.CounterValue, float64(m.streams.Load()))
-	ch <- prometheus.MustNewConstMetric(responsesDesc, prometheus.CounterValue, float64(m.accepted.Load()), "accepted")
-	ch <- prometheus.MustNewConstMetric(responsesDesc, prometheus.CounterValue, float64(m.refused.Load()), "refused")
+func (m *metrics) families() []metric.Family {
+	return []metric.Family{
+		metric.Gauge("ratelimitd_xds_connected", "Whether a stream to the xDS server is open: 1 or 0. Rules stay in force without one.", m.open),
+		metric.Counter("ratelimitd_xds_streams_total", "Streams opened to the xDS server.", m.streams.Load),
+		{
+			Name: "ratelimitd_xds_responses_total", Help: "Sets of rules from the xDS server: accepted (ACK) or refused (NACK), including repeated ones.", Labels: []string{"result"},
+			Counts: func(emit metric.Emit) {
+				emit(float64(m.accepted.Load()), "accepted")
+				emit(float64(m.refused.Load()), "refused")
+			},
+		},
+	}
 }
 
 func (m *metrics) open() int {

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/metric"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
@@ -28,8 +28,8 @@ type Options struct {
 	// Copy is the path of a file that has the last overrides that were read, for a start without Redis. Default: none.
 	Copy string
 
-	Log     *slog.Logger          // default slog.Default()
-	Metrics prometheus.Registerer // nil: counted, but not registered
+	Log     *slog.Logger    // default slog.Default()
+	Metrics metric.Registry // nil: counted, but not registered
 }
 
 // Source keeps overrides in Redis. It implements override.Shared.

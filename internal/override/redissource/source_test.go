@@ -24,6 +24,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/override"
 	"github.com/ratelimitd/ratelimitd/internal/override/redissource"
 	"github.com/ratelimitd/ratelimitd/internal/redisconn"
@@ -63,7 +64,7 @@ func source(t *testing.T, o redisconn.Options, copyFile string) *process {
 	t.Helper()
 	p := &process{registry: prometheus.NewRegistry(), client: servicetest.Connect(t, o), news: make(chan struct{})}
 	p.Source = redissource.New(redissource.Options{
-		Client: p.client, Prefix: "p:", Copy: copyFile, Metrics: p.registry, Log: slog.New(slog.NewTextHandler(&p.log, nil)),
+		Client: p.client, Prefix: "p:", Copy: copyFile, Metrics: prom.With(p.registry), Log: slog.New(slog.NewTextHandler(&p.log, nil)),
 	})
 	return p
 }

@@ -1,0 +1,104 @@
+package metric
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+)
+
+// Names has a value for each of a bounded number of names: what is counted for them, such as hits by rule. A lookup of a known name
+// waits only for new names in the same shard.
+type Names[V any] struct {
+	Other *V // counts for names for which there is no room
+
+	max    int64
+	count  atomic.Int64
+	seed   maphash.Seed
+	shards [16]namesShard[V]
+}
+
+type namesShard[V any] struct {
+	mu     sync.RWMutex
+	byName map[string]*V
+}
+
+// maxNameLength is the maximum length in bytes of a name from a request. A bound on the number of names alone would not
+// bound their memory.
+const maxNameLength = 512
+
+// NewNames returns a set for that many names. The value for others is in the set too, so that a name that equals theirs does not
+// get a second one.
+func NewNames[V any](most int, nameOfOthers string, others *V) *Names[V] {
+	n := &Names[V]{Other: others, max: int64(most), seed: maphash.MakeSeed()}
+	for i := range n.shards {
+		n.shards[i].byName = make(map[string]*V)
+	}
+	n.shard([]byte(nameOfOthers)).byName[nameOfOthers] = others
+	return n
+}
+
+func (n *Names[V]) shard(name []byte) *namesShard[V] {
+	return &n.shards[maphash.Bytes(n.seed, name)%uint64(len(n.shards))]
+}
+
+func (n *Names[V]) lookUp(name []byte) *V {
+	sh := n.shard(name)
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	return sh.byName[string(name)]
+}
+
+// Find returns the value for a name from a request, which it does not keep. If the name is new, is not too long, and there is room,
+// create makes its value.
+func (n *Names[V]) Find(name []byte, create func(name string) *V) *V {
+	v := n.lookUp(name)
+	if v == nil && len(name) <= maxNameLength && n.count.Load() < n.max { // else without the write lock that others wait for
+		v = n.add(string(name), n.max, create)
+	}
+	if v == nil {
+		return n.Other
+	}
+	return v
+}
+
+// Add returns the value for a name from an operator, of any length, or nil if there is no room. There is room for times as many names as
+// NewNames says: with 2, names from requests cannot take all the room.
+func (n *Names[V]) Add(name string, times int, create func(name string) *V) *V {
+	if v := n.lookUp([]byte(name)); v != nil {
+		return v
+	}
+	return n.add(name, int64(times)*n.max, create)
+}
+
+func (n *Names[V]) add(name string, most int64, create func(name string) *V) *V {
+	sh := n.shard([]byte(name))
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if v := sh.byName[name]; v != nil {
+		return v
+	}
+	if n.count.Add(1) > most {
+		n.count.Add(-1)
+		return nil
+	}
+	v := create(name)
+	sh.byName[name] = v
+	return v
+}
+
+// Count returns the number of names.
+func (n *Names[V]) Count() int64 { return n.count.Load() }
+
+// All returns every value, in no order. The caller reads them without a lock.
+func (n *Names[V]) All() []*V {
+	all := make([]*V, 0, n.count.Load()+1)
+	for i := range n.shards {
+		sh := &n.shards[i]
+		sh.mu.RLock()
+		for _, v := range sh.byName {
+			all = append(all, v)
+		}
+		sh.mu.RUnlock()
+	}
+	return all
+}
