@@ -64,7 +64,7 @@ func TestClientsShareALimit(t *testing.T) {
 
 // The answers that do not depend on what others do.
 func TestFixedAnswers(t *testing.T) {
-	shadow := descriptor.NodeSpec{Key: "shadow", Rule: &descriptor.Rule{Shadow: true, Limits: []descriptor.Limit{limitOf(1, descriptor.Hour)}}}
+	shadow := descriptor.NodeSpec{Key: "shadow", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{Shadow: true}, Limits: []descriptor.Limit{limitOf(1, descriptor.Hour)}}}
 	unlimited := descriptor.NodeSpec{Key: "unlimited", Rule: &descriptor.Rule{Unlimited: true}}
 	places := node("places", limitOf(5, descriptor.Minute, func(l *descriptor.Limit) { l.Algorithm = descriptor.Concurrency }))
 	nodes := []descriptor.NodeSpec{shadow, unlimited, node("zero", limitOf(0, descriptor.Second)), places}

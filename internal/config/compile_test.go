@@ -190,18 +190,20 @@ descriptors:
 	}
 	limit := r.Limits[0]
 	limit.Arithmetic = descriptor.Arithmetic{} // part of the tree, not of the file
-	got := descriptor.Rule{Name: r.Name, Limits: []descriptor.Limit{limit}, Replaces: r.Replaces, Shadow: r.Shadow, Quota: r.Quota,
-		DetailedMetric: r.DetailedMetric, MetricValues: r.MetricValues, Metadata: r.Metadata, Position: r.Position, Path: r.Path}
+	got := descriptor.Rule{Name: r.Name, Limits: []descriptor.Limit{limit}, Replaces: r.Replaces, RuleSettings: r.RuleSettings,
+		MetricValues: r.MetricValues, Position: r.Position, Path: r.Path}
 	want := descriptor.Rule{
 		Name:     "per_user",
 		Limits:   []descriptor.Limit{{Name: "per_user", Requests: 16, Window: descriptor.Window{Unit: descriptor.Week}}},
 		Replaces: []string{"other", "third"},
-		Shadow:   true, Quota: true, DetailedMetric: true,
+		RuleSettings: descriptor.RuleSettings{
+			Shadow: true, Quota: true, DetailedMetric: true,
+			Metadata: map[string]any{"owner": "team", "live": true, "big": 18446744073709551615.0,
+				"tiers": []any{1, 2.5, map[string]any{"x": true}, nil, 16, "2001-01-01"}},
+		},
 		MetricValues: []bool{false, true},
-		Metadata: map[string]any{"owner": "team", "live": true, "big": 18446744073709551615.0,
-			"tiers": []any{1, 2.5, map[string]any{"x": true}, nil, 16, "2001-01-01"}},
-		Position: descriptor.Position{File: "a.yaml", Line: 8, Col: 9},
-		Path:     "shop.tier_gold*.user",
+		Position:     descriptor.Position{File: "a.yaml", Line: 8, Col: 9},
+		Path:         "shop.tier_gold*.user",
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(descriptor.Rule{})); diff != "" {
 		t.Errorf("rule (-want +got):\n%s", diff)

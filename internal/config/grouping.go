@@ -82,9 +82,9 @@ func (d *descriptorReading) checkCapture() bool {
 	switch {
 	case err != nil:
 		d.group.Errorf("`group: $%d` of %s: %v", n, yamlform.Quote(d.spec.Value), err)
-	case d.overrideMax > 0:
+	case d.says.Overridable():
 		d.overridableAt.Errorf("%s", capturedAndOverridable)
-	case d.usage:
+	case d.says.Usage:
 		d.usageAt.Errorf("%s", capturedAndUsage)
 	default:
 		d.r.refuseOfOneCaller(d.spec.Children, capturedAndOverridable, capturedAndUsage)

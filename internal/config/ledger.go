@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -23,7 +22,7 @@ type claim struct {
 	specs []*descriptor.DomainSpec
 	roots map[descriptor.Level]descriptor.Position // of the first level; nil while there is only one spec
 
-	settings [len(domainSettings)]*descriptor.DomainSpec // the first spec that has each of them
+	settings map[string]setting // by key, as the first spec that has the key says it
 }
 
 // admit adds all domains of a source. If one of them cannot be added, it adds none and returns the reasons.
@@ -78,32 +77,18 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 	return errs
 }
 
-// domainSettings are the settings that files of one domain may say once, or several times with the same value.
-var domainSettings = [...]struct {
-	name string
-	has  func(d *descriptor.DomainSpec) bool
-	same func(a, b *descriptor.DomainSpec) bool
-}{
-	{"admission", func(d *descriptor.DomainSpec) bool { return d.Admission != descriptor.AdmissionDefault },
-		func(a, b *descriptor.DomainSpec) bool { return a.Admission == b.Admission }},
-	{"on_error", func(d *descriptor.DomainSpec) bool { return d.OnError != descriptor.OnErrorDefault },
-		func(a, b *descriptor.DomainSpec) bool { return a.OnError == b.OnError }},
-	{"request_override", func(d *descriptor.DomainSpec) bool { return d.RequestOverride != descriptor.RequestOverrideDefault },
-		func(a, b *descriptor.DomainSpec) bool { return a.RequestOverride == b.RequestOverride }},
-	{"refunds", func(d *descriptor.DomainSpec) bool { return d.Refunds != descriptor.RefundsDefault },
-		func(a, b *descriptor.DomainSpec) bool { return a.Refunds == b.Refunds }},
-	{"headers", func(d *descriptor.DomainSpec) bool { return d.Headers != nil },
-		func(a, b *descriptor.DomainSpec) bool { return a.Headers.Same(b.Headers) }},
-	{"quota_buckets", func(d *descriptor.DomainSpec) bool { return d.QuotaBuckets != nil },
-		func(a, b *descriptor.DomainSpec) bool { return a.QuotaBuckets.Same(b.QuotaBuckets) }},
+// setting is a key of a domain that its files may say once, or several times with the same value.
+type setting struct {
+	value string
+	at    descriptor.Position
 }
 
 // otherSettings returns an error for each setting of the domain that differs from the setting in another file.
 func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error) {
-	for i, s := range domainSettings {
-		if first := c.settings[i]; first != nil && s.has(d) && !s.same(first, d) {
+	for key, value := range descriptor.DomainFacts.Of(&d.DomainSettings) {
+		if first, said := c.settings[key]; said && first.value != value {
 			errs = append(errs, yamlform.Position(d.Position).Errorf(
-				"domain %s has another `%s` at %s: say it in one of them", yamlform.Quote(d.Name), s.name, where(first.Position)))
+				"domain %s has another `%s` at %s: say it in one of them", yamlform.Quote(d.Name), key, where(first.at)))
 		}
 	}
 	return errs
@@ -112,7 +97,7 @@ func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error)
 func (l *ledger) add(d *descriptor.DomainSpec) {
 	c := l.claims[d.Name]
 	if c == nil {
-		c = &claim{}
+		c = &claim{settings: make(map[string]setting)}
 		if l.claims == nil {
 			l.claims = make(map[string]*claim)
 		}
@@ -120,9 +105,9 @@ func (l *ledger) add(d *descriptor.DomainSpec) {
 		l.order = append(l.order, c)
 	}
 	c.specs = append(c.specs, d)
-	for i, s := range domainSettings {
-		if c.settings[i] == nil && s.has(d) {
-			c.settings[i] = d
+	for key, value := range descriptor.DomainFacts.Of(&d.DomainSettings) {
+		if _, said := c.settings[key]; !said {
+			c.settings[key] = setting{value, d.Position}
 		}
 	}
 	if c.roots != nil {
@@ -155,9 +140,7 @@ func (l *ledger) compile() (*descriptor.Tree, error) {
 		d.Children = slices.Clip(d.Children) // appending must not write into the spec
 		for _, s := range c.specs[1:] {
 			d.Children = append(d.Children, s.Children...)
-			d.Admission, d.OnError, d.Headers = cmp.Or(d.Admission, s.Admission), cmp.Or(d.OnError, s.OnError), cmp.Or(d.Headers, s.Headers)
-			d.RequestOverride, d.Refunds = cmp.Or(d.RequestOverride, s.RequestOverride), cmp.Or(d.Refunds, s.Refunds)
-			d.EnvoyDelay, d.QuotaBuckets = d.EnvoyDelay || s.EnvoyDelay, cmp.Or(d.QuotaBuckets, s.QuotaBuckets)
+			d.DomainSettings = d.Or(&s.DomainSettings)
 		}
 		domains = append(domains, d)
 	}

@@ -143,15 +143,15 @@ func init() {
 		{Key: yamlform.Key{Name: "shadow_mode", Type: flag,
 			Doc: "the limits are evaluated and measured, but not enforced"},
 			needsLimit: true,
-			read:       func(d *descriptorReading, v yamlform.Value) { d.shadow = v.Flag() }},
+			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Shadow = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_mode", Type: flag,
 			Doc: "descriptors in quota mode refuse a request only when all of them are over their limits"},
 			needsLimit: true,
-			read:       func(d *descriptorReading, v yamlform.Value) { d.quota = v.Flag() }},
+			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Quota = v.Flag() }},
 		{Key: yamlform.Key{Name: "detailed_metric", Type: flag,
 			Doc: "metrics have the caller's keys and values in their names, instead of the rule's"},
 			needsLimit: true,
-			read:       func(d *descriptorReading, v yamlform.Value) { d.detailed = v.Flag() }},
+			read:       func(d *descriptorReading, v yamlform.Value) { d.says.DetailedMetric = v.Flag() }},
 		{Key: yamlform.Key{Name: "value_to_metric", Type: flag,
 			Doc: "on this level, metrics have the caller's value in their names"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ValueToMetric = v.Flag() }},
@@ -176,7 +176,7 @@ func init() {
 			}},
 		{Key: yamlform.Key{Name: "on_error", Type: onError, Extension: true,
 			Doc: "the answer when its counters cannot be read; absent: the domain's `on_error`"},
-			read: func(d *descriptorReading, v yamlform.Value) { d.onError, d.onErrorAt = readOnError(v), v }},
+			read: func(d *descriptorReading, v yamlform.Value) { d.says.OnError, d.onErrorAt = readOnError(v), v }},
 		{Key: yamlform.Key{Name: "overridable", Type: yamlform.FlagOr("overridable"), Extension: true,
 			Doc: "operators may give single callers other numbers while the service runs; a map sets bounds for these numbers"},
 			needsLimit: true,
@@ -184,7 +184,7 @@ func init() {
 		{Key: yamlform.Key{Name: "usage", Type: flag, Extension: true,
 			Doc: "operators may list the counters of one caller: `ratelimitd usage`"},
 			needsLimit: true,
-			read:       func(d *descriptorReading, v yamlform.Value) { d.usage, d.usageAt = v.Flag(), v }},
+			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Usage, d.usageAt = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "reservations", Type: yamlform.FlagOr("reservations"), Extension: true,
 			Doc: "callers may reserve hits and say later how many they used; holds for all limits of the rule. A map sets bounds"},
 			needsLimit: true,
@@ -196,7 +196,7 @@ func init() {
 		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
 			Doc: "any keys and values; they are part of the answer's dynamic metadata when the rule lets the request pass"},
 			needsLimit: true,
-			read:       func(d *descriptorReading, v yamlform.Value) { d.metadata = v.AnyMap() }},
+			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Metadata = v.AnyMap() }},
 	}
 	overridableForm = yamlform.NewForm("overridable", "`overridable`", yamlform.Field[uint64]{
 		Key: yamlform.Key{Name: "max", Type: yamlform.Uint53(1), Required: true, Extension: true,
@@ -233,14 +233,8 @@ type descriptorReading struct {
 	another  yamlform.Value // the second of them
 	rule     *descriptor.Rule
 
-	shadow        bool
-	quota         bool
-	detailed      bool
-	onError       descriptor.OnError
-	metadata      map[string]any
-	overrideMax   uint64
+	says          descriptor.RuleSettings
 	overridableAt yamlform.Value
-	usage         bool
 	usageAt       yamlform.Value
 	reserve       reservationReading
 	cost          costReading
@@ -278,9 +272,9 @@ func position(v yamlform.Value) descriptor.Position { return descriptor.Position
 func (d *descriptorReading) readOverridable(v yamlform.Value) {
 	d.overridableAt = v
 	if v.IsMap() {
-		yamlform.Read(v, overridableForm, &d.overrideMax)
+		yamlform.Read(v, overridableForm, &d.says.OverrideMax)
 	} else if v.Flag() {
-		d.overrideMax = descriptor.OverrideUnbounded
+		d.says.OverrideMax = descriptor.OverrideUnbounded
 	}
 }
 
@@ -383,7 +377,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 	case d.rule != nil && d.rule.Unlimited:
 		d.onErrorAt.Errorf("`on_error` and `unlimited: true`: nothing is counted, so nothing can fail; leave it out")
 	}
-	if d.overrideMax > 0 {
+	if d.says.Overridable() {
 		switch {
 		case d.rule != nil && d.rule.Unlimited:
 			d.overridableAt.Errorf("`overridable` and `unlimited: true`: there are no numbers to override; leave it out")
@@ -393,7 +387,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 			d.overridableAt.Errorf("%s", sharedAndOverridable)
 		}
 	}
-	if d.usage {
+	if d.says.Usage {
 		switch {
 		case d.rule != nil && d.rule.Unlimited:
 			d.usageAt.Errorf("`usage` and `unlimited: true`: nothing is counted; leave it out")
@@ -407,13 +401,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 	d.checkReservations()
 	d.checkCost()
 	if d.rule != nil {
-		d.rule.Shadow = d.shadow
-		d.rule.Quota = d.quota
-		d.rule.DetailedMetric = d.detailed
-		d.rule.OnError = d.onError
-		d.rule.Metadata = d.metadata
-		d.rule.OverrideMax = d.overrideMax
-		d.rule.Usage = d.usage
+		d.rule.RuleSettings = d.says
 		d.reserve.applyTo(d.rule, d.cost.amounts)
 		d.rule.Position = d.spec.Position
 		d.spec.Rule = d.rule

@@ -10,10 +10,15 @@ import (
 // checksums computes Tree.Checksum while a tree is compiled. It adds up one hash per level of the rules, so the order of
 // files, domains and siblings does not matter. It does matter among siblings with patterns, because the first one that
 // matches wins.
+//
+// While a version is replaced, processes of both versions compare their checksums. So the bytes of the keys below never change, and a new
+// key is not added to them: Fact.hashed appends it where it is used.
 type checksums struct {
 	sum  uint64
 	path uint64 // hash of all that matters from the domain to the current level
-	text []byte // reused
+
+	text  []byte    // reused
+	limit RuleLimit // reused
 }
 
 // domain begins a domain.
@@ -38,6 +43,7 @@ func (c *checksums) domain(d *Domain) {
 	if q := d.QuotaBuckets; q != nil && (len(q.Order) > 0 || q.Deny) {
 		b = appendText(append(b, 'q'), q.String())
 	}
+	b = DomainFacts.appendHashed(b, &d.DomainSettings)
 	c.text = b
 	c.path = hashBytes(hashStart, b)
 	c.sum += c.path
@@ -134,7 +140,10 @@ func (c *checksums) rule(r *Rule) {
 				b = binary.AppendUvarint(b, n)
 			}
 		}
+		c.limit = RuleLimit{l, r, i}
+		b = LimitFacts.appendHashed(b, &c.limit)
 	}
+	b = RuleFacts.appendHashed(b, r)
 	c.text = b
 	c.sum += hashBytes(c.path+1, b) // not the hash of a level with the same bytes
 }

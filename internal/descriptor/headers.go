@@ -1,7 +1,6 @@
 package descriptor
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -12,13 +11,11 @@ type Headers struct {
 	Own      []OwnHeader // in the order of the answer
 }
 
-// Same reports whether two domains have the same headers.
-func (h *Headers) Same(other *Headers) bool {
-	return h.Families == other.Families && slices.EqualFunc(h.Own, other.Own, OwnHeader.same)
-}
-
-// String returns the headers as a rule file writes them.
+// String returns the headers as a rule file writes them, or "" for nil.
 func (h *Headers) String() string {
+	if h == nil {
+		return ""
+	}
 	var items []string
 	for i, name := range HeaderFamilyNames {
 		if h.Families&(1<<i) != 0 {
@@ -134,10 +131,6 @@ func (h OwnHeader) String() string {
 		s += ", when: " + HeaderWhenNames[h.When]
 	}
 	return s + "}"
-}
-
-func (h OwnHeader) same(other OwnHeader) bool {
-	return h.Name == other.Name && slices.Equal(h.Of, other.Of) && h.When == other.When && slices.Equal(h.Text, other.Text)
 }
 
 // HeaderFamilies is a set of header families. A family is a convention to send a client its limits in headers.

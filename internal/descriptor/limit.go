@@ -69,6 +69,14 @@ func (l *Limit) Capacity() uint64 {
 	return l.Burst + a.more
 }
 
+// NoDelayText returns how many of the waiting hits pass at once, as rule files write it.
+func (l *Limit) NoDelayText() string {
+	if l.NoDelay == NoDelayAll {
+		return "all"
+	}
+	return decimal(l.NoDelay)
+}
+
 // WholeUnit returns the unit of the protocol's current_limit: that of the window, or UnitUnknown if the protocol cannot express the
 // window. The places of a concurrency limit are in no window.
 func (l *Limit) WholeUnit() Unit {

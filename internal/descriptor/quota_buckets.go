@@ -13,13 +13,11 @@ type QuotaBuckets struct {
 	Deny  bool     // a bucket that no rule matches lets nothing pass
 }
 
-// Same reports whether two settings are the same.
-func (q *QuotaBuckets) Same(other *QuotaBuckets) bool {
-	return q.Deny == other.Deny && slices.Equal(q.Order, other.Order)
-}
-
-// String returns the settings as a rule file writes them.
+// String returns the settings as a rule file writes them, or "" for nil.
 func (q *QuotaBuckets) String() string {
+	if q == nil {
+		return ""
+	}
 	keys := make([]string, len(q.Order))
 	for i, key := range q.Order {
 		keys[i] = strconv.Quote(key)

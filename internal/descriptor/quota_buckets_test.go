@@ -11,7 +11,7 @@ import (
 )
 
 func TestOrderBucket(t *testing.T) {
-	named := &Domain{QuotaBuckets: &QuotaBuckets{Order: []string{"plan", "user"}}}
+	named := &Domain{DomainSettings: DomainSettings{QuotaBuckets: &QuotaBuckets{Order: []string{"plan", "user"}}}}
 	for _, c := range []struct {
 		domain *Domain
 		pairs  string
@@ -20,7 +20,7 @@ func TestOrderBucket(t *testing.T) {
 		{nil, "", ""},
 		{nil, "user=u path=/ plan=gold", "path=/ plan=gold user=u"},
 		{&Domain{}, "b=1 a=2", "a=2 b=1"},
-		{&Domain{QuotaBuckets: &QuotaBuckets{Deny: true}}, "b=1 a=2", "a=2 b=1"},
+		{&Domain{DomainSettings: DomainSettings{QuotaBuckets: &QuotaBuckets{Deny: true}}}, "b=1 a=2", "a=2 b=1"},
 		{named, "user=u plan=gold", "plan=gold user=u"},
 		{named, "a=1 user=u", "user=u a=1"},
 		{named, "z=1 a=2 user=u path=/ plan=gold", "plan=gold user=u a=2 path=/ z=1"},
@@ -46,7 +46,7 @@ func TestOrderBucket(t *testing.T) {
 func TestOrderBucketIgnoresTheOrderOfPairs(t *testing.T) {
 	key := rapid.StringOfN(rapid.RuneFrom([]rune("abc")), 1, 2, -1)
 	rapid.Check(t, func(t *rapid.T) {
-		d := &Domain{QuotaBuckets: &QuotaBuckets{Order: rapid.SliceOfNDistinct(key, 0, 5, rapid.ID).Draw(t, "order")}}
+		d := &Domain{DomainSettings: DomainSettings{QuotaBuckets: &QuotaBuckets{Order: rapid.SliceOfNDistinct(key, 0, 5, rapid.ID).Draw(t, "order")}}}
 		id := rapid.MapOfN(key, rapid.SampledFrom([]string{"", "x", "y"}), 0, 8).Draw(t, "id")
 		var pairs []Entry
 		for k, v := range id {
@@ -82,7 +82,7 @@ func TestDefaultDenies(t *testing.T) {
 	for _, c := range []struct {
 		domain *Domain
 		want   bool
-	}{{nil, false}, {&Domain{}, false}, {&Domain{QuotaBuckets: &QuotaBuckets{}}, false}, {&Domain{QuotaBuckets: &QuotaBuckets{Deny: true}}, true}} {
+	}{{nil, false}, {&Domain{}, false}, {&Domain{DomainSettings: DomainSettings{QuotaBuckets: &QuotaBuckets{}}}, false}, {&Domain{DomainSettings: DomainSettings{QuotaBuckets: &QuotaBuckets{Deny: true}}}, true}} {
 		if got := c.domain.DefaultDenies(); got != c.want {
 			t.Errorf("%+v: %t", c.domain, got)
 		}

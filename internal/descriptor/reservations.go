@@ -42,8 +42,24 @@ func (r *Reservations) Largest(l *Limit) int64 {
 // at any moment, and no hits can be taken in advance.
 func (l *Limit) Reservable() bool { return l.Reservations != nil || l.Algorithm == Concurrency }
 
-// Words describes the bounds for people.
+// String returns the bounds as a rule file writes them, or "" for nil.
+func (r *Reservations) String() string {
+	if r == nil {
+		return ""
+	}
+	end := "charge"
+	if r.Release {
+		end = "release"
+	}
+	return fmt.Sprintf("{ttl: %v, max_ttl: %v, max_share: %v, max_outstanding: %d, on_expire: %s}",
+		r.TTL, r.MaxTTL, float64(r.MaxShare)/MaxShareWhole, r.MaxOutstanding, end)
+}
+
+// Words describes the bounds for people. There are none for nil.
 func (r *Reservations) Words() string {
+	if r == nil {
+		return ""
+	}
 	b := []byte("held for " + words(r.TTL))
 	if r.MaxTTL != r.TTL {
 		b = fmt.Appendf(b, " (at most %s)", words(r.MaxTTL))

@@ -1,6 +1,10 @@
 package descriptor
 
-import "strings"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // Rule holds the limits and flags of one node of the tree. A node without a rate limit has no rule.
 type Rule struct {
@@ -8,29 +12,20 @@ type Rule struct {
 	Limits    []Limit  // all must admit; empty if Unlimited
 	Replaces  []string // names of limits that do not apply to a request when this rule matches
 	Unlimited bool     // every request passes, and nothing is counted
-	Shadow    bool     // decided and measured, but not enforced
-	OnError   OnError  // what to do when the backend cannot read its counters
-	Quota     bool     // quota mode: the request is refused only when all quota-mode descriptors are over their limits
-	Usage     bool     // operators may list its counters by an entry
 	Varies    bool     // a limit does more or less than refuse what is above it, for all callers; filled in by Compile
 	refuses   refusal  // filled in by Compile
+	Index     int32    // index in Tree.Rules; metric handles are looked up by it, not by name
 
-	DetailedMetric bool // the metric's name comes from the request's entries instead of Path
+	RuleSettings
 
 	Schedule *Schedule // when its limits apply; nil: always
 
 	ByEntry *ByEntry // what depends on the entries of a request; nil: nothing. Few rules have it, so it is a pointer
 
-	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,
-	// nil, []any and map[string]any. It must not be modified.
-	Metadata map[string]any
-
 	MetricValues []bool   // per level: the metric's name has the request's value instead of the rule's; nil: at no level
 	Levels       []Level  // the path of keys and values from the domain to this rule
 	Domain       string   // the domain it belongs to
 	Path         string   // "domain.key_value.key": the rule's identity in metrics, logs and answers
-	Index        int32    // index in Tree.Rules; metric handles are looked up by it, not by name
-	OverrideMax  uint64   // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
 	Position     Position // of the rule in its rule file
 
 	// shared is what replaces values in the counter's key. It is nil if nothing does at any level. Few rules have it, so it is a
@@ -40,11 +35,25 @@ type Rule struct {
 	tags []string // of the counters of Limits, made once
 }
 
+// RuleSettings are what a descriptor says about its rule, apart from its limits and what depends on the entries of a request.
+type RuleSettings struct {
+	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,
+	// nil, []any and map[string]any. It must not be modified.
+	Metadata map[string]any
+
+	OverrideMax    uint64  // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
+	OnError        OnError // what to do when the backend cannot read its counters
+	Shadow         bool    // decided and measured, but not enforced
+	Quota          bool    // quota mode: the request is refused only when all quota-mode descriptors are over their limits
+	Usage          bool    // operators may list its counters by an entry
+	DetailedMetric bool    // the metric's name comes from the request's entries instead of Path
+}
+
 // OverrideUnbounded is the OverrideMax of a rule whose overrides have no bound.
 const OverrideUnbounded = MaxRequests
 
 // Overridable reports whether operators may give single callers of the rule other numbers.
-func (r *Rule) Overridable() bool { return r.OverrideMax > 0 }
+func (s *RuleSettings) Overridable() bool { return s.OverrideMax > 0 }
 
 // Reservable reports whether callers may reserve hits under a limit of the rule.
 func (r *Rule) Reservable() bool {
@@ -110,4 +119,37 @@ func (s shared) condition() bool { return s.text == conditionMark }
 // Shares reports whether all values that match the rule at this level share one counter.
 func (r *Rule) Shares(level int) bool {
 	return r.shared != nil && r.shared.levels[level].text != "" && r.shared.levels[level].group == nil
+}
+
+// groupings returns what the levels say with fold_case and group, in the order of the levels. /rlconfig shows both keys at the first of
+// them, which it passes, so that what concerns one level stands together.
+func (r *Rule) groupings(first string) string {
+	var all []string
+	for i, l := range r.Levels {
+		group, fold := r.GroupAt(i)
+		if fold {
+			all = append(all, "fold_case: "+strconv.Quote(l.Key))
+		}
+		if group != (Group{}) {
+			all = append(all, "group: "+strconv.Quote(l.Key)+" "+group.String())
+		}
+	}
+	text, ok := strings.CutPrefix(strings.Join(all, ", "), first+": ")
+	return when(ok, text)
+}
+
+// costs returns what the rule says with cost.
+func (r *Rule) costs() string {
+	var all []string
+	if c := r.HitCost(); c != nil {
+		all = append(all, c.String())
+	}
+	var weights []string
+	for _, w := range r.Cost() {
+		weights = append(weights, fmt.Sprintf("%s=%v", strconv.Quote(w.Name), float64(w.Millionths)/WeightOne))
+	}
+	if weights != nil {
+		all = append(all, strings.Join(weights, " "))
+	}
+	return strings.Join(all, ", cost: ")
 }

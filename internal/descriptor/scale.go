@@ -57,6 +57,14 @@ func (s *Scale) Number(entries []Entry) (n uint64, result ScaleResult) {
 	}
 }
 
+// String returns the scale as a rule file writes it, or "" for nil.
+func (s *Scale) String() string {
+	if s == nil {
+		return ""
+	}
+	return fmt.Sprintf("{by: %q, max: %d}", s.Key, s.Max)
+}
+
 // Words describes the scale for people.
 func (s *Scale) Words() string { return fmt.Sprintf("times %q, at most %d", s.Key, s.Max) }
 

@@ -2,6 +2,7 @@ package descriptor
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -20,18 +21,33 @@ type DomainSpec struct {
 	Children []NodeSpec
 	Position Position
 
-	Admission Admission
-	OnError   OnError
-	Headers   *Headers // nil: the server's setting
-
-	RequestOverride RequestOverride
-	Refunds         Refunds
-	EnvoyDelay      bool // answers tell Envoy to hold requests that a leaky bucket delays
-	QuotaBuckets    *QuotaBuckets
+	DomainSettings
 
 	// Copy makes the tree copy the rules, so that the spec stays unchanged and may be used again. The rules' limits must
 	// already be compiled. The tree shares the limits that it does not need to change.
 	Copy bool
+}
+
+// DomainSettings are what a domain says apart from its rules. DomainFacts has a row for each.
+type DomainSettings struct {
+	Admission       Admission
+	OnError         OnError
+	Headers         *Headers // nil: the server's setting
+	RequestOverride RequestOverride
+	Refunds         Refunds
+	EnvoyDelay      bool          // answers tell Envoy to hold requests that a leaky bucket delays
+	QuotaBuckets    *QuotaBuckets // nil: pairs by key, and a bucket without a rule lets everything pass
+}
+
+// Or returns the settings with those of another file of the domain where these say nothing.
+func (d DomainSettings) Or(other *DomainSettings) DomainSettings {
+	to, from := reflect.ValueOf(&d).Elem(), reflect.ValueOf(other).Elem()
+	for i := range to.NumField() {
+		if to.Field(i).IsZero() {
+			to.Field(i).Set(from.Field(i))
+		}
+	}
+	return d
 }
 
 // NodeSpec is one level of the rule tree as a rule file defines it.
@@ -106,19 +122,13 @@ type Tree struct {
 
 // Domain is one compiled domain.
 type Domain struct {
-	Name            string
-	Rules           int // number of rules
-	Admission       Admission
-	OnError         OnError
-	Headers         *Headers // nil: the server's setting
-	Overridable     bool     // a rule is overridable
-	Usage           bool     // a rule has usage
-	Reservable      bool     // a rule has limits that hold reservations
-	RequestOverride RequestOverride
-	Refunds         Refunds
-	EnvoyDelay      bool          // answers tell Envoy to hold requests that a leaky bucket delays
-	QuotaBuckets    *QuotaBuckets // nil: pairs by key, and a bucket without a rule lets everything pass
-	RequestLimits   *Rule         // placeholder rule for the limits that requests bring along, which have no rule
+	Name string
+	DomainSettings
+	Rules         int   // number of rules
+	Overridable   bool  // a rule is overridable
+	Usage         bool  // a rule has usage
+	Reservable    bool  // a rule has limits that hold reservations
+	RequestLimits *Rule // placeholder rule for the limits that requests bring along, which have no rule
 
 	edges edges
 	rules []*Rule // indexed by node, the domain itself first; nil where a level has no rate limit
@@ -152,7 +162,7 @@ func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 		if t.domains[spec.Name] != nil {
 			return nil, fmt.Errorf("compile rules: domain %q twice", spec.Name)
 		}
-		d := &Domain{Name: spec.Name, Admission: spec.Admission, OnError: spec.OnError, Headers: spec.Headers, RequestOverride: spec.RequestOverride, Refunds: spec.Refunds, EnvoyDelay: spec.EnvoyDelay, QuotaBuckets: spec.QuotaBuckets, RequestLimits: &Rule{Domain: spec.Name}, edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
+		d := &Domain{Name: spec.Name, DomainSettings: spec.DomainSettings, RequestLimits: &Rule{Domain: spec.Name}, edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
 		before := len(t.Rules)
 		sums.domain(d)
 		c := compiler{tree: t, domain: d, copies: spec.Copy, months: o.CalendarMonths, sums: &sums}

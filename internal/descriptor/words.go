@@ -14,30 +14,21 @@ func (l *Limit) Words() string {
 	} else {
 		fmt.Fprintf(&b, "%d per %s, %s", l.Requests, l.Window.Words(), strings.ReplaceAll(l.Algorithm.String(), "_", " "))
 	}
-	if l.Window.Location != nil {
-		b.WriteString(" on the calendar of " + l.Window.Location.String())
-		if l.Window.WeekStart > 0 {
-			b.WriteString(", weeks from " + WeekStartNames[l.Window.WeekStart])
+	for i := range LimitFacts {
+		if words := LimitFacts[i].words; words != nil {
+			b.WriteString(words(&RuleLimit{Limit: l}))
 		}
-	}
-	if words := algorithms[l.Algorithm].words; words != nil {
-		b.WriteString(words(l))
-	}
-	switch l.CountDenied {
-	case DeniedCount:
-		b.WriteString(", refused hits count")
-	case DeniedDrop:
-		b.WriteString(", refused hits do not count")
-	}
-	if l.Lease {
-		b.WriteString(", leased")
-	}
-	b.WriteString(l.PenaltyWords())
-	if l.Reservations != nil {
-		b.WriteString(", reservations " + l.Reservations.Words())
 	}
 	b.WriteString(l.EnforcementWords())
 	return b.String()
+}
+
+// algorithmWords describes the settings that only the limit's algorithm has.
+func (l *Limit) algorithmWords() string {
+	if words := algorithms[l.Algorithm].words; words != nil {
+		return words(l)
+	}
+	return ""
 }
 
 func fromFirstHit(l *Limit) string {

@@ -106,7 +106,7 @@ func TestAllOrNothing(t *testing.T) {
 
 // A domain's own admission overrides the server's.
 func TestAdmissionOfADomain(t *testing.T) {
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("wide", "", 9)}}}, descriptor.Options{})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{Admission: descriptor.AllOrNothing}, Children: []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("wide", "", 9)}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,8 +310,8 @@ func TestEnvoyDelay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, limiter.Settings{})
-			tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", EnvoyDelay: c.envoy, Children: []descriptor.NodeSpec{
-				{Key: "k", Rule: &descriptor.Rule{Shadow: c.shadowRule, Limits: []descriptor.Limit{
+			tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{EnvoyDelay: c.envoy}, Children: []descriptor.NodeSpec{
+				{Key: "k", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{Shadow: c.shadowRule}, Limits: []descriptor.Limit{
 					{Requests: 3, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.LeakyBucket, Burst: 1},
 				}}},
 			}}}, descriptor.Options{})

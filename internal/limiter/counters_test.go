@@ -86,7 +86,7 @@ func TestPeekAgreesWithDecisions(t *testing.T) {
 }
 
 func TestPeekAndResetOfSeveralLimits(t *testing.T) {
-	two := descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Shadow: true, Limits: []descriptor.Limit{
+	two := descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{Shadow: true}, Limits: []descriptor.Limit{
 		{Name: "short", Requests: 2, Window: descriptor.Window{Unit: descriptor.Minute}},
 		{Name: "long", Requests: 10, Window: descriptor.Window{Unit: descriptor.Hour}},
 	}}}

@@ -292,7 +292,7 @@ ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 1
 
 // A limit that a request brings along is compared with the limits that are enforced for its caller.
 func TestRequestLimitBesideALimitInShadow(t *testing.T) {
-	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{RequestOverride: descriptor.RequestMin, Children: []descriptor.NodeSpec{
+	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{DomainSettings: descriptor.DomainSettings{RequestOverride: descriptor.RequestMin}, Children: []descriptor.NodeSpec{
 		listNode("shadow", []descriptor.Limit{fixedLimit("now", 60), fixedLimit("new", 6, inShadow)}),
 		listNode("share", []descriptor.Limit{fixedLimit("now", 60), fixedLimit("new", 6, enforcedFor(50))}),
 	}})
@@ -409,7 +409,7 @@ func TestOnErrorOfALimitInShadow(t *testing.T) {
 		return func(t *backend.Take) bool { return t.Limit.Name == of }
 	}
 	nodes := func() descriptor.DomainSpec {
-		return descriptor.DomainSpec{OnError: descriptor.OnErrorDeny, Children: []descriptor.NodeSpec{
+		return descriptor.DomainSpec{DomainSettings: descriptor.DomainSettings{OnError: descriptor.OnErrorDeny}, Children: []descriptor.NodeSpec{
 			listNode("k", []descriptor.Limit{fixedLimit("new", 9, inShadow), fixedLimit("now", 9, hourly)}),
 			listNode("lenient", []descriptor.Limit{fixedLimit("new", 9, inShadow)}),
 		}}
@@ -586,7 +586,7 @@ func TestWarningsAreBounded(t *testing.T) {
 // Every hit of a request that a limit would refuse counts as refused, as in the hits of the rule: the share of refused hits equals the share of refused requests.
 func TestMetricsOfLimitsCountAllRefusedHits(t *testing.T) {
 	cost := counting(descriptor.HitCost{Factor: 50})
-	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{
+	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{DomainSettings: descriptor.DomainSettings{Admission: descriptor.AllOrNothing}, Children: []descriptor.NodeSpec{
 		listNode("k", []descriptor.Limit{fixedLimit("now", 100000), fixedLimit("new", 99, inShadow)}, cost),
 		listNode("e", []descriptor.Limit{fixedLimit("now", 100000, hourly), fixedLimit("new", 99, warnAt(100))}, cost),
 	}})

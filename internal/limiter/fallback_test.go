@@ -81,7 +81,7 @@ func TestOnError(t *testing.T) {
 		perMinute("inherits", "", 9),
 	}
 	s := limiter.Settings{Replicas: 3, Headers: descriptor.HeadersReference}
-	f := newFallback(t, all, s, descriptor.DomainSpec{OnError: descriptor.OnErrorDeny, Children: nodes})
+	f := newFallback(t, all, s, descriptor.DomainSpec{DomainSettings: descriptor.DomainSettings{OnError: descriptor.OnErrorDeny}, Children: nodes})
 
 	d := &limiter.Decision{}
 	if err := f.Decide(t.Context(), noon, request(1, "allow=a", "error=a"), d); !errors.Is(err, backend.ErrUnavailable) {

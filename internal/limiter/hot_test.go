@@ -107,7 +107,7 @@ func TestLargeHitsDoNotHideOtherUses(t *testing.T) {
 
 // With all_or_nothing, descriptors that reach the same counter are one use of it.
 func TestUseOfAllOrNothing(t *testing.T) {
-	spec := descriptor.DomainSpec{Name: "d", Admission: descriptor.AllOrNothing, Children: []descriptor.NodeSpec{perMinute("k", "", 3), perMinute("other", "", 0)}}
+	spec := descriptor.DomainSpec{Name: "d", DomainSettings: descriptor.DomainSettings{Admission: descriptor.AllOrNothing}, Children: []descriptor.NodeSpec{perMinute("k", "", 3), perMinute("other", "", 0)}}
 	f, tracker := hotFixture(t, memory.New(memory.Options{}), limiter.Settings{}, spec)
 	f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a")}, {Entries: entries("other=a")}, {Entries: entries("k=a")}}})
 	// k=a would have admitted them; the other counter refuses.

@@ -116,7 +116,7 @@ func TestOverrideExpires(t *testing.T) {
 // Of a rule with several limits, an override changes all or one of them; the one for one limit comes first.
 func TestOverrideOfSeveralLimits(t *testing.T) {
 	node := descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{
-		OverrideMax: descriptor.OverrideUnbounded,
+		RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded},
 		Limits: []descriptor.Limit{
 			{Name: "minute", Requests: 10, Window: descriptor.Window{Unit: descriptor.Minute}},
 			{Name: "day", Requests: 100, Window: descriptor.Window{Unit: descriptor.Day}},
@@ -186,7 +186,7 @@ func TestPrecedenceOfRequestLimits(t *testing.T) {
 		{descriptor.RequestMin, lower, override.Replace, 20},
 		{descriptor.RequestHonour, own, override.Blocked, 0},
 	} {
-		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", RequestOverride: test.mode, Children: []descriptor.NodeSpec{perMinute("k", "", 10, overridable)}}}, descriptor.Options{})
+		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{RequestOverride: test.mode}, Children: []descriptor.NodeSpec{perMinute("k", "", 10, overridable)}}}, descriptor.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -312,7 +312,7 @@ func BenchmarkOverridable(b *testing.B) {
 // withRequestMin is a fixture with request_override: min.
 func withRequestMin(t *testing.T, nodes ...descriptor.NodeSpec) *fixture {
 	t.Helper()
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", RequestOverride: descriptor.RequestMin, Children: nodes}}, descriptor.Options{})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{RequestOverride: descriptor.RequestMin}, Children: nodes}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

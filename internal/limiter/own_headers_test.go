@@ -52,7 +52,7 @@ func everyField() []descriptor.OwnHeader {
 func withHeaders(t *testing.T, store backend.Store, s limiter.Settings, own []descriptor.OwnHeader, nodes ...descriptor.NodeSpec) *fixture {
 	t.Helper()
 	f := newFixtureOn(t, store, s)
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Headers: &descriptor.Headers{Own: own}, Children: nodes}}, descriptor.Options{})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{Headers: &descriptor.Headers{Own: own}}, Children: nodes}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestOwnHeadersAllocateOnce(t *testing.T) {
 }
 
 func BenchmarkOwnHeaders(b *testing.B) {
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Headers: &descriptor.Headers{Own: everyField()}, Children: []descriptor.NodeSpec{perMinute("k", "", 1<<31)}}}, descriptor.Options{})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{Headers: &descriptor.Headers{Own: everyField()}}, Children: []descriptor.NodeSpec{perMinute("k", "", 1<<31)}}}, descriptor.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

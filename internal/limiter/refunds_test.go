@@ -36,7 +36,7 @@ func TestDroppedRefundsAreCounted(t *testing.T) {
 	dropped(1, 0)
 	m.want(4, "ratelimitd_rule_hits_total") // refunds are no requests
 
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Refunds: descriptor.RefundsDeny, Children: []descriptor.NodeSpec{perMinute("k", "", 5)}}}, descriptor.Options{})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{Refunds: descriptor.RefundsDeny}, Children: []descriptor.NodeSpec{perMinute("k", "", 5)}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestDroppedRefundsAreCounted(t *testing.T) {
 // A request that fails has its own counts. They are not left to the next request.
 func TestCountsOfARequestThatFails(t *testing.T) {
 	m := newMeasured(t, 100, perMinute("k", "", 5))
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Refunds: descriptor.RefundsDeny, Children: []descriptor.NodeSpec{perMinute("k", "", 5)}}}, descriptor.Options{})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{Refunds: descriptor.RefundsDeny}, Children: []descriptor.NodeSpec{perMinute("k", "", 5)}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

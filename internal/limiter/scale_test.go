@@ -111,7 +111,7 @@ func TestScaleCorrections(t *testing.T) {
 
 // A limit that a request brings along counts under `request_override: min` only if it admits no more than the product.
 func TestScaleBesideTheLimitOfARequest(t *testing.T) {
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", RequestOverride: descriptor.RequestMin, Children: []descriptor.NodeSpec{perUser(20, 10)}}}, descriptor.Options{})
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{RequestOverride: descriptor.RequestMin}, Children: []descriptor.NodeSpec{perUser(20, 10)}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -181,7 +181,7 @@ func limitMessage(l *descriptor.Limit) *adminv1.Limit {
 		m.Refill = choice(l.Interval, "interval", "greedy")
 	}
 	if l.Has(descriptor.SettingNoDelay) {
-		m.Nodelay = nodelay(l)
+		m.Nodelay = l.NoDelayText()
 	}
 	switch {
 	case l.Window.Location != nil:

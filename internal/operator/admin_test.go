@@ -47,7 +47,7 @@ func TestExplain(t *testing.T) {
 	weighed.SetHitCost(&descriptor.HitCost{Factor: 3, Tables: []descriptor.CostTable{{Key: "model", Values: map[string]uint64{"large": 10}, Other: 2}}})
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "edge", Children: []descriptor.NodeSpec{
 		{Key: "path", Value: "/a*", Rule: &descriptor.Rule{
-			Name: "r", Shadow: true, Quota: true, Replaces: []string{"x"}, DetailedMetric: true,
+			Name: "r", Replaces: []string{"x"}, RuleSettings: descriptor.RuleSettings{Shadow: true, Quota: true, DetailedMetric: true},
 			Limits:   []descriptor.Limit{{Name: "r", Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute}}},
 			Position: descriptor.Position{File: "a.yaml", Line: 4, Col: 5},
 		}},
@@ -155,7 +155,7 @@ func TestExplainShowsEveryExtension(t *testing.T) {
 	}
 	minute := descriptor.Window{Unit: descriptor.Minute}
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "edge", Children: []descriptor.NodeSpec{
-		{Key: "ip", Kind: descriptor.MatchCIDR, Value: "10.0.0.0/8", Rule: &descriptor.Rule{OnError: descriptor.OnErrorLocal, Limits: []descriptor.Limit{
+		{Key: "ip", Kind: descriptor.MatchCIDR, Value: "10.0.0.0/8", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{OnError: descriptor.OnErrorLocal}, Limits: []descriptor.Limit{
 			{Name: "a", Requests: 5, Window: descriptor.Window{Unit: descriptor.Day, Location: zone}, CountDenied: descriptor.DeniedDrop},
 			{Name: "b", Requests: 5, Window: minute, Algorithm: descriptor.SlidingWindow, Precision: 3},
 			{Name: "c", Requests: 5, Window: minute, Algorithm: descriptor.TokenBucket, Interval: true, FirstHit: true, Burst: 9, Lease: true},

@@ -40,10 +40,11 @@ func TestDebug(t *testing.T) {
 		{Key: "bucket", Rule: bucket},
 		{Key: "model", Rule: priced},
 		{Key: "free", Rule: &descriptor.Rule{Unlimited: true}},
-	}}, {Name: "more", Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorAllow, Headers: &headers, RequestOverride: descriptor.RequestMin, Refunds: descriptor.RefundsDeny, EnvoyDelay: true, QuotaBuckets: &descriptor.QuotaBuckets{Order: []string{"plan", "ip"}, Deny: true}, Children: []descriptor.NodeSpec{
-		{Key: "ip", Kind: descriptor.MatchCIDR, Value: "10.0.0.0/8", Rule: leaky},
-		{Key: "ip", Kind: descriptor.MatchValues, Values: []string{"a", "b"}, Rule: several},
-	}}}, descriptor.Options{})
+	}}, {Name: "more",
+		DomainSettings: descriptor.DomainSettings{Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorAllow, Headers: &headers, RequestOverride: descriptor.RequestMin, Refunds: descriptor.RefundsDeny, EnvoyDelay: true, QuotaBuckets: &descriptor.QuotaBuckets{Order: []string{"plan", "ip"}, Deny: true}}, Children: []descriptor.NodeSpec{
+			{Key: "ip", Kind: descriptor.MatchCIDR, Value: "10.0.0.0/8", Rule: leaky},
+			{Key: "ip", Kind: descriptor.MatchValues, Values: []string{"a", "b"}, Rule: several},
+		}}}, descriptor.Options{})
 
 	if err != nil {
 		t.Fatal(err)

@@ -36,12 +36,12 @@ func startOverriding(t *testing.T) *overriding {
 	t.Helper()
 	year := descriptor.Window{Unit: descriptor.Year}
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{
-		{Key: "k", Rule: &descriptor.Rule{Name: "tenant", OverrideMax: descriptor.OverrideUnbounded, Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
-		{Key: "bounded", Rule: &descriptor.Rule{OverrideMax: 100, Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
-		{Key: "two", Rule: &descriptor.Rule{OverrideMax: descriptor.OverrideUnbounded, Limits: []descriptor.Limit{
+		{Key: "k", Rule: &descriptor.Rule{Name: "tenant", RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded}, Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
+		{Key: "bounded", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{OverrideMax: 100}, Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
+		{Key: "two", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded}, Limits: []descriptor.Limit{
 			{Name: "short", Requests: 5, Window: descriptor.Window{Unit: descriptor.Hour}}, {Name: "long", Requests: 50, Window: year},
 		}}},
-		{Key: "fold", FoldCase: true, Rule: &descriptor.Rule{OverrideMax: descriptor.OverrideUnbounded, Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
+		{Key: "fold", FoldCase: true, Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded}, Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
 		{Key: "fixed", Rule: &descriptor.Rule{Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
 	}}}, descriptor.Options{})
 	if err != nil {

@@ -154,6 +154,7 @@ func TestRuleKeysAreWrittenAsBefore(t *testing.T) {
 			}
 			delete(cases, id)
 			names := key.Type.Names
+			before := text.Len()
 			if !strings.Contains(c.domain+c.rule, "%s") {
 				names = []string{""}
 			}
@@ -162,6 +163,9 @@ func TestRuleKeysAreWrittenAsBefore(t *testing.T) {
 					continue
 				}
 				writeKey(t, &text, id, c, value)
+			}
+			if c.domain+c.rule != "" && !differs(text.String()[before:]) {
+				t.Errorf("%s does not change the checksum of a rule: set hashed in its row of descriptor.Facts", id)
 			}
 		}
 	}
@@ -184,6 +188,12 @@ func TestRuleKeysAreWrittenAsBefore(t *testing.T) {
 			t.Fatalf("%s:%d differs, if it is right: go test -update\nwant %s\ngot  %s", file, i+1, before[min(i, len(before)-1)], got[min(i, len(got)-1)])
 		}
 	}
+}
+
+// differs reports whether a value of a key changes the checksum of the plain rule.
+func differs(written string) bool {
+	const plainChecksum = "checksum 6729390344413467\n"
+	return strings.Count(written, "\nchecksum ") > strings.Count(written, plainChecksum)
 }
 
 // writeKey writes what the three places show of a case.

@@ -20,8 +20,8 @@ import (
 func TestUsageOfGroupedValues(t *testing.T) {
 	limits := []descriptor.Limit{{Requests: 9, Window: descriptor.Window{Unit: descriptor.Year}}}
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{
-		{Key: "u", FoldCase: true, Rule: &descriptor.Rule{Usage: true, Limits: limits}},
-		{Key: "path", Children: []descriptor.NodeSpec{{Key: "u", Rule: &descriptor.Rule{Usage: true, Limits: slices.Clone(limits)}}}},
+		{Key: "u", FoldCase: true, Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{Usage: true}, Limits: limits}},
+		{Key: "path", Children: []descriptor.NodeSpec{{Key: "u", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{Usage: true}, Limits: slices.Clone(limits)}}}},
 	}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -43,8 +43,8 @@ func manyLimits(t testing.TB, store backend.Store, settings limiter.Settings) *l
 		rule("three", descriptor.Limit{Requests: 3, Algorithm: descriptor.TokenBucket}, descriptor.Rule{}),
 		rule("tokens", descriptor.Limit{Requests: 100, Reservations: &descriptor.Reservations{Cost: descriptor.Cost{{Name: "output", Millionths: 4_000_000}}}}, descriptor.Rule{}),
 		rule("waits", descriptor.Limit{Requests: 7, Algorithm: descriptor.LeakyBucket, Burst: 9}, descriptor.Rule{}),
-		rule("allow", descriptor.Limit{Requests: 3}, descriptor.Rule{OnError: descriptor.OnErrorAllow}),
-		rule("deny", descriptor.Limit{Requests: 3}, descriptor.Rule{OnError: descriptor.OnErrorDeny}),
+		rule("allow", descriptor.Limit{Requests: 3}, descriptor.Rule{RuleSettings: descriptor.RuleSettings{OnError: descriptor.OnErrorAllow}}),
+		rule("deny", descriptor.Limit{Requests: 3}, descriptor.Rule{RuleSettings: descriptor.RuleSettings{OnError: descriptor.OnErrorDeny}}),
 		{Key: "free", Rule: &descriptor.Rule{Unlimited: true}},
 	}}}, descriptor.Options{})
 	if err != nil {

@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -150,11 +151,12 @@ func changedDomains(now, old *descriptor.Tree) (all []RuleChange) {
 			continue
 		}
 		c := RuleChange{Rule: d.Name}
-		if was.Admission != d.Admission {
-			c.Old, c.New = append(c.Old, admissionText(was)), append(c.New, admissionText(d))
-		}
-		if was.OnError != d.OnError {
-			c.Old, c.New = append(c.Old, onErrorText(was.OnError)), append(c.New, onErrorText(d.OnError))
+		before := maps.Collect(descriptor.DomainFacts.Of(&was.DomainSettings))
+		after := maps.Collect(descriptor.DomainFacts.Of(&d.DomainSettings))
+		for _, f := range descriptor.DomainFacts {
+			if from, to := before[f.Key], after[f.Key]; from != to {
+				c.Old, c.New = append(c.Old, settingText(f.Key, from)), append(c.New, settingText(f.Key, to))
+			}
 		}
 		if c.New != nil {
 			all = append(all, c)
@@ -164,18 +166,11 @@ func changedDomains(now, old *descriptor.Tree) (all []RuleChange) {
 	return all
 }
 
-func admissionText(d *descriptor.Domain) string {
-	if d.Admission == descriptor.AdmissionDefault {
-		return "admission as the service has it"
+func settingText(key, value string) string {
+	if value == "" {
+		return key + " as the service has it"
 	}
-	return "admission " + descriptor.AdmissionNames[d.Admission]
-}
-
-func onErrorText(o descriptor.OnError) string {
-	if o == descriptor.OnErrorDefault {
-		return "on_error as the service has it"
-	}
-	return "on_error " + descriptor.OnErrorNames[o]
+	return key + " " + value
 }
 
 // patterns are siblings of which the first that matches a value wins: those of one key, or those with a star in their key.
@@ -291,7 +286,7 @@ func ruleLines(r *descriptor.Rule) []string {
 	for _, flag := range []struct {
 		set  bool
 		text string
-	}{{r.Unlimited, "unlimited"}, {r.Shadow, "shadow mode"}, {r.Quota, "quota mode"}, {r.OnError != descriptor.OnErrorDefault, onErrorText(r.OnError)}, {len(r.Replaces) > 0, "replaces " + strings.Join(r.Replaces, ", ")}} {
+	}{{r.Unlimited, "unlimited"}, {r.Shadow, "shadow mode"}, {r.Quota, "quota mode"}, {r.OnError != descriptor.OnErrorDefault, settingText("on_error", descriptor.OnErrorNames[r.OnError])}, {len(r.Replaces) > 0, "replaces " + strings.Join(r.Replaces, ", ")}} {
 		if flag.set {
 			lines = append(lines, flag.text)
 		}

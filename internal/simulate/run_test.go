@@ -339,10 +339,11 @@ descriptors:
     - {name: login, unit: minute, requests_per_unit: 60, algorithm: token_bucket, burst: 7}
     - {name: day, unit: day, requests_per_unit: 500}
 - {key: same, rate_limit: {unit: minute, requests_per_unit: 1}}
+refunds: deny
 `)
 	r := run(t, simulate.Options{Rules: now, Against: &old}, at(0, "a", "/"))
 	if diff := cmp.Diff([]simulate.RuleChange{
-		{Rule: "edge", Old: []string{"admission as the service has it"}, New: []string{"admission all_or_nothing"}},
+		{Rule: "edge", Old: []string{"admission as the service has it", "refunds as the service has it"}, New: []string{"admission all_or_nothing", "refunds deny"}},
 		{Rule: "edge.added", File: "rules.yaml", Line: 5, New: []string{"9 per second, fixed window"}},
 		{Rule: "edge.path", File: "rules.yaml", Line: 6, Old: []string{"5 per hour, fixed window", "shadow mode"}, New: []string{"5 per hour, fixed window"}},
 		{Rule: "edge.remote_address", File: "rules.yaml", Line: 7, Old: []string{"60 per minute, fixed window"},

@@ -1,0 +1,55 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+)
+
+// Every key has a row here, which reads it, and a fact in package descriptor, which shows it. These keys have no fact.
+func TestEveryKeyHasAFact(t *testing.T) {
+	racetest.Sequential(t)
+	for _, c := range []struct {
+		rows    []*yamlform.Map
+		facts   []string
+		without []string
+	}{
+		{[]*yamlform.Map{&fileForm.Map}, keysOf(descriptor.DomainFacts), []string{
+			"domain", "descriptors", // what the others are about
+		}},
+		{[]*yamlform.Map{&descriptorForm.Map, &limitForm.Map}, append(keysOf(descriptor.RuleFacts), keysOf(descriptor.LimitFacts)...), []string{
+			"rate_limit", "rate_limits", "descriptors", "inherit", // what the others are about
+			"key", "value", "values", "value_regex", "value_cidr", // the path of the rule
+			"unit", "requests_per_unit", // /rlconfig begins with them, as the reference does
+			"replaces", "detailed_metric", "value_to_metric", "share_threshold", "condition", "overridable", "usage", "metadata", // not shown there
+		}},
+	} {
+		read := make(map[string]bool)
+		for _, m := range c.rows {
+			for _, key := range m.Keys {
+				read[key.Name] = true
+			}
+		}
+		shown := make(map[string]bool)
+		for _, key := range slices.Concat(c.facts, c.without) {
+			if shown[key] {
+				t.Errorf("two facts of the key %s, or a fact where none is needed", key)
+			}
+			shown[key] = true
+		}
+		if !maps.Equal(read, shown) {
+			t.Errorf("package config reads\n%q, package descriptor shows\n%q", slices.Sorted(maps.Keys(read)), slices.Sorted(maps.Keys(shown)))
+		}
+	}
+}
+
+func keysOf[T any](facts descriptor.Facts[T]) (keys []string) {
+	for _, f := range facts {
+		keys = append(keys, f.Key)
+	}
+	return keys
+}

@@ -1,0 +1,141 @@
+package descriptor
+
+import (
+	"iter"
+	"strconv"
+)
+
+// Fact is one key of the rule language: how it is shown and hashed. Package config has a row of the same name that reads the key.
+type Fact[T any] struct {
+	Key string
+
+	// text returns the value as a rule file writes it, or "" if there is nothing to show.
+	text func(of *T) string
+
+	// words describes the value for people, in a sentence about a limit: ", leased". Nil: the key has no words, or they stand elsewhere.
+	words func(of *T) string
+
+	// hashed means that the key and its text are part of Tree.Checksum. Set it for a new key. The older keys have more compact bytes
+	// there: checksums writes them.
+	hashed bool
+}
+
+// Facts are the keys that say something about a T, in the order in which /rlconfig shows them.
+type Facts[T any] []Fact[T]
+
+// Of yields the keys that a T has, and their values as a rule file writes them.
+func (f Facts[T]) Of(of *T) iter.Seq2[string, string] {
+	return func(yield func(key, text string) bool) {
+		for i := range f {
+			if text := f[i].text(of); text != "" && !yield(f[i].Key, text) {
+				return
+			}
+		}
+	}
+}
+
+// appendHashed appends the keys that are hashed, where they have a value: rules that do not use a new key keep their checksum.
+func (f Facts[T]) appendHashed(b []byte, of *T) []byte {
+	for i := range f {
+		if !f[i].hashed {
+			continue
+		}
+		if text := f[i].text(of); text != "" {
+			b = appendText(appendText(b, f[i].Key), text)
+		}
+	}
+	return b
+}
+
+// DomainFacts are the keys of a domain.
+var DomainFacts = Facts[DomainSettings]{
+	{Key: "admission", text: func(d *DomainSettings) string { return AdmissionNames[d.Admission] }},
+	{Key: "on_error", text: func(d *DomainSettings) string { return OnErrorNames[d.OnError] }},
+	{Key: "headers", text: func(d *DomainSettings) string { return d.Headers.String() }},
+	{Key: "request_override", text: func(d *DomainSettings) string { return RequestOverrideNames[d.RequestOverride] }},
+	{Key: "refunds", text: func(d *DomainSettings) string { return RefundsNames[d.Refunds] }},
+	{Key: "envoy_delay", text: func(d *DomainSettings) string { return when(d.EnvoyDelay, "true") }},
+	{Key: "quota_buckets", text: func(d *DomainSettings) string { return d.QuotaBuckets.String() }},
+}
+
+// RuleFacts are the keys of a rule.
+var RuleFacts = Facts[Rule]{
+	{Key: "shadow_mode", text: func(r *Rule) string { return strconv.FormatBool(r.Shadow) }},
+	{Key: "quota_mode", text: func(r *Rule) string { return strconv.FormatBool(r.Quota) }},
+	{Key: "on_error", text: func(r *Rule) string { return OnErrorNames[r.OnError] }},
+	{Key: "fold_case", text: func(r *Rule) string { return r.groupings("fold_case") }},
+	{Key: "group", text: func(r *Rule) string { return r.groupings("group") }},
+	{Key: "cost", text: (*Rule).costs},
+	{Key: "unlimited", text: func(r *Rule) string { return when(r.Unlimited, "true") }},
+}
+
+// RuleLimit is a limit of a rule.
+type RuleLimit struct {
+	*Limit
+	Rule  *Rule // nil where only words are asked for
+	Index int   // of the limit in the rule
+}
+
+// LimitFacts are the keys of a limit. Limit.Words describes enforcement after all others, and Rule.LimitWords what a rule adds.
+var LimitFacts = Facts[RuleLimit]{
+	{Key: "unit_multiplier", text: func(l *RuleLimit) string {
+		return when(l.Window.Multiplier > 1 && l.Algorithm != Concurrency, decimal(l.Window.Multiplier))
+	}},
+	{Key: "calendar",
+		text: func(l *RuleLimit) string { return when(l.Window.Location != nil, l.Window.Location.String()) },
+		words: func(l *RuleLimit) string {
+			return when(l.Window.Location != nil, " on the calendar of "+l.Window.Location.String())
+		}},
+	{Key: "week_start",
+		text: func(l *RuleLimit) string { return when(l.Window.WeekStart > 0, WeekStartNames[l.Window.WeekStart]) },
+		words: func(l *RuleLimit) string {
+			return when(l.Window.WeekStart > 0, ", weeks from "+WeekStartNames[l.Window.WeekStart])
+		}},
+	{Key: "algorithm",
+		text:  func(l *RuleLimit) string { return when(l.Algorithm != FixedWindow, l.Algorithm.String()) },
+		words: func(l *RuleLimit) string { return l.algorithmWords() }},
+	{Key: "max_in_flight", text: func(l *RuleLimit) string { return when(l.Algorithm == Concurrency, decimal(l.Requests)) }},
+	{Key: "ttl", text: func(l *RuleLimit) string { return when(l.Algorithm == Concurrency, l.TTL()) }},
+	{Key: "precision", text: func(l *RuleLimit) string { return when(l.Precision > 1, decimal(l.Precision)) }},
+	{Key: "burst", text: func(l *RuleLimit) string { return when(l.Has(SettingBurst), decimal(l.Burst)) }},
+	{Key: "refill", text: func(l *RuleLimit) string { return when(l.Interval, "interval") }},
+	{Key: "align", text: func(l *RuleLimit) string { return when(l.FirstHit, "first_hit") }},
+	{Key: "nodelay", text: func(l *RuleLimit) string { return when(l.NoDelay > 0, l.NoDelayText()) }},
+	{Key: "count_denied",
+		text: func(l *RuleLimit) string { return [...]string{DeniedCount: "true", DeniedDrop: "false"}[l.CountDenied] },
+		words: func(l *RuleLimit) string {
+			return [...]string{DeniedCount: ", refused hits count", DeniedDrop: ", refused hits do not count"}[l.CountDenied]
+		}},
+	{Key: "lease",
+		text:  func(l *RuleLimit) string { return when(l.Lease, "true") },
+		words: func(l *RuleLimit) string { return when(l.Lease, ", leased") }},
+	{Key: "shadow", text: func(l *RuleLimit) string { return when(l.Enforcement == EnforcedInShadow, "true") }},
+	{Key: "enforce_percent", text: func(l *RuleLimit) string { return when(l.Enforcement == EnforcedForSome, decimal(l.EnforcePercent)) }},
+	{Key: "soft", text: func(l *RuleLimit) string { return when(l.Enforcement == EnforcedSoftly, "true") }},
+	{Key: "warn_at", text: func(l *RuleLimit) string { return when(l.WarnAt > 0, decimal(l.WarnAt)) }},
+	{Key: "penalty",
+		text:  func(l *RuleLimit) string { return l.PenaltyText() },
+		words: func(l *RuleLimit) string { return l.PenaltyWords() }},
+	{Key: "reservations",
+		text: func(l *RuleLimit) string { return when(l.Algorithm != Concurrency, l.Reservations.String()) },
+		words: func(l *RuleLimit) string {
+			return when(l.Reservations != nil, ", reservations "+l.Reservations.Words())
+		}},
+	{Key: "scale", text: func(l *RuleLimit) string { return l.Rule.ScaleOf(l.Index).String() }},
+	{Key: "active", text: func(l *RuleLimit) string {
+		if a := l.Rule.ActiveTimes(l.Index); a != nil {
+			return strconv.Quote(a.Words())
+		}
+		return ""
+	}},
+	{Key: "name", text: func(l *RuleLimit) string { return when(len(l.Rule.Limits) > 1, l.Name) }},
+}
+
+func when(so bool, text string) string {
+	if so {
+		return text
+	}
+	return ""
+}
+
+func decimal[N uint8 | uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
