@@ -13,7 +13,7 @@ local function decode(value, w)
   if #value == 19 and find(value, '^[1-7]%d+$') then
     local digits = byte(value) - 48
     local a = tonumber(sub(value, 2, 19 - 2 * digits))
-    if digits > 4 then
+    if digits > 2 then -- a window of a millisecond has a number of 13 digits, and there is room for 12
       local range = 10 ^ (18 - 2 * digits)
       a = w + (a - w + range / 2) % range - range / 2
     end
