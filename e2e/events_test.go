@@ -10,7 +10,7 @@ import (
 	cloudhttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // A receiver that is made with the SDK of CloudEvents reads the events of both modes, and finds no fault in them.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
 // fleet is the setup of most scenarios: two ratelimitd that count in one Redis, and an upstream to protect.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/e2e/build"
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 const module = ".."

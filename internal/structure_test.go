@@ -21,117 +21,92 @@ import (
 const module = "github.com/ratelimitd/ratelimitd/"
 
 // imports is the import table: which packages of this module each package may import. A name that ends with /... means
-// the package and all packages below it. The table onlyIn has the imports of other modules.
+// the package and all packages below it; the longest name that covers a package counts. The table onlyIn has the imports of other modules.
 var imports = map[string][]string{
-	"internal/descriptor":               {},
-	"internal/yamlform":                 {},
-	"internal/yamlform/...":             {"internal/yamlform"},
-	"internal/entries":                  {"internal/descriptor", "internal/yamlform"},
-	"internal/config":                   {"internal/descriptor", "internal/metric", "internal/yamlform"},
-	"internal/config/xds":               {"internal/descriptor", "internal/config", "internal/yamlform", "internal/metric"},
-	"internal/backend":                  {"internal/descriptor", "internal/backend/scripts"},
-	"internal/backend/...":              {"internal/descriptor", "internal/backend/...", "internal/metric"},
-	"internal/backend/backendtest":      {"internal/descriptor", "internal/backend/...", "internal/rapidtest"},
-	"internal/backend/redis":            {"internal/descriptor", "internal/backend/...", "internal/redisconn", "internal/metric"},
-	"internal/redisconn":                {"internal/metric", "internal/tlsfiles"},
-	"internal/metric":                   {},
-	"internal/metric/prom":              {"internal/metric"},
-	"internal/hotkeys":                  {"internal/metric"},
-	"internal/fleet":                    {"internal/redisconn"},
-	"internal/usage":                    {"internal/descriptor", "internal/metric"},
-	"internal/events":                   {"internal/descriptor", "internal/logging", "internal/metric"},
-	"internal/reservation":              {},
-	"internal/override":                 {"internal/descriptor", "internal/entries", "internal/logging", "internal/metric", "internal/yamlform"},
-	"internal/limiter":                  {"internal/descriptor", "internal/backend", "internal/events", "internal/hotkeys", "internal/override", "internal/usage", "internal/metric"},
-	"internal/quota":                    {"internal/descriptor"},
-	"internal/quota/envoymodel":         {"internal/quota"},
-	"internal/quota/redisshares":        {"internal/quota"},
-	"internal/assigner":                 {"internal/descriptor", "internal/limiter", "internal/override", "internal/quota"},
-	"internal/intake":                   {},
-	"internal/endpoint":                 {"internal/intake", "internal/limiter"},
-	"internal/transport":                {"internal/intake"},
-	"internal/server":                   {"internal/assigner", "internal/descriptor", "internal/endpoint", "internal/intake", "internal/limiter", "internal/logging", "internal/quota", "internal/reservation", "internal/transport"},
-	"internal/console":                  {"internal/javascript"},
-	"internal/operator":                 {"internal/assigner", "internal/console", "internal/descriptor", "internal/endpoint", "internal/fleet", "internal/hotkeys", "internal/intake", "internal/limiter", "internal/logging", "internal/override", "internal/quota", "internal/usage", "proto/..."},
-	"internal/bearer":                   {"internal/stdin"},
-	"internal/serviceclient":            {"internal/stdin", "internal/descriptor", "internal/limiter", "internal/terminal", "internal/explain", "proto/..."},
-	"internal/terminal":                 {},
-	"internal/explain":                  {"internal/descriptor", "internal/override", "internal/yamlform", "internal/backend/memory", "internal/limiter", "internal/terminal"},
-	"internal/logging":                  {"internal/descriptor"},
-	"internal/rulecheck":                {"internal/stdin", "internal/descriptor", "internal/override", "internal/config", "internal/yamlform", "internal/terminal"},
-	"internal/ruleschema":               {"internal/accesslog", "internal/config", "internal/descriptor", "internal/override", "internal/ruletest", "internal/yamlform"},
-	"internal/ruletest":                 {"internal/stdin", "internal/descriptor", "internal/override", "internal/entries", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/terminal"},
-	"internal/statsd":                   {},
-	"internal/stdin":                    {},
-	"internal/promcompat":               {"internal/statsd", "internal/yamlform"},
-	"internal/accesslog":                {"internal/descriptor", "internal/yamlform", "internal/limiter"},
-	"internal/simulate":                 {"internal/stdin", "internal/override", "internal/accesslog", "internal/descriptor", "internal/config", "internal/yamlform", "internal/backend", "internal/backend/memory", "internal/limiter"},
-	"internal/simulate/report":          {"internal/javascript", "internal/simulate", "internal/terminal"},
-	"internal/javascript":               {},
-	"internal/tlsfiles":                 {"internal/metric"},
-	"internal/tracing":                  {},
-	"internal/rapidtest":                {},
-	"internal/racetest":                 {},
-	"internal/redistest":                {"internal/tlstest"},
-	"internal/tlstest":                  {},
-	"internal/otlptest":                 {},
-	"internal/servicetest":              {"internal/redisconn", "internal/redistest"},
+	// The wings of internal, from the bottom to the top. A package may import its own wing, and of the wings below it what the row names.
+	"internal/descriptor":    {},
+	"internal/platform/...":  {"internal/platform/..."},
+	"internal/config/...":    {"internal/descriptor", "internal/config/...", "internal/platform/..."},
+	"internal/backend/...":   {"internal/descriptor", "internal/backend/...", "internal/platform/..."},
+	"internal/limiter/...":   {"internal/descriptor", "internal/backend", "internal/config/override", "internal/limiter/...", "internal/platform/..."},
+	"internal/quota/...":     {"internal/descriptor", "internal/config/override", "internal/limiter", "internal/quota/..."},
+	"internal/server/...":    {"internal/descriptor", "internal/limiter", "internal/quota/...", "internal/server/...", "internal/platform/..."},
+	"internal/operator/...":  {"internal/descriptor", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "proto/..."},
+	"internal/authoring/...": {"internal/descriptor", "internal/config/...", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/authoring/...", "internal/platform/..."},
+	"internal/testkit/...":   {"internal/testkit/..."},
+
+	// Packages that know less than their wing.
+	"internal/platform/metric":     {},                                                  // package ratelimit links it, and no metrics client
+	"internal/config/yamlform/...": {"internal/config/yamlform"},                        // YAML, whatever it is about
+	"internal/backend":             {"internal/descriptor", "internal/backend/scripts"}, // the contract knows no store
+	"internal/limiter/events":      {"internal/descriptor", "internal/platform/..."},    // observers do not know what a decision is
+	"internal/limiter/hotkeys":     {"internal/platform/metric"},                        // the same
+	"internal/limiter/usage":       {"internal/descriptor", "internal/platform/metric"}, // the same
+	"internal/quota":               {"internal/descriptor"},                             // pure arithmetic
+	"internal/quota/envoymodel":    {"internal/quota"},                                  // the same
+	"internal/quota/redisshares":   {"internal/quota"},                                  // it stores what the arithmetic says
+	"internal/server/intake":       {},                                                  // bounds, whatever the requests are about
+	"internal/server/transport":    {"internal/server/intake"},                          // HTTP/2
+	"internal/server/reservation":  {},                                                  // signatures
+
+	// Packages that know more than their wing, and why.
+	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                                          // it cuts the entries of requests
+	"internal/platform/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                                                                         // it reads a mapping file of statsd_exporter
+	"internal/backend/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                                                                                    // the suite of all stores
+	"internal/operator":               {"internal/descriptor", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "internal/server/endpoint", "internal/server/intake", "proto/..."}, // it shows the fleet, and its port has the same bounds as the callers' ports
+	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                                                                                  // a server's explanation looks like a local one
+	"internal/testkit/servicetest":    {"internal/backend/redisconn", "internal/testkit/..."},                                                                                                                                                                                           // it connects to the test's Redis
+
+	// The public packages, and what is not part of the program.
 	"limits":                            {},
 	"client":                            {"limits", "proto/ratelimitd/v1"},
-	"ratelimit":                         {"limits", "internal/backend/...", "internal/config", "internal/descriptor", "internal/fleet", "internal/limiter", "internal/override/...", "internal/redisconn"},
-	"middleware/internal/address":       {},
-	"middleware/internal/gate":          {"limits"},
-	"middleware/internal/gate/gatetest": {"limits", "ratelimit", "internal/servicetest"},
-	"middleware/httplimit":              {"limits", "middleware/internal/address", "middleware/internal/gate"},
-	"middleware/grpclimit":              {"limits", "middleware/internal/address", "middleware/internal/gate"},
+	"ratelimit":                         {"limits", "internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter"},
+	"middleware/...":                    {"limits", "middleware/internal/..."},
+	"middleware/internal/gate/gatetest": {"limits", "ratelimit", "internal/testkit/servicetest"},
 	"proto/...":                         {"proto/..."},
 	"proto/ratelimitd/admin/v1":         {},
 	"cmd/ratelimitd":                    {"internal/..."},
-	"docs/figures":                      {"internal/descriptor", "internal/backend"},
 	"examples/...":                      {"client", "limits", "middleware/...", "ratelimit"},
-	"scripts/lines":                     {},
-	"scripts/prose":                     {},
-	"scripts/suite":                     {},
+	"docs/figures":                      {"internal/descriptor", "internal/backend"},
+	"bench/emptyserver":                 {"internal/server/..."},
 	"attack":                            {},
 	"bench":                             {},
-	"bench/emptyserver":                 {"internal/intake", "internal/server", "internal/transport"},
-
-	"internal/override/redissource": {"internal/descriptor", "internal/entries", "internal/metric", "internal/override"},
+	"scripts/...":                       {},
 }
 
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
 // packages alone.
 var onlyIn = map[string][]string{
-	"google.golang.org/grpc":                     {"client", "middleware/grpclimit", "internal/server", "internal/transport", "internal/operator", "internal/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/serviceclient", "examples/...", "internal/otlptest", "internal/servicetest"},
-	"google.golang.org/protobuf":                 {"client", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/serviceclient", "internal/otlptest"},
-	"github.com/envoyproxy/go-control-plane":     {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/serviceclient", "examples/...", "internal/servicetest"},
-	"net/http":                                   {"middleware/httplimit", "attack", "bench/...", "internal/events", "internal/server", "internal/transport", "internal/console", "internal/operator", "internal/endpoint", "cmd/ratelimitd", "examples/...", "internal/otlptest", "internal/servicetest", "proto/..."},
-	"connectrpc.com":                             {"internal/operator", "proto/..."},
-	"gopkg.in/yaml.v3":                           {"internal/yamlform"},
-	"github.com/DataDog":                         {"internal/statsd"},
-	"github.com/prometheus":                      {"internal/metric/prom", "internal/assigner", "internal/endpoint", "internal/intake", "internal/promcompat", "internal/server", "internal/statsd", "internal/tracing", "cmd/ratelimitd"},
-	"github.com/prometheus/statsd_exporter":      {"internal/promcompat"},
-	"github.com/fsnotify/fsnotify":               {"internal/config", "internal/tlsfiles"},
-	"go.opentelemetry.io":                        {"internal/server", "internal/tracing", "internal/otlptest"},
-	"github.com/redis/go-redis":                  {"internal/redisconn", "internal/backend/redis", "internal/override/redissource", "internal/quota/redisshares", "internal/fleet", "internal/reservation", "internal/redistest", "internal/servicetest", "cmd/ratelimitd", "ratelimit"},
-	"github.com/alecthomas/kong":                 {"cmd/ratelimitd"},
-	module + "internal/rapidtest":                {"internal/backend/backendtest"},      // tests only
-	module + "internal/quota/envoymodel":         {},                                    // tests only
-	module + "internal/redistest":                {"internal/servicetest"},              // tests only
-	module + "internal/tlstest":                  {"internal/redistest"},                // tests only
-	module + "internal/otlptest":                 {},                                    // tests only
-	module + "internal/servicetest":              {"middleware/internal/gate/gatetest"}, // tests only
-	module + "middleware/internal/gate/gatetest": {},                                    // tests only
-	module + "internal/backend/backendtest":      {},                                    // tests only
-	module + "internal/yamlform/yamlformtest":    {},                                    // tests only
+	"google.golang.org/grpc":                         {"client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/server/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
+	"google.golang.org/protobuf":                     {"client", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
+	"github.com/envoyproxy/go-control-plane":         {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/servicetest"},
+	"net/http":                                       {"middleware/httplimit", "attack", "bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/server/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
+	"connectrpc.com":                                 {"internal/operator", "proto/..."},
+	"gopkg.in/yaml.v3":                               {"internal/config/yamlform"},
+	"github.com/DataDog":                             {"internal/platform/statsd"},
+	"github.com/prometheus":                          {"internal/platform/metric/prom", "internal/quota/assigner", "internal/server/endpoint", "internal/server/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
+	"github.com/prometheus/statsd_exporter":          {"internal/platform/promcompat"},
+	"github.com/fsnotify/fsnotify":                   {"internal/config", "internal/platform/tlsfiles"},
+	"go.opentelemetry.io":                            {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},
+	"github.com/redis/go-redis":                      {"internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit"},
+	"github.com/alecthomas/kong":                     {"cmd/ratelimitd"},
+	module + "internal/testkit/rapidtest":            {"internal/backend/backendtest"},      // tests only
+	module + "internal/quota/envoymodel":             {},                                    // tests only
+	module + "internal/testkit/redistest":            {"internal/testkit/servicetest"},      // tests only
+	module + "internal/testkit/tlstest":              {"internal/testkit/redistest"},        // tests only
+	module + "internal/testkit/otlptest":             {},                                    // tests only
+	module + "internal/testkit/servicetest":          {"middleware/internal/gate/gatetest"}, // tests only
+	module + "middleware/internal/gate/gatetest":     {},                                    // tests only
+	module + "internal/backend/backendtest":          {},                                    // tests only
+	module + "internal/config/yamlform/yamlformtest": {},                                    // tests only
 }
 
 // modulesOf lists packages that import only these modules besides the standard library.
 var modulesOf = map[string][]string{
-	"internal/descriptor":  {"github.com/gaissmai/bart"},
-	"internal/metric":      {},
-	"limits":               {},
-	"middleware/httplimit": {module + "limits", module + "middleware/internal/address", module + "middleware/internal/gate"},
+	"internal/descriptor":      {"github.com/gaissmai/bart"},
+	"internal/platform/metric": {},
+	"limits":                   {},
+	"middleware/httplimit":     {module + "limits", module + "middleware/internal/address", module + "middleware/internal/gate"},
 }
 
 // notUsed lists words that no name may contain: they carry no meaning, or mean something else in this project. Names
@@ -278,11 +253,11 @@ func TestDrawnValuesAreTheSameInCI(t *testing.T) {
 		for _, f := range p.files {
 			for _, imp := range f.Imports {
 				draws = draws || imp.Path.Value == `"pgregory.net/rapid"`
-				seeded = seeded || imp.Path.Value == strconv.Quote(module+"internal/rapidtest")
+				seeded = seeded || imp.Path.Value == strconv.Quote(module+"internal/testkit/rapidtest")
 			}
 		}
-		if draws && !seeded && p.dir != "internal/rapidtest" {
-			t.Errorf("%s imports rapid; import internal/rapidtest beside it", p.dir)
+		if draws && !seeded && p.dir != "internal/testkit/rapidtest" {
+			t.Errorf("%s imports rapid; import internal/testkit/rapidtest beside it", p.dir)
 		}
 	}
 }

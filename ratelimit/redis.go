@@ -9,10 +9,10 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/fleet"
 	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
-	"github.com/ratelimitd/ratelimitd/internal/fleet"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 )
 
 const defaultTimeout = time.Second

@@ -1,4 +1,4 @@
-// scripts/test-clocks and internal/redistest preload this into redis-server: its clock is then ahead by SHIFT seconds, and by
+// scripts/test-clocks and internal/testkit/redistest preload this into redis-server: its clock is then ahead by SHIFT seconds, and by
 // the seconds that the file SHIFT_FILE holds, in 64 bits, at each moment. If the next 64 bits of the file are not 0, the clock
 // stands still instead, at that many microseconds since the Unix epoch. Monotonic clocks do not change. The functions below call
 // the system directly, because they replace those of the C library.

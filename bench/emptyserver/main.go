@@ -16,9 +16,9 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 
-	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/server"
-	"github.com/ratelimitd/ratelimitd/internal/transport"
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
 // workers is the default of server.Calls.Workers.

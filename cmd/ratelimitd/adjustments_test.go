@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
 // fails marks a value with which the service does not start.

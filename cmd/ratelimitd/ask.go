@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/bearer"
+	"github.com/ratelimitd/ratelimitd/internal/config/entries"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/entries"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
+	"github.com/ratelimitd/ratelimitd/internal/operator/bearer"
+	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
 // Exit codes of subcommands, besides 0, 1 for a failure and 2 for an invalid command line.

@@ -19,9 +19,9 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
-	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
 // asks runs a subcommand in this process and returns its exit code and its output.

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/rulecheck"
-	"github.com/ratelimitd/ratelimitd/internal/ruletest"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/rulecheck"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/ruletest"
 )
 
 // checkCommand is the subcommand that checks rule files.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // checkRules runs `ratelimitd check` and returns its exit code and its output.

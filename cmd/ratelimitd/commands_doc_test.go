@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 var update = flag.Bool("update", false, "write what the commands say into the documentation; read it before it is kept")

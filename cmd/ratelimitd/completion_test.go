@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // What may follow each command line. A bar is where the cursor is.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
+	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
 // counterOptions are the options of peek and reset.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // earlierCommit is the version beside which this one must be able to run on one Redis.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
 // ownPrefix is the prefix of our own variables. The reference's variables have no prefix, so a misspelt one looks like a

@@ -8,9 +8,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ratelimitd/ratelimitd/internal/events"
-	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
-	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 )
 
 // eventOptions are the settings of events.

@@ -9,12 +9,12 @@ import (
 	"os"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/authoring/explain"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/explain"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
-	"github.com/ratelimitd/ratelimitd/internal/stdin"
+	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
+	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
 // explainCommand is the subcommand that shows what rules do with a request.

@@ -16,8 +16,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
 // fleetRules are limits that envoyproxy/ratelimit supports too, except the last one.

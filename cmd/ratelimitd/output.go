@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
 // outputOptions say how a result is written.

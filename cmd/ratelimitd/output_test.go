@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
-	"github.com/ratelimitd/ratelimitd/internal/tlstest"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
 const onePasses = "cases:\n  - name: one passes\n    steps:\n      - {descriptors: second=x, expect: OK}\n"

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/entries"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/entries"
-	"github.com/ratelimitd/ratelimitd/internal/override"
-	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
+	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
 // overrideCommand is the subcommand that shows and changes overrides.

@@ -10,10 +10,10 @@ import (
 	"os"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/override"
-	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
-	"github.com/ratelimitd/ratelimitd/internal/stdin"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
+	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
 // overridesFile is a file of overrides. A large one is not in memory as a whole.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
-	"github.com/ratelimitd/ratelimitd/internal/stdin"
+	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
 // readOverrides reads a file of overrides.

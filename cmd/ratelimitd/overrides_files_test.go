@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/simulate"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
 )
 
 // Commands that work on files know overrides: explain shows them, and simulate applies them.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 const asProcess = "TEST_AS_RATELIMITD"

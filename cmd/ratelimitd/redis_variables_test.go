@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
 // eachRedis runs a test for the REDIS_... variables, and again for REDIS_PERSECOND_... with a healthy main Redis beside it.

@@ -7,8 +7,8 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // RATELIMITD_REPLICAS is not set, so the processes count each other. Without Redis, all processes together admit the limit

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/reservation"
+	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
 )
 
 // reservationOptions are the settings of reservations.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/ratelimitd/ratelimitd/internal/ruleschema"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/ruleschema"
 )
 
 // schemaCommand is the subcommand that prints a JSON Schema for editors and pipelines.

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // TestSchema compares the command's output with the schema files that editors use.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ratelimitd/ratelimitd/internal/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/quota/redisshares"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )

@@ -7,9 +7,9 @@ import (
 	"io"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/entries"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/entries"
-	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
+	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
 // sharesCommand is the subcommand that lists who holds what of the limits of quota buckets.

@@ -13,12 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate/report"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/override"
-	"github.com/ratelimitd/ratelimitd/internal/simulate"
-	"github.com/ratelimitd/ratelimitd/internal/simulate/report"
-	"github.com/ratelimitd/ratelimitd/internal/stdin"
+	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
 // simulateCommand is the subcommand that replays access logs through rules.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/config/entries"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/entries"
-	"github.com/ratelimitd/ratelimitd/internal/stdin"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
 // mappingOptions describe the log: in a file, or for the common cases in flags alone.

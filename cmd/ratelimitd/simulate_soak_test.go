@@ -19,12 +19,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/ratelimitd/ratelimitd/internal/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
-	"github.com/ratelimitd/ratelimitd/internal/simulate"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // madeUpLog generates requests on demand. The i-th request is always the same, a millisecond after the one before it. A few

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // simulateRules runs `ratelimitd simulate` and returns its exit code and its output.

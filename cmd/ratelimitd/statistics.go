@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/ratelimitd/ratelimitd/internal/promcompat"
-	"github.com/ratelimitd/ratelimitd/internal/statsd"
+	"github.com/ratelimitd/ratelimitd/internal/platform/promcompat"
+	"github.com/ratelimitd/ratelimitd/internal/platform/statsd"
 )
 
 // prometheusAddr is the address of the separate listener for Prometheus; empty: there is none.

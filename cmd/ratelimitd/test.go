@@ -8,8 +8,8 @@ import (
 	"regexp"
 	"slices"
 
-	"github.com/ratelimitd/ratelimitd/internal/ruletest"
-	"github.com/ratelimitd/ratelimitd/internal/terminal"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/ruletest"
+	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
 )
 
 // testCommand is the subcommand that runs unit tests for rules.

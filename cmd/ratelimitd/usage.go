@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/ratelimitd/ratelimitd/internal/entries"
-	"github.com/ratelimitd/ratelimitd/internal/serviceclient"
+	"github.com/ratelimitd/ratelimitd/internal/config/entries"
+	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
 // usageCommand is the subcommand that lists the counters of one caller.

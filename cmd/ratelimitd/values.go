@@ -11,7 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
 // Tags of a flag say which values are allowed. Errors about other values name the allowed ones:

@@ -16,7 +16,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
 // event is what tests read of an event.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // variable is a row of the table: one environment variable, and how its effect is observed.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
 // normalize turns `help [COMMAND]`, `help settings`, --version, and flags of ratelimit_config_check with one dash into what kong understands.

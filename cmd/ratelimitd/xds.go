@@ -10,8 +10,8 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/config/xds"
-	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
-	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 )
 
 // xdsOptions are the settings of rules over xDS, with CONFIG_TYPE=GRPC_XDS_SOTW.

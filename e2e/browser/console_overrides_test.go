@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/e2e/browser"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/config/override/redissource"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
-	"github.com/ratelimitd/ratelimitd/internal/override/redissource"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
 // Of more overrides than one answer of the API looks at, the console shows pages, finds the last one, and changes it.

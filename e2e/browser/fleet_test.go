@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/e2e/browser"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // The page of the fleet shows the processes that share a Redis: one with other rules, one that was killed, and an entry that somebody

@@ -13,10 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ratelimitd/ratelimitd/e2e/browser"
-	"github.com/ratelimitd/ratelimitd/internal/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate/report"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/simulate"
-	"github.com/ratelimitd/ratelimitd/internal/simulate/report"
 )
 
 var update = flag.Bool("update", false, "take the pictures of the documentation")

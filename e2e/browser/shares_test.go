@@ -9,15 +9,15 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/e2e/browser"
-	"github.com/ratelimitd/ratelimitd/internal/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
-	"github.com/ratelimitd/ratelimitd/internal/bearer"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
+	"github.com/ratelimitd/ratelimitd/internal/operator/bearer"
 	"github.com/ratelimitd/ratelimitd/internal/quota"
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // heldShares are the quota buckets of a domain.

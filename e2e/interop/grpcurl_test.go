@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/e2e/build"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
-	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
 const (

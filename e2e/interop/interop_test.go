@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/e2e/build"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 const rules = `

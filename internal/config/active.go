@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // activeReading is an `active` while its map is being read. Dates need the zone, which may come after them.

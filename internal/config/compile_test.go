@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // conformanceCase is a set of rule files, and whether the reference loads it.

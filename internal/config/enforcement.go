@@ -1,8 +1,8 @@
 package config
 
 import (
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // enforcementKeys are the keys that say whom a limit refuses. A limit has at most one of them.

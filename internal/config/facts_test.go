@@ -4,9 +4,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // Every key has a row here, which reads it, and a fact in package descriptor, which shows it. These keys have no fact.

@@ -3,8 +3,8 @@ package config
 import (
 	"slices"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // statusOf returns the status of a rule file, for operators.

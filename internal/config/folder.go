@@ -16,9 +16,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/metric"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // Options are the settings of a Folder. Only Dir must be set.

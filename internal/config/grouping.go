@@ -1,8 +1,8 @@
 package config
 
 import (
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // groupPattern is what descriptor.ParseGroup accepts.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // The bounds of the headers that a domain defines. Proxies refuse answers whose headers are larger than some KiB.

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
+	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
 func TestWrongHeadersSayWhere(t *testing.T) {

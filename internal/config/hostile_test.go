@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform/yamlformtest"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform/yamlformtest"
 )
 
 // Reading a hostile rule file costs work in proportion to its size, and gives a bounded number of errors.

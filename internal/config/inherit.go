@@ -3,8 +3,8 @@ package config
 import (
 	"slices"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // maxInherited bounds the copies of descriptors and limits that one file asks for. A descriptor that inherits may stand below another

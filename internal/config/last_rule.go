@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // emptied reports whether a reload to these files would remove the last rule. A folder may be unmounted, or emptied by mistake.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // ledger decides which file owns each domain, and collects the domains for one tree. Files are admitted in the order of

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // maxLimits is how many limits one descriptor may have. Each limit adds a counter that a request must pass.

@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // meant returns what to write in place of a key of another program or in another form: `limit: {...}`, `per: minute`, `plan: gold`.

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/metric"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // metrics are the metrics of a folder or of a set of resources. They are read without its lock, so that a scrape

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 )
 
 func TestMetrics(t *testing.T) {

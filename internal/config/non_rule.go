@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
 // Some files in a rule folder usually have no rules: notes, tests of rules, backups of editors. But the reference reads every

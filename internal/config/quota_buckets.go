@@ -3,8 +3,8 @@ package config
 import (
 	"slices"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // MaxBucketOrder is the most keys that the `order` of `quota_buckets` may have. Descriptors have at most as many levels.

@@ -3,8 +3,8 @@ package config
 import (
 	"crypto/sha256"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // Resource has the content of a rule file, but comes from another source. It consists of plain values, and positions are

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"iter"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // The rule language. Each row is one key and reads the key's value. The schema, the tables in docs/reference/rule-keys.md and `check` use

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/yamlform"
 )
 
 // scaleForm is the map of `scale`.

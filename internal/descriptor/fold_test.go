@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
+	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
 // On ASCII an expression with fold matches what it matches with the flag (?i).

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
+	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
 // domainOf compiles the first level of a domain. Every node gets a limit of a minute.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/override"
-	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
+	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
 func counting(c descriptor.HitCost) func(*descriptor.Rule) {

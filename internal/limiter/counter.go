@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // Counters are the counters of one descriptor, for operators.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // Peek returns the counters of one descriptor. It changes neither the counters nor the metrics by rule. Only the entries

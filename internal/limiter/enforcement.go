@@ -7,7 +7,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
 // A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the callers. It is counted with the rule's other limits, but

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
 // send sends an event about charge j, which is descriptor i's, if one is due. ends is the time until what it reports ends.

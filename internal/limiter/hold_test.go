@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // reservable makes a rule allow reservations.

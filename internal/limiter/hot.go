@@ -5,7 +5,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 )
 
 // ofRequest stands for the name of a rule where the limit is one that a request brings along. Such a limit has no rule.

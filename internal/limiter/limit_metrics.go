@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/metric"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // limitSeries counts hits under one limit of a rule whose limits vary.

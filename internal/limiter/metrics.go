@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/metric"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // What is exported of a series even while it is zero.

@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 )
 
 // measured is a limiter whose metrics are read back.

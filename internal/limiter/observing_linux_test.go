@@ -12,9 +12,9 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/usage"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 )
 
 // BenchmarkObserving reports the CPU time that metrics, hot keys, and the index of usage add to a decision. An observed limiter and a plain one

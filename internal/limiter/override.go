@@ -1,8 +1,8 @@
 package limiter
 
 import (
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // An operator's override gives one caller of a rule other numbers, for all limits of the rule or for one of them; or it blocks the caller,

@@ -3,7 +3,7 @@ package limiter
 import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
 // A limit with `penalty` refuses everything for a time after it has refused hits. It has two takes: one on the penalty, which guards the

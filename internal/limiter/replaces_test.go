@@ -6,7 +6,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // Of several limits, only the replaced one is left out. The others still hold, and the replaced one counts nothing.

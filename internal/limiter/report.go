@@ -1,6 +1,6 @@
 package limiter
 
-import "github.com/ratelimitd/ratelimitd/internal/events"
+import "github.com/ratelimitd/ratelimitd/internal/limiter/events"
 
 // reports returns what is done with every decision, in this order. Metrics need the code from before the server's shadow mode, events
 // the code after it.

@@ -3,8 +3,8 @@ package limiter
 import (
 	"math/bits"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // A request may bring a limit along for a descriptor. The domain's `request_override` says whether it counts: always, unless an override

@@ -4,12 +4,12 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/events"
-	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
-	"github.com/ratelimitd/ratelimitd/internal/metric"
-	"github.com/ratelimitd/ratelimitd/internal/override"
-	"github.com/ratelimitd/ratelimitd/internal/usage"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // Options are the settings of a Limiter.

@@ -1,8 +1,8 @@
 package limiter
 
 import (
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // Swap puts rules and settings into force for every decision that begins afterwards.

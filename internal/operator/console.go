@@ -9,12 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/console"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/operator/console"
+	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
+	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 )
 
 // Decisions are the numbers of decisions that the console shows.

@@ -26,8 +26,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
-	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 

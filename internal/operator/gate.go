@@ -12,9 +12,9 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/ratelimitd/ratelimitd/internal/console"
-	"github.com/ratelimitd/ratelimitd/internal/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/logging"
+	"github.com/ratelimitd/ratelimitd/internal/operator/console"
+	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
+	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 )
 
 // Tokens finds the owner of a bearer token. It is used concurrently.

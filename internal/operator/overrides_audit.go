@@ -5,8 +5,8 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/ratelimitd/ratelimitd/internal/logging"
-	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 )
 
 // author is who a change is made by, in records.

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 

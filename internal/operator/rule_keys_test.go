@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/authoring/explain"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/explain"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ratelimitd/ratelimitd/internal/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 	adminconnect "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1/adminv1connect"
 )
 

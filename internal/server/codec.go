@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/transport"
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
 // codec reads the messages of callers' methods into plain structs and leaves all others to the standard codec. Generated

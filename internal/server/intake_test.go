@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 )
 
 // rawClient is a client that sends whatever frames a test wants.

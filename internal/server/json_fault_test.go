@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"pgregory.net/rapid"
 
-	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
+	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
 // Every body that is refused is described in words of this program: where the fault is, and what to write.

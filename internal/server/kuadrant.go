@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/reservation"
+	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
 )
 
 // kuadrantService is the service that Kuadrant's gateway calls: check a limit, and report later what was used; or reserve, and

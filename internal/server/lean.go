@@ -17,10 +17,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/intake"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/transport"
+	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
 // newTransport returns the lean transport: callers' methods are answered here, everything else by grpc-go.

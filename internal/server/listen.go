@@ -3,8 +3,8 @@ package server
 import (
 	"net"
 
-	"github.com/ratelimitd/ratelimitd/internal/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/intake"
+	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
 )
 
 // listeners are open before anything is served, so that a port that is taken is an error at start.

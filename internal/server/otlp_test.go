@@ -6,8 +6,8 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
-	"github.com/ratelimitd/ratelimitd/internal/otlptest"
-	"github.com/ratelimitd/ratelimitd/internal/tracing"
+	"github.com/ratelimitd/ratelimitd/internal/platform/tracing"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/otlptest"
 )
 
 // A call whose caller samples its trace arrives at the collector, as a part of that trace.

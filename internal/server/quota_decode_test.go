@@ -17,10 +17,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/ratelimitd/ratelimitd/internal/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/quota"
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 type (

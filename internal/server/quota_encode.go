@@ -5,9 +5,9 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/ratelimitd/ratelimitd/internal/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/quota"
+	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
 )
 
 const (

@@ -25,8 +25,8 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
-	"github.com/ratelimitd/ratelimitd/internal/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 )
 
 func TestShouldRateLimitCarriesEveryField(t *testing.T) {

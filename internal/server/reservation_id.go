@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/reservation"
+	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
 )
 
 // checkIDSize refuses a request whose id would be too long to be accepted later.

@@ -5,7 +5,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/reservation"
+	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
 )
 
 const (

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/ratelimitd/ratelimitd/internal/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/intake"
-	"github.com/ratelimitd/ratelimitd/internal/transport"
+	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
 // Server answers callers over gRPC and HTTP.

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 )
 
 const (
@@ -183,7 +183,7 @@ type repeated struct {
 	ctx   context.Context
 	open  func() (grpc.ClientStream, error)
 	waits gate.Waits // used by the goroutine that receives
-	begun bool            // an answer has come
+	begun bool       // an answer has come
 
 	mu      sync.Mutex
 	now     grpc.ClientStream

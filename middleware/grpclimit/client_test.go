@@ -20,9 +20,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/grpclimit"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 )
 
 // refusal says how a server refuses a call.

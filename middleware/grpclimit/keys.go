@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/internal/address"
 	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
-	"github.com/ratelimitd/ratelimitd/limits"
 )
 
 // Descriptor is what one descriptor of a limits.Request is made of: one key for each level of the rule.

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 )
 
 // Call is a call that is limited.

@@ -21,9 +21,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/grpclimit"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 )
 
 // service does what its functions do.

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 )
 
 const (

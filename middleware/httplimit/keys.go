@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/internal/address"
 	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
-	"github.com/ratelimitd/ratelimitd/limits"
 )
 
 // Descriptor is what one descriptor of a limits.Request is made of: one key for each level of the rule.

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 )
 
 // Options are the settings of New. Domain and Descriptors are required.

@@ -26,8 +26,8 @@ var titles = [columns]string{"Go", "tests", "scripts", "Lua", "JS", "words"}
 
 // kits are packages that only tests use.
 var kits = []string{
-	"middleware/internal/gate/gatetest", "internal/backend/backendtest", "internal/otlptest", "internal/quota/envoymodel", "internal/racetest", "internal/rapidtest", "internal/redistest",
-	"internal/servicetest", "internal/tlstest",
+	"middleware/internal/gate/gatetest", "internal/backend/backendtest", "internal/testkit/otlptest", "internal/quota/envoymodel", "internal/testkit/racetest", "internal/testkit/rapidtest", "internal/testkit/redistest",
+	"internal/testkit/servicetest", "internal/testkit/tlstest",
 }
 
 // service are the wings whose Go code is the service and its libraries.
@@ -36,7 +36,7 @@ var service = []string{"cmd", "internal", "limits", "ratelimit", "client", "midd
 // columnOf is the column that a file counts in; false: none.
 func columnOf(name string, f file) (column, bool) {
 	switch {
-	case f.Generated || f.Minified || recorded(name) || strings.HasPrefix(name, "internal/javascript/"): // the last are libraries
+	case f.Generated || f.Minified || recorded(name) || strings.HasPrefix(name, "internal/platform/javascript/"): // the last are libraries
 		return 0, false
 	case f.Language == "Go" && (strings.HasSuffix(name, "_test.go") || inKit(name)):
 		return tests, true

@@ -55,7 +55,7 @@ func TestWings(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
-	if c, ok := columnOf("internal/tlstest/authority.go", file{Language: "Go"}); !ok || c != tests {
+	if c, ok := columnOf("internal/testkit/tlstest/authority.go", file{Language: "Go"}); !ok || c != tests {
 		t.Error("a test kit is no code of the service")
 	}
 }

@@ -90,8 +90,8 @@ func packagesOf(module string, args []string) (packages []string) {
 // goroutines of their own, tests that start programs which are built without the detector, and tests of other libraries.
 // Within the others, tests say it themselves, with package racetest.
 var notConcurrent = []string{
-	"bench/libraries", "deploy", "docs", "e2e/browser", "e2e/build", "scripts", "internal/accesslog", "internal/descriptor",
-	"internal/explain", "internal/redistest", "internal/rulecheck", "internal/ruleschema", "internal/simulate/report",
+	"bench/libraries", "deploy", "docs", "e2e/browser", "e2e/build", "scripts", "internal/authoring/accesslog", "internal/descriptor",
+	"internal/authoring/explain", "internal/testkit/redistest", "internal/authoring/rulecheck", "internal/authoring/ruleschema", "internal/authoring/simulate/report",
 }
 
 // isConcurrent reports whether the race detector may find something in a folder.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 )
 
 // State writes down what processes count: metrics, statistics, hot keys and usage.

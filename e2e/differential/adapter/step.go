@@ -7,9 +7,9 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/e2e/differential"
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/override"
 )
 
 // Step takes one step.

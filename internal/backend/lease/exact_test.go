@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/racetest"
-	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
+	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
 // step is what one process does: it pauses, then makes a number of takes, from several goroutines at once.

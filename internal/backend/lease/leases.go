@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/metric"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // Options are the settings of Leases.

@@ -3,7 +3,7 @@ package lease
 import (
 	"sync/atomic"
 
-	"github.com/ratelimitd/ratelimitd/internal/metric"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // counts has the totals of what has happened. Every leased permit is used, returned or expired in the end. Until then it is

@@ -3,7 +3,7 @@ package memory
 import (
 	"sync/atomic"
 
-	"github.com/ratelimitd/ratelimitd/internal/metric"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // mostDomains is the maximum number of domains with a metric of their own.

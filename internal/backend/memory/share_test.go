@@ -14,7 +14,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 )
 
 var march = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/metric"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // Options are the settings of a Store. The zero value works.

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
 // Redis' own clock is set back and ahead. That costs each counter at most one window, or one drain.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 )
 
 // failureLog logs calls that Redis did not answer, in at most one line per failureLogEvery. While the breaker stays closed,

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 )
 
 // A few calls that Redis does not answer do not open the breaker. They are logged all the same, in one line, and later ones

@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	_ "github.com/ratelimitd/ratelimitd/internal/rapidtest"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
 func openStore(t *testing.T, opts redis.Options) (*redis.Store, *redistest.Server) {

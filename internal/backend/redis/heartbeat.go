@@ -8,8 +8,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
 const maxProcesses = 1000 // most processes that are counted: the list is one value in Redis

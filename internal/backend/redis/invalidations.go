@@ -17,9 +17,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
-	"github.com/ratelimitd/ratelimitd/internal/metric"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // InvalidationsOptions are the settings of Invalidations.

@@ -6,8 +6,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
 )
 
 // Ping checks whether Redis answers, and whether it gives scripts the time. On a cluster it calls all primaries at once, and

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
 // The index of usage keeps what lasts, in pages, with the rights that docs/do/redis.md lists, and expires by itself.

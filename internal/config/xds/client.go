@@ -15,7 +15,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/metric"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // Options are the settings of a Client. Only Server must be set.

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 )
 
 func TestRulesFollowTheServer(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/ratelimitd/ratelimitd/internal/tlsfiles"
-	"github.com/ratelimitd/ratelimitd/internal/tlstest"
+	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
 // encrypted is a server like Envoy Gateway's: TLS 1.3, and clients need a certificate of the authority.

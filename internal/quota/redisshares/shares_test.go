@@ -15,11 +15,11 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/quota"
 	"github.com/ratelimitd/ratelimitd/internal/quota/envoymodel"
 	"github.com/ratelimitd/ratelimitd/internal/quota/redisshares"
-	"github.com/ratelimitd/ratelimitd/internal/redisconn"
-	"github.com/ratelimitd/ratelimitd/internal/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
 // world is some processes that share one limit in Redis, and their clients, in virtual time.

@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 	"github.com/ratelimitd/ratelimitd/limits"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 )
 
 func TestValue(t *testing.T) {

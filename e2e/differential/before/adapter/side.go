@@ -12,10 +12,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/e2e/differential/before/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/events"
-	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
-	"github.com/ratelimitd/ratelimitd/internal/override"
-	"github.com/ratelimitd/ratelimitd/internal/usage"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 )
 
 // Side is one version while it takes the steps of a World.

@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/e2e/differential/before/backend"
 	"github.com/ratelimitd/ratelimitd/e2e/differential/before/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 )
 
 // Step takes one step.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
 // report sends events about the limits of this request: those that refuse it, and those with a notice for clients. A new kind of

@@ -13,10 +13,10 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/e2e/differential/before/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/events"
-	"github.com/ratelimitd/ratelimitd/internal/hotkeys"
-	"github.com/ratelimitd/ratelimitd/internal/override"
-	"github.com/ratelimitd/ratelimitd/internal/usage"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 )
 
 // Options are the settings of a Limiter.

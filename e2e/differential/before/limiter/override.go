@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 )
 
 // ownNumbers is what operators' overrides, or the numbers of a request's entries, make of a rule for one descriptor.

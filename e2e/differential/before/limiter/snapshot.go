@@ -2,7 +2,7 @@ package limiter
 
 import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/override"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 )
 
 // Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.

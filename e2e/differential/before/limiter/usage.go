@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/usage"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 )
 
 // recordUsage records the counters of rules with usage. Grouped values are recorded as they count. A counter that the over-limit cache answered for was recorded before.

@@ -1,0 +1,47 @@
+package explain
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
+)
+
+// State is the current state of a counter.
+type State struct {
+	Used      uint64 `json:"used"`
+	Capacity  uint64 `json:"capacity"` // the most hits that can be in use at one instant
+	Remaining uint64 `json:"remaining"`
+
+	WaitSeconds float64   `json:"wait_seconds"` // until one more hit would pass
+	Never       bool      `json:"never"`        // no hit will ever pass
+	Reset       float64   `json:"reset_seconds"`
+	ResetAt     time.Time `json:"reset_at"` // when no hits are in use, or the window ends
+
+	PenaltySeconds float64 `json:"penalty_seconds,omitempty"` // for how long the limit's penalty refuses everything
+
+	Cached bool `json:"from_over_limit_cache"` // comes from a refusal in the server's over-limit cache, not from the store
+}
+
+// String returns the state in words.
+func (s *State) String() string {
+	text := fmt.Sprintf("%d of %d used, %d left", s.Used, s.Capacity, s.Remaining)
+	if s.PenaltySeconds > 0 {
+		text += ", penalty for " + terminal.Span(seconds(s.PenaltySeconds))
+	}
+	switch {
+	case s.Never:
+		text += ", nothing ever passes"
+	case s.WaitSeconds > 0:
+		text += ", the next one passes in " + terminal.Span(seconds(s.WaitSeconds))
+	}
+	if s.Reset > 0 {
+		text += ", reset in " + terminal.Span(seconds(s.Reset))
+	}
+	if s.Cached {
+		text += " (remembered by the server's over-limit cache)"
+	}
+	return text
+}
+
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }

@@ -1,0 +1,296 @@
+package report
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
+	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
+)
+
+// MarkdownOptions are the settings of WriteMarkdown.
+type MarkdownOptions struct {
+	Top int // changed rules, rules and callers to show; 0 means 10
+}
+
+// WriteMarkdown writes a report as a comment for a pull request, in the Markdown of GitHub and GitLab.
+func WriteMarkdown(to io.Writer, r *simulate.Report, o MarkdownOptions) error {
+	if o.Top <= 0 {
+		o.Top = 10
+	}
+	w := &markdownWriter{bufio.NewWriter(to), o.Top}
+	v := newVerdict(r)
+	w.line("### Rate limits: %s\n", lowerFirst(v.title))
+	for _, sentence := range v.sentences {
+		for _, p := range sentence {
+			switch p.kind {
+			case strong:
+				w.text("**" + p.text + "**")
+			case quoted:
+				w.text(code(p.text))
+			default:
+				w.text(p.text)
+			}
+		}
+		w.line("")
+	}
+	w.line("")
+	w.numbers(r)
+	w.changes(r)
+	w.newlyRefused(r)
+	w.newlyPassed(r)
+	w.rules(r)
+	if r.Old == nil {
+		w.callers(r)
+	}
+	for _, s := range r.Warnings {
+		w.line("> **Warning:** %s\n", code(s))
+	}
+	w.line("%s of %s, %s. Rules of %s%s.%s", counted(r.Requests, "request"), codes(r.Logs), span(r), code(r.Rules), compared(r), unused(r))
+	return w.Flush()
+}
+
+type markdownWriter struct {
+	*bufio.Writer
+	top int
+}
+
+func (w *markdownWriter) text(s string) { _, _ = w.WriteString(s) } // its error is Flush's
+
+func (w *markdownWriter) line(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+
+// row writes a row of a table.
+func (w *markdownWriter) row(cells ...string) { w.line("| %s |", strings.Join(cells, " | ")) }
+
+// head writes the head of a table. Columns whose title begins with a blank hold numbers.
+func (w *markdownWriter) head(titles ...string) {
+	rule := make([]string, len(titles))
+	for i, t := range titles {
+		rule[i] = "---"
+		if strings.HasPrefix(t, " ") {
+			rule[i] = "--:"
+		}
+		titles[i] = strings.TrimSpace(t)
+	}
+	w.row(titles...)
+	w.row(rule...)
+}
+
+// more writes how many rows of a table are left out.
+func (w *markdownWriter) more(left int, what string) {
+	if left > 0 {
+		w.line("\nand %s", counted(int64(left), "more "+what))
+	}
+	w.line("")
+}
+
+func compared(r *simulate.Report) string {
+	if r.Old == nil {
+		return ""
+	}
+	return ", compared with " + code(r.Against)
+}
+
+// unused names the lines of the log that were not replayed.
+func unused(r *simulate.Report) string {
+	text := ""
+	if r.Skipped > 0 {
+		text += " " + counted(r.Skipped, "line") + " skipped by the mapping."
+	}
+	if r.Bad > 0 {
+		text += " " + counted(r.Bad, "line") + " of the log cannot be used."
+	}
+	return text
+}
+
+func (w *markdownWriter) numbers(r *simulate.Report) {
+	count := func(n int64) string { return number(n) + " (" + percent(n, r.Requests) + ")" }
+	rows := []struct {
+		title string
+		of    func(*simulate.Side) int64
+	}{
+		{"refused", func(s *simulate.Side) int64 { return s.Refused }},
+		{"allowed", func(s *simulate.Side) int64 { return s.Allowed }},
+		{"over a limit, not enforced", func(s *simulate.Side) int64 { return s.NotEnforced }},
+		{"without a rule", func(s *simulate.Side) int64 { return s.NoRule + s.UnknownDomain }},
+		{"no limit active", func(s *simulate.Side) int64 { return s.Inactive }},
+		{"without a decision", func(s *simulate.Side) int64 { return s.Failed }},
+	}
+	if r.Old == nil {
+		w.head("requests", " now")
+	} else {
+		w.head("requests", " before", " now")
+	}
+	for i, row := range rows {
+		now := row.of(&r.New)
+		if i >= 2 && now == 0 && (r.Old == nil || row.of(r.Old) == 0) {
+			continue
+		}
+		if r.Old == nil {
+			w.row(row.title, count(now))
+		} else {
+			w.row(row.title, count(row.of(r.Old)), count(now))
+		}
+	}
+	w.line("")
+}
+
+// changes writes the rules that differ as a diff.
+func (w *markdownWriter) changes(r *simulate.Report) {
+	if len(r.ChangedRules) == 0 {
+		return
+	}
+	w.line("#### Changed rules\n")
+	var b strings.Builder
+	shown := r.ChangedRules[:min(w.top, len(r.ChangedRules))]
+	for i := range shown {
+		c := &shown[i]
+		fmt.Fprintf(&b, "  %s\n", short(c.Rule))
+		for _, l := range diff(c) {
+			fmt.Fprintf(&b, "%s     %s\n", l.sign, short(l.text))
+		}
+	}
+	fence := "```"
+	for strings.Contains(b.String(), fence) {
+		fence += "`"
+	}
+	w.line("%sdiff\n%s%s", fence, b.String(), fence)
+	w.more(len(r.ChangedRules)-len(shown), "rule")
+}
+
+func (w *markdownWriter) newlyRefused(r *simulate.Report) {
+	if r.Old == nil || r.NewlyRefused.Requests == 0 {
+		return
+	}
+	w.line("#### Newly refused callers\n")
+	w.head("caller", "rule", "limit", " newly refused", " requests", " share refused", " share before")
+	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy })
+}
+
+func (w *markdownWriter) newlyPassed(r *simulate.Report) {
+	if r.Old == nil || r.NewlyPassed.Requests == 0 {
+		return
+	}
+	w.line("#### Newly passed callers\n")
+	w.head("caller", "rule before", "limit before", " newly passed", " requests", " share refused", " share before")
+	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyPassed, c.OldRefusedBy })
+}
+
+// eachCaller writes a row for each caller of which requests are counted, with the limit that refused most.
+func (w *markdownWriter) eachCaller(r *simulate.Report, counted func(*simulate.Caller) (int64, []simulate.RefusedBy)) {
+	n := 0
+	for i := range r.Callers.Rows {
+		c := &r.Callers.Rows[i]
+		requests, by := counted(c)
+		if requests == 0 {
+			continue
+		}
+		if n++; n > w.top {
+			continue
+		}
+		rule, limit := first(by)
+		cells := []string{code(c.Caller), rule, limit, number(requests), number(c.Requests), percent(c.Refused, c.Requests)}
+		if r.Old != nil {
+			cells = append(cells, percent(c.OldRefused, c.Requests))
+		}
+		w.row(cells...)
+	}
+	w.more(n-w.top, "caller")
+}
+
+func (w *markdownWriter) rules(r *simulate.Report) {
+	w.line("<details><summary>All rules that requests reached</summary>\n")
+	titles := []string{"rule", "limits", " requests", " refused", " share refused"}
+	if r.Old != nil {
+		titles = append(titles, " refused before", " newly refused", " newly passed")
+	}
+	w.head(titles...)
+	for i := range r.ByRule[:min(w.top, len(r.ByRule))] {
+		rule := &r.ByRule[i]
+		now := rule.New
+		name := code(rule.Rule)
+		if now == nil {
+			now, name = &simulate.RuleCount{}, name+" (gone)"
+		}
+		limits := make([]string, len(now.Limits))
+		for i, l := range now.Limits {
+			limits[i] = code(rate(l.Name, l.Limit, l.Burst))
+		}
+		cells := []string{name, strings.Join(limits, "<br>"), number(now.Requests), number(now.Refused), percent(now.Refused, now.Requests)}
+		if r.Old != nil {
+			old := int64(0)
+			if rule.Old != nil {
+				old = rule.Old.Refused
+			}
+			cells = append(cells, number(old), number(rule.NewlyRefused), number(rule.NewlyPassed))
+		}
+		w.row(cells...)
+	}
+	w.more(len(r.ByRule)-w.top, "rule")
+	if n := len(r.Unreached); n > 0 {
+		names := make([]string, min(n, w.top))
+		for i := range names {
+			names[i] = r.Unreached[i]
+		}
+		w.line("%s reached by no request: %s%s\n", counted(int64(n), "rule"), codes(names), strings.Repeat(", ...", min(1, n-len(names))))
+	}
+	w.line("</details>\n")
+}
+
+func (w *markdownWriter) callers(r *simulate.Report) {
+	if r.New.Refused == 0 {
+		return
+	}
+	w.line("#### Refused callers\n")
+	w.head("caller", "rule", "limit", " refused", " requests", " share refused")
+	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })
+}
+
+// first writes the rule and the limit that refused most.
+func first(by []simulate.RefusedBy) (rule, limit string) {
+	if len(by) == 0 {
+		return "", ""
+	}
+	return code(by[0].Rule), code(rate(by[0].Name, by[0].Limit, by[0].Burst))
+}
+
+// maxShown is how many characters of a text are shown in Markdown: comments on GitHub have at most 65,536 in all.
+const maxShown = 80
+
+func short(s string) string { return clip(terminal.Clean(s), maxShown) }
+
+// code writes a text that comes from a log or a rule file as code, in which nothing has a meaning: no mention, link, HTML or
+// column. A text with a backtick or a vertical bar cannot stand between backticks in a table, so it is written with character
+// references, which never have a meaning either.
+func code(s string) string {
+	s = short(s)
+	if strings.TrimSpace(s) == "" {
+		return ""
+	}
+	if !strings.ContainsAny(s, "`|") {
+		return "`" + s + "`"
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPunct(r) || unicode.IsSymbol(r) {
+			b.WriteString("&#" + strconv.Itoa(int(r)) + ";")
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return "<code>" + b.String() + "</code>"
+}
+
+func codes(all []string) string {
+	written := make([]string, len(all))
+	for i, s := range all {
+		written[i] = code(s)
+	}
+	return strings.Join(written, ", ")
+}
+
+func lowerFirst(s string) string { return strings.ToLower(s[:1]) + s[1:] }

@@ -1,0 +1,150 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate/report"
+)
+
+func markdown(t *testing.T, r *simulate.Report, top int) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := report.WriteMarkdown(&b, r, report.MarkdownOptions{Top: top}); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestMarkdown(t *testing.T) {
+	for name, against := range map[string]bool{"one.md": false, "two.md": true} {
+		t.Run(name, func(t *testing.T) {
+			golden(t, name, []byte(markdown(t, example(t, against), 5)))
+		})
+	}
+}
+
+// The documentation shows how the comment begins.
+func TestDocumentedMarkdown(t *testing.T) {
+	comment := markdown(t, example(t, true), 5)
+	text, err := os.ReadFile("docs/do/simulating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, _, _ := strings.Cut(comment, "\n<details>")
+	if !strings.Contains(string(text), "````markdown\n"+shown+"````\n") {
+		t.Errorf("docs/do/simulating.md does not show this:\n%s", shown)
+	}
+}
+
+// These match what Markdown shows as it is.
+var (
+	block = regexp.MustCompile("(?ms)^(```+)diff\n(.*?)^(```+)$")
+	span  = regexp.MustCompile("`[^`\n]+`|<code>[^<`|\n]*</code>")
+)
+
+// Whatever the texts of a report are, they stand in code, where they have no meaning: no mention, no link, no HTML, no other
+// columns. A comment with ten rows of long texts is still one that GitHub takes.
+func TestHostileTextsInMarkdown(t *testing.T) {
+	saved, err := json.Marshal(everything(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, hostile := range []string{
+		"@everyone", "a | b", "\\| x |", "`", "``` ` ```", "x\n```\n# title", "<b>", "</details>", "[a](https://example.com)", "https://example.com", "\x1b[2J\u202e", "~~~", "&lt;", "$x$", "", " ",
+		strings.Repeat("`|<>", 500),
+	} {
+		for _, against := range []bool{true, false} {
+			r := new(simulate.Report)
+			if err := json.Unmarshal(saved, r); err != nil {
+				t.Fatal(err)
+			}
+			if !against {
+				r.Old = nil
+			}
+			for len(r.Callers.Rows) < 30 {
+				r.Callers.Rows = append(r.Callers.Rows, r.Callers.Rows[0])
+			}
+			for len(r.ByRule) < 30 {
+				r.ByRule = append(r.ByRule, r.ByRule[0])
+			}
+			for len(r.ChangedRules) < 30 {
+				r.ChangedRules = append(r.ChangedRules, r.ChangedRules[0])
+			}
+			const mark = "qzx"
+			setTexts(reflect.ValueOf(r).Elem(), "report", func(string) string { return mark + hostile + mark })
+			comment := markdown(t, r, 10)
+			if len(comment) > 65536 {
+				t.Errorf("%.40q: the comment has %d bytes", hostile, len(comment))
+			}
+			if strings.ContainsAny(comment, "\x1b\u202e") {
+				t.Errorf("%.40q: the comment has control characters", hostile)
+			}
+			rest := comment
+			if found := block.FindStringSubmatch(comment); found != nil {
+				rest = strings.Replace(comment, found[0], "", 1)
+				if found[1] != found[3] || strings.Contains(found[2], found[1]) {
+					t.Errorf("%.40q: the block of the diff ends early:\n%s", hostile, found[0])
+				}
+			} else if against {
+				t.Errorf("%.40q: no diff in\n%s", hostile, comment)
+			}
+			rest = span.ReplaceAllString(rest, "CODE")
+			if at := strings.Index(rest, mark); at >= 0 {
+				t.Errorf("%.40q is not in code: %q", hostile, rest[max(0, at-80):min(len(rest), at+80)])
+			}
+			columns := 0
+			for line := range strings.Lines(rest) {
+				n := strings.Count(line, "|")
+				if n == 0 {
+					columns = 0
+				} else if columns == 0 {
+					columns = n
+				} else if n != columns {
+					t.Errorf("%.40q: a row has %d columns, want %d: %s", hostile, n-1, columns-1, line)
+				}
+			}
+		}
+	}
+}
+
+// The verdict says what changes for whom, for each kind of result.
+func TestVerdict(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*simulate.Report)
+		want   string
+	}{
+		{"a change", func(*simulate.Report) {}, "3 callers would be newly refused\n\nThe change refuses **277 of 984 requests (28.2 %)** that pass today. They come from 3 callers.\n" +
+			"Most affected is `198.51.100.7` with 205 of its 505 requests, refused most by `shop.remote_address`, `sustained 300 per hour`.\n" +
+			"It lets **16 of 984 requests (1.63 %)** pass that are refused today. They come from 2 callers.\n"},
+		{"one folder", func(r *simulate.Report) { r.Old = nil }, "3 callers would be refused\n\nThe rules refuse **309 of 984 requests (31.4 %)** of 3 callers.\n"},
+		{"only passed", func(r *simulate.Report) { *r.NewlyRefused = simulate.Change{} }, "2 callers would be refused less, nobody more\n\nIt lets **16"},
+		{"only refused", func(r *simulate.Report) { *r.NewlyPassed = simulate.Change{} }, "No request that is refused today would pass.\n"},
+		{"no change of answers", func(r *simulate.Report) { *r.NewlyRefused, *r.NewlyPassed = simulate.Change{}, simulate.Change{} },
+			"nobody would notice\n\nThe rules differ, and all 984 requests get the same verdict as before.\n"},
+		{"no change of rules", func(r *simulate.Report) {
+			*r.NewlyRefused, *r.NewlyPassed, r.ChangedRules = simulate.Change{}, simulate.Change{}, nil
+		}, "nobody would notice\n\nThe rules are the same: all 984 requests get the same verdict as before.\n"},
+		{"nothing refused", func(r *simulate.Report) { r.Old, r.New.Refused = nil, 0 }, "nobody would be refused\n\nThe rules let all 984 requests pass.\n"},
+		{"no rule", func(r *simulate.Report) { r.New.NoRule = r.Requests }, "no request matches a rule\n\nThe rules match none of the 984 requests"},
+		{"not active", func(r *simulate.Report) { r.New.NoRule, r.New.Inactive = 4, r.Requests-4 }, "no limit is active\n\nThe rules match 980 of 984 requests (99.6 %), and none of their limits is active at the time of such a request"},
+		{"too many callers", func(r *simulate.Report) { r.Callers.Exact = false }, "They come from at least 3 callers.\n"},
+		{"failures", func(r *simulate.Report) { r.New.Failed, r.New.NotEnforced = 2, 1 },
+			"For 2 requests no decision could be made.\n1 request went over a limit and passed, because the limit is not enforced.\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := example(t, true)
+			c.change(r)
+			if got := markdown(t, r, 5); !strings.Contains(got, c.want) {
+				t.Errorf("want %q in\n%s", c.want, got)
+			}
+		})
+	}
+}

@@ -1,0 +1,185 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ratelimitd/ratelimitd/internal/authoring/accesslog"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate/report"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+var update = flag.Bool("update", false, "write what the tests find into testdata")
+
+// example runs the example of the documentation.
+func example(t *testing.T, against bool) *simulate.Report {
+	t.Helper()
+	t.Chdir("../../../..")
+	m, errs := accesslog.LoadMapping("examples/simulate/envoy.yaml")
+	for _, e := range errs {
+		t.Fatal(e)
+	}
+	const log = "examples/simulate/access.log"
+	o := simulate.Options{
+		Rules: folder(t, "examples/simulate/stricter"), Mapping: m, Window: 5 * time.Second, MaxBadLines: 10,
+		Logs: []simulate.Log{{Name: log, Open: func() (io.ReadCloser, error) { return os.Open(log) }}},
+	}
+	if against {
+		old := folder(t, "examples/simulate/rules")
+		o.Against = &old
+	}
+	r, err := simulate.Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Seconds, r.PerSec = 0.25, float64(r.Requests)/0.25
+	return r
+}
+
+func folder(t *testing.T, dir string) simulate.Rules {
+	t.Helper()
+	tree, err := simulate.LoadRules(dir, false, descriptor.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return simulate.Rules{Folder: dir, Tree: tree}
+}
+
+// golden compares with a file of testdata.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	name = filepath.Join("internal", "authoring", "simulate", "report", "testdata", name) // from the top, where the example is
+	if *update {
+		if err := os.WriteFile(name, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got), go test -update writes it:\n%s", name, diff)
+	}
+}
+
+func TestText(t *testing.T) {
+	for name, against := range map[string]bool{"one.txt": false, "two.txt": true} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := report.WriteText(&b, example(t, against), report.TextOptions{Top: 5}); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, b.Bytes())
+		})
+	}
+}
+
+// Colours are added to the text and change nothing else.
+func TestTextColors(t *testing.T) {
+	r := example(t, true)
+	var plain, colored bytes.Buffer
+	if err := report.WriteText(&plain, r, report.TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := report.WriteText(&colored, r, report.TextOptions{Color: true}); err != nil {
+		t.Fatal(err)
+	}
+	text := colored.String()
+	if !strings.Contains(text, "\x1b[31mnewly refused: 277 requests of 3 callers\x1b[0m") {
+		t.Errorf("no red line in\n%s", text)
+	}
+	for _, color := range []string{"0", "1", "2", "31", "32", "33"} {
+		text = strings.ReplaceAll(text, "\x1b["+color+"m", "")
+	}
+	if diff := cmp.Diff(plain.String(), text); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// hostile is a report with names that try to be something else.
+func hostile(t *testing.T) *simulate.Report {
+	t.Helper()
+	r := example(t, true)
+	r.Callers.Rows[0].Caller = `</script><script>document.title="broken"</script>`
+	r.Callers.Rows[1].Caller = `<img src=x onerror='document.title="broken"'>` + "\x1b[2J\u202e"
+	r.ByRule[0].Rule = `shop.</script><img src=https://example.com/x>_"'&`
+	r.ByRule[1].Rule = "<!--<script>"
+	r.FirstBad[0].Message = "</ul><h1>broken</h1>\n\x1b[31m"
+	r.Warnings = append(r.Warnings, "<b>bold</b>")
+	return r
+}
+
+// What comes from a log moves no cursor.
+func TestTextIsSafeForTerminals(t *testing.T) {
+	var b bytes.Buffer
+	if err := report.WriteText(&b, hostile(t), report.TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(b.String(), "\x1b\u202e") || strings.Contains(b.String(), "</h1>\n") {
+		t.Errorf("%q", b.String())
+	}
+}
+
+func TestJSON(t *testing.T) {
+	r := example(t, true)
+	var b bytes.Buffer
+	if err := report.WriteJSON(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	var back simulate.Report
+	d := json.NewDecoder(&b)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(r, &back); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The page is one file: nothing in it names anything else that a browser would fetch, and the script's data has no tag.
+func TestHTMLStandsAlone(t *testing.T) {
+	var b bytes.Buffer
+	if err := report.WriteHTML(&b, hostile(t)); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	for _, s := range []string{"<img", "<link", "<iframe", "<object", "<script src", "href=", "url(", "@import", "<!--<script>", "<b>bold", "<h1>broken"} {
+		if at := strings.Index(page, s); at >= 0 {
+			t.Errorf("%q is in the page: %q", s, page[max(0, at-80):at+80])
+		}
+	}
+	if n := strings.Count(page, "</script>"); n != 3 {
+		t.Errorf("%d scripts end in the page, want 3", n)
+	}
+	if len(page) > 200<<10 {
+		t.Errorf("the page has %d bytes", len(page))
+	}
+}
+
+// The documentation shows what the command writes.
+func TestDocumentedText(t *testing.T) {
+	var b bytes.Buffer
+	if err := report.WriteText(&b, example(t, true), report.TextOptions{Top: 5}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("docs/do/simulating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := b.String()[:strings.LastIndex(b.String(), "\n\n")]
+	if !strings.Contains(string(text), "```\n"+shown+"\n```") {
+		t.Errorf("docs/do/simulating.md does not show this:\n%s", shown)
+	}
+}

@@ -1,0 +1,144 @@
+package report
+
+import (
+	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
+)
+
+// phrase is a part of a sentence.
+type phrase struct {
+	text string
+	kind phraseKind
+}
+
+type phraseKind uint8
+
+const (
+	plain phraseKind = iota
+	strong
+	quoted // comes from a log or a rule file
+)
+
+// verdict says in a few words, and then in sentences, what the rules do, or what a change of rules changes for whom.
+type verdict struct {
+	title     string
+	kind      string // "bad", "good" or "warn"
+	sentences [][]phrase
+}
+
+func newVerdict(r *simulate.Report) verdict {
+	var v verdict
+	switch {
+	case r.New.NoRule+r.New.UnknownDomain == r.Requests:
+		v = verdict{title: "No request matches a rule", kind: "warn", sentences: [][]phrase{{
+			{"The rules match none of the " + counted(r.Requests, "request") + ", so this report says nothing about them. Compare the domain and the keys of the mapping with those of the rules.", plain},
+		}}}
+	case r.New.Untried() == r.Requests:
+		v = verdict{title: "No limit is active", kind: "warn", sentences: [][]phrase{{
+			{"The rules match " + share(r, r.New.Inactive) + ", and none of their limits is active at the time of such a request, so this report says nothing about them. Compare the times of the log with `active` in the rules.", plain},
+		}}}
+	case r.Old == nil:
+		v = ofRules(r)
+	default:
+		v = ofChange(r)
+	}
+	if n := r.New.Failed; n > 0 {
+		v.sentences = append(v.sentences, []phrase{{"For " + counted(n, "request") + " no decision could be made.", plain}})
+	}
+	if r.Overrides != "" {
+		words := []phrase{{"The overrides of ", plain}, {r.Overrides, quoted}, {" are in force: they decide ", plain}, {share(r, r.New.Overridden), strong}}
+		if r.Old != nil && r.Old.Overridden != r.New.Overridden {
+			words = append(words, phrase{", and " + number(r.Old.Overridden) + " with the old rules", plain})
+		}
+		v.sentences = append(v.sentences, append(words, phrase{".", plain}))
+	}
+	if n := r.New.NotEnforced; n > 0 {
+		v.sentences = append(v.sentences, []phrase{{counted(n, "request") + " went over a limit and passed, because the limit is not enforced.", plain}})
+	}
+	return v
+}
+
+// share writes a number of requests as a part of all.
+func share(r *simulate.Report, n int64) string {
+	return number(n) + " of " + counted(r.Requests, "request") + " (" + percent(n, r.Requests) + ")"
+}
+
+// ofRules is the verdict on one folder of rules.
+func ofRules(r *simulate.Report) verdict {
+	if r.New.Refused == 0 {
+		return verdict{title: "Nobody would be refused", kind: "good", sentences: [][]phrase{{
+			{"The rules let all " + counted(r.Requests, "request") + " pass.", plain},
+		}}}
+	}
+	refused := int64(0)
+	for i := range r.Callers.Rows {
+		if r.Callers.Rows[i].Refused > 0 {
+			refused++
+		}
+	}
+	sentence := []phrase{{"The rules refuse ", plain}, {share(r, r.New.Refused), strong}, {" of " + atLeast(r, refused) + ".", plain}}
+	return verdict{
+		title: counted(refused, "caller") + " would be refused", kind: "bad",
+		sentences: [][]phrase{sentence, foremost(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })},
+	}
+}
+
+// ofChange is the verdict on a change of rules.
+func ofChange(r *simulate.Report) verdict {
+	newly, passed := r.NewlyRefused, r.NewlyPassed
+	if newly.Requests == 0 && passed.Requests == 0 {
+		what := "The rules differ, and "
+		if len(r.ChangedRules) == 0 {
+			what = "The rules are the same: "
+		}
+		return verdict{title: "Nobody would notice", kind: "good", sentences: [][]phrase{{
+			{what + "all " + counted(r.Requests, "request") + " get the same verdict as before.", plain},
+		}}}
+	}
+	var v verdict
+	if newly.Requests == 0 {
+		v = verdict{title: counted(passed.Callers, "caller") + " would be refused less, nobody more", kind: "good"}
+	} else {
+		v = verdict{title: counted(newly.Callers, "caller") + " would be newly refused", kind: "bad"}
+		v.sentences = append(v.sentences,
+			[]phrase{{"The change refuses ", plain}, {share(r, newly.Requests), strong}, {" that pass today. They come from " + atLeast(r, newly.Callers) + ".", plain}},
+			foremost(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy }))
+	}
+	if passed.Requests > 0 {
+		v.sentences = append(v.sentences, []phrase{
+			{"It lets ", plain}, {share(r, passed.Requests), strong}, {" pass that are refused today. They come from " + atLeast(r, passed.Callers) + ".", plain},
+		})
+	} else {
+		v.sentences = append(v.sentences, []phrase{{"No request that is refused today would pass.", plain}})
+	}
+	return v
+}
+
+// foremost is the sentence about the caller with most refusals.
+func foremost(r *simulate.Report, of func(*simulate.Caller) (int64, []simulate.RefusedBy)) []phrase {
+	var most *simulate.Caller
+	count, by := int64(0), []simulate.RefusedBy(nil)
+	for i := range r.Callers.Rows {
+		if n, limits := of(&r.Callers.Rows[i]); n > count {
+			most, count, by = &r.Callers.Rows[i], n, limits
+		}
+	}
+	if most == nil {
+		return nil
+	}
+	words := []phrase{{"Most affected is ", plain}, {most.Caller, quoted}, {" with " + number(count) + " of its " + counted(most.Requests, "request"), plain}}
+	if len(by) > 0 {
+		words = append(words, phrase{", refused most by ", plain}, phrase{by[0].Rule, quoted})
+		if limit := rate(by[0].Name, by[0].Limit, by[0].Burst); limit != "" {
+			words = append(words, phrase{", ", plain}, phrase{limit, quoted})
+		}
+	}
+	return append(words, phrase{".", plain})
+}
+
+// atLeast writes a number of callers, which is a lower bound if there were too many to count individually.
+func atLeast(r *simulate.Report, n int64) string {
+	if r.Callers.Exact {
+		return counted(n, "caller")
+	}
+	return "at least " + counted(n, "caller")
+}

@@ -1,0 +1,215 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// busiest is how many callers without refusals are reported.
+const busiest = 100
+
+// report builds the Report.
+func (r *run) report(in *intake) *Report {
+	o := r.options
+	out := &Report{
+		Rules: o.Rules.Folder, Overrides: o.Overrides,
+		From: instant(r.from), To: instant(r.to),
+		Lines: in.lines, Requests: r.requests, Skipped: in.skipped, Bad: in.bad, FirstBad: in.firstBad,
+		Order: in.order.reported(o),
+		New:   r.now.side(r.outcomes[0]),
+		OverTime: OverTime{
+			Start: instant(r.total.origin), WidthSeconds: r.total.width() / second,
+			Requests: r.total.counts(columnRequests), Refused: r.total.counts(columnRefused),
+		},
+	}
+	for _, l := range o.Logs {
+		out.Logs = append(out.Logs, l.Name)
+	}
+	out.ByRule, out.Unreached = byRule(r.now, r.old)
+	out.Callers = r.reportedCallers()
+	if r.old != nil {
+		out.Against = o.Against.Folder
+		side := r.old.side(r.outcomes[1])
+		out.Old = &side
+		out.NewlyRefused, out.NewlyPassed = r.changes()
+		out.ChangedRules = changedRules(r.now.tree, r.old.tree)
+		out.OverTime.OldRefused = r.total.counts(columnOldRefused)
+		out.OverTime.NewlyRefused = r.total.counts(columnNewlyRefused)
+		out.OverTime.NewlyPassed = r.total.counts(columnNewlyPassed)
+	}
+	for _, e := range in.missed.Errors(o.Mapping) {
+		out.Warnings = append(out.Warnings, e.Error())
+	}
+	out.Warnings = append(out.Warnings, o.Rules.misfits()...)
+	if o.Against != nil {
+		out.Warnings = append(out.Warnings, o.Against.misfits()...)
+	}
+	out.warn(r.now, r.old, o.Duration)
+	return out
+}
+
+// misfits are warnings about overrides that do not fit the rules.
+func (r *Rules) misfits() (warnings []string) {
+	const most = 3
+	for _, why := range r.Misfits[:min(len(r.Misfits), most)] {
+		warnings = append(warnings, fmt.Sprintf("with the rules of %s an override has no effect: %s", r.Folder, why))
+	}
+	if n := len(r.Misfits) - most; n > 0 {
+		warnings = append(warnings, fmt.Sprintf("with the rules of %s %d more overrides have no effect", r.Folder, n))
+	}
+	return warnings
+}
+
+func instant(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
+
+func (o *order) reported(options *Options) Order {
+	out := Order{
+		WindowSeconds: options.Window.Seconds(), Reordered: o.reordered, Shortened: o.shortened,
+		Late: o.late.Lines, MostLateSeconds: float64(o.late.Most) / second,
+	}
+	if o.late.Lines > 0 {
+		out.FirstLate = place(options.Logs[o.late.Log].Name, o.late.Number)
+	}
+	return out
+}
+
+func (e *engine) side(outcomes [3]int64) Side {
+	s := Side{
+		Allowed: outcomes[allowed], Refused: outcomes[refused], Failed: outcomes[failed],
+		NotEnforced: e.notEnforced, NoRule: e.noRule, Inactive: e.inactive, UnknownDomain: e.unknown, Rules: len(e.tree.Rules), Overridden: e.overridden,
+	}
+	if e.failure != nil {
+		s.FirstFailure = e.failure.Error()
+	}
+	return s
+}
+
+// changes counts the differences between the folders.
+func (r *run) changes() (newly, passed *Change) {
+	newly, passed = &Change{Requests: r.newly}, &Change{Requests: r.passed}
+	for _, c := range r.callers.rows {
+		if c.newly > 0 {
+			newly.Callers++
+		}
+		if c.passed > 0 {
+			passed.Callers++
+		}
+	}
+	return newly, passed
+}
+
+// reportedCallers returns all callers that were refused or whose verdicts change, and the busiest of the others.
+func (r *run) reportedCallers() Callers {
+	all := r.callers.sorted()
+	out := Callers{Seen: int64(len(all)), Exact: r.callers.dropped == 0}
+	others := r.callers.others
+	for i, c := range all {
+		quiet := c.refused == 0 && c.old == 0
+		if quiet && i >= busiest {
+			others.requests += c.requests
+			continue
+		}
+		out.Rows = append(out.Rows, r.reportedCaller(c))
+	}
+	if others.requests > 0 {
+		row := r.reportedCaller(&others)
+		row.Missing, row.First = 0, nil
+		out.Others = &row
+	}
+	return out
+}
+
+func (r *run) reportedCaller(c *callerRow) Caller {
+	out := Caller{
+		Caller: c.name, Requests: c.requests, Refused: c.refused, OldRefused: c.old,
+		NewlyRefused: c.newly, NewlyPassed: c.passed, Missing: c.missed,
+	}
+	out.RefusedBy = c.by.reported(r.now)
+	out.NewlyRefusedBy = c.byNewly.reported(r.now)
+	if r.old != nil {
+		out.OldRefusedBy = c.byOld.reported(r.old)
+	}
+	if c.first > 0 {
+		at := instant(c.first)
+		out.First = &at
+	}
+	return out
+}
+
+// warn adds warnings about anything that makes the figures doubtful.
+func (r *Report) warn(now, old *engine, duration time.Duration) {
+	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
+	if r.Order.Late*100 > r.Lines {
+		add("%d lines are older than others before them by up to %s, more than the window of %s: sort the log, or give a longer --reorder; the first is %s",
+			r.Order.Late, seconds(r.Order.MostLateSeconds), seconds(r.Order.WindowSeconds), r.Order.FirstLate)
+	}
+	if r.Order.Shortened > 0 {
+		add("too many lines to hold within %s: the window was shortened %d times", seconds(r.Order.WindowSeconds), r.Order.Shortened)
+	}
+	if !r.Callers.Exact {
+		add("too many callers to count individually: some that were never refused are counted as others; raise --max-callers")
+	}
+	for _, side := range []struct {
+		of     *Side
+		engine *engine
+		folder string
+	}{{&r.New, now, r.Rules}, {r.Old, old, r.Against}} {
+		if side.of == nil {
+			continue
+		}
+		if path := side.engine.inFlight(); path != "" && duration == 0 {
+			add("the log does not say how long a request was in flight: under %s (rules of %s) each one keeps its place for the whole `ttl`, and more are refused than would be; give their usual duration with --duration",
+				path, side.folder)
+		} else if path != "" {
+			add("each request is assumed to be in flight for %s, or for the `ttl` of the rule if that is shorter (--duration): so long it keeps its place under %s (rules of %s)",
+				duration, path, side.folder)
+		}
+		if side.of.Failed > 0 {
+			add("with the rules of %s no decision could be made for %d requests: %s", side.folder, side.of.Failed, side.of.FirstFailure)
+		}
+		switch {
+		case side.of.UnknownDomain == r.Requests:
+			add("the rules of %s match no request at all: %s", side.folder, unknownDomain(side.engine.firstUnknown, side.engine.tree))
+		case side.of.NoRule+side.of.UnknownDomain == r.Requests:
+			add("the rules of %s match no request at all: compare the keys of the mapping with those of the rules", side.folder)
+		case side.of.Untried() == r.Requests:
+			add("no limit of the rules of %s is active at the time of a request that it matches: compare the times of the log with `active`", side.folder)
+		case side.of.Inactive > 0:
+			add("with the rules of %s %d of %d requests pass because no limit that matches them is `active` at their time", side.folder, side.of.Inactive, r.Requests)
+		}
+	}
+}
+
+// unknownDomain explains that the rules do not have the domain of the requests.
+func unknownDomain(requested string, tree *descriptor.Tree) string {
+	var domains []string
+	for _, r := range tree.Rules {
+		if !slices.Contains(domains, r.Domain) {
+			domains = append(domains, r.Domain)
+		}
+	}
+	if near := yamlform.Closest(requested, domains); near != "" {
+		return fmt.Sprintf("requests have the domain %s, did you mean `%s`?", yamlform.Quote(requested), near)
+	}
+	slices.Sort(domains)
+	return fmt.Sprintf("requests have the domain %s, the rules have %s", yamlform.Quote(requested), yamlform.List(domains, "and"))
+}
+
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
+}
+
+// inFlight returns the path of the first rule with a limit of requests in flight that has decided a request; empty if there is none.
+func (e *engine) inFlight() string {
+	for i, r := range e.tree.Rules {
+		concurrency := func(l descriptor.Limit) bool { return l.Algorithm == descriptor.Concurrency }
+		if e.rules[i].requests > 0 && slices.ContainsFunc(r.Limits, concurrency) {
+			return r.Path
+		}
+	}
+	return ""
+}

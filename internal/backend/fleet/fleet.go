@@ -1,0 +1,382 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+)
+
+// Options are the settings of a Fleet.
+type Options struct {
+	// Beat writes the name of this process to the list of those that share a Redis, or takes it off the list if the process leaves, and returns how
+	// many there are. A process is on the list for lives after its last beat. Nil: this process is alone.
+	Beat func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error)
+
+	// Changed is called by Run when the number of processes has changed; nil: nobody needs it.
+	Changed func(n int)
+
+	// Self returns what this process says of itself. It must not wait. Nil: it is only counted, and List must not be called.
+	Self func() Process
+
+	Client goredis.UniversalClient // reaches the Redis of the list. It should not be the client that counts
+	Names  string                  // key of the list that Beat writes
+	Prefix string                  // of the keys of what processes say
+
+	Every time.Duration // between two beats; default 2 s
+	Lives time.Duration // how long a process is on the list after its last beat; default 10 s
+
+	Log *slog.Logger // default slog.Default()
+}
+
+const (
+	keptNumbers = 8               // a lower number of processes is used after it was seen so often
+	kept        = 5 * time.Minute // how long a process is listed after it was last seen
+
+	answerWithin = time.Second // bounds what is written and read, but for Beat
+	fresh        = time.Second // a list is not read again before
+	pageSize     = 100         // processes that are read with one call, so that it does not hold up Redis
+	maxNames     = 64 << 10    // bytes of the list that are read: it has at most 1,000 names
+
+	// Without being asked, a process reads the list once a minute, and more rarely in a large fleet, because all processes do.
+	readEvery   = time.Minute
+	readPerPeer = 600 * time.Millisecond
+)
+
+// Fleet is this process among those that share a Redis.
+type Fleet struct {
+	o  Options
+	id string
+
+	reading singleflight.Group
+
+	mu        sync.Mutex
+	measured  time.Time // when the next three were last measured
+	decisions Decisions
+	rates     Rates
+	versions  [3]int64 // of the overrides, at the last three times
+	left      bool     // this process has stopped
+	beatAt    time.Time
+
+	others     []Process // as they were read
+	readAt     time.Time // zero: never
+	unreadable int
+	silent     int   // processes on the list that say nothing
+	failed     error // of the last attempt to reach Redis
+
+	// Of Run alone.
+	seen   [keptNumbers]int // the latest numbers of processes
+	next   int              // index in seen
+	last   int              // the argument of the latest call of Changed
+	logged string           // the error that was logged last
+}
+
+// New returns a Fleet whose first beat, while Run runs, puts this process on the list.
+func New(o Options) *Fleet {
+	if o.Every <= 0 {
+		o.Every = 2 * time.Second
+	}
+	if o.Lives <= 0 {
+		o.Lives = 10 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	name := make([]byte, 8)
+	_, _ = rand.Read(name) // it never fails
+	return &Fleet{o: o, id: hex.EncodeToString(name)}
+}
+
+// ID is the name of this process. It has another one after a restart.
+func (f *Fleet) ID() string { return f.id }
+
+// Run writes heartbeats, and what this process says of itself. When ctx ends, it takes this process off the list, and returns nil.
+func (f *Fleet) Run(ctx context.Context) error {
+	next := time.NewTimer(f.o.Every)
+	defer next.Stop()
+	var lastRead time.Time
+	for {
+		now := time.Now()
+		f.measure(now)
+		if f.o.Beat != nil {
+			err := f.beat(ctx)
+			if f.o.Self != nil && now.Sub(lastRead) >= f.readAfter() && f.read(ctx) == nil {
+				lastRead = now
+			}
+			f.report(ctx, err)
+		}
+		next.Reset(f.o.Every) // counted from the end of the beat, so that a slow one is not followed by another at once
+		select {
+		case <-ctx.Done():
+			f.leave(ctx)
+			return nil
+		case <-next.C:
+		}
+	}
+}
+
+func (f *Fleet) readAfter() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return max(readEvery, time.Duration(len(f.others))*readPerPeer)
+}
+
+// beat sends a heartbeat, and writes what this process says.
+func (f *Fleet) beat(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, f.o.Every)
+	defer cancel()
+	n, err := f.o.Beat(within, f.id, f.o.Lives, false)
+	if err == nil {
+		f.mu.Lock()
+		f.beatAt = time.Now()
+		f.mu.Unlock()
+		f.count(n)
+	}
+	if f.o.Self != nil {
+		err = errors.Join(err, f.say(ctx))
+	}
+	return err
+}
+
+// count calls Changed if the number of processes has changed. A higher number is used at once, and a lower one only after it was seen
+// keptNumbers times in a row: when Redis comes back empty, or was stopped for a while, the heartbeats of the others have yet to arrive. While
+// Redis does not answer, the last number stays.
+func (f *Fleet) count(n int) {
+	f.seen[f.next%keptNumbers] = n
+	f.next++
+	if n = slices.Max(f.seen[:]); n != f.last {
+		f.last = n
+		if f.o.Changed != nil {
+			f.o.Changed(n)
+		}
+	}
+}
+
+// report logs, once, that Redis refuses what this process writes. If Redis does not answer at all, others log that.
+func (f *Fleet) report(ctx context.Context, err error) {
+	answer := goredis.Error(nil)
+	switch {
+	case ctx.Err() != nil, err != nil && !errors.As(err, &answer), answer != nil && redisconn.IsTransient(answer):
+		return
+	case err == nil:
+		f.logged = ""
+		return
+	case err.Error() == f.logged:
+		return
+	}
+	f.logged = err.Error()
+	f.o.Log.Warn("other processes do not count or list this one: set RATELIMITD_REPLICAS, or give the user of Redis the rights in docs/do/redis.md",
+		"keys", []string{f.o.Names, f.saidKey("*")}, "error", err)
+}
+
+// measure makes the rates, and keeps the version of the overrides.
+func (f *Fleet) measure(now time.Time) {
+	if f.o.Self == nil {
+		return
+	}
+	self := f.o.Self()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.measured.IsZero() {
+		f.rates = self.Decisions.since(f.decisions, now.Sub(f.measured))
+	}
+	f.decisions, f.measured = self.Decisions, now
+	f.versions = [3]int64{f.versions[1], f.versions[2], self.Overrides.Version}
+}
+
+// says is what this process says of itself now.
+func (f *Fleet) says(now time.Time) Process {
+	p := f.o.Self()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p.ID, p.Seen, p.PerSecond = f.id, now, f.rates
+	p.Overrides.Earlier = min(f.versions[0], p.Overrides.Version) // Redis may have lost changes meanwhile
+	if f.left {
+		p.Stopped, p.State = true, Stopped
+	}
+	return p
+}
+
+func (f *Fleet) leave(ctx context.Context) {
+	f.mu.Lock()
+	f.left = true
+	f.mu.Unlock()
+	if f.o.Beat == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+	defer cancel()
+	if f.o.Self != nil {
+		_ = f.say(ctx)
+	}
+	_, _ = f.o.Beat(ctx, f.id, f.o.Lives, true) // if it fails, the process is forgotten after a while
+}
+
+// saidKey is the key of what a process says. All of them are in one slot of a cluster.
+func (f *Fleet) saidKey(name string) string { return f.o.Prefix + "{fleet}:" + name }
+
+// say writes what this process says of itself.
+func (f *Fleet) say(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	err := f.o.Client.Set(ctx, f.saidKey(f.id), f.says(time.Now()).encode(), kept).Err()
+	if err != nil {
+		err = fmt.Errorf("write what this process says: %w", err)
+	}
+	f.mu.Lock()
+	f.failed = err
+	f.mu.Unlock()
+	return err
+}
+
+// read reads the list, and what the others say. A process that was on the list before, and is not any more, has stopped or was killed.
+func (f *Fleet) read(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	now := time.Now()
+	f.mu.Lock()
+	seen := make(map[string]time.Time, len(f.others))
+	for i := range f.others {
+		if p := &f.others[i]; now.Sub(p.Seen) < kept {
+			seen[p.ID] = p.Seen
+		}
+	}
+	beatAt := f.beatAt
+	f.mu.Unlock()
+
+	others, unreadable, silent, err := f.learn(ctx, seen, now, beatAt)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed = err; err == nil {
+		f.others, f.readAt, f.unreadable, f.silent = others, now, unreadable, silent
+	}
+	return err
+}
+
+// learn is read without the lock. seen has the processes that were known before.
+func (f *Fleet) learn(ctx context.Context, seen map[string]time.Time, now, beatAt time.Time) (others []Process, unreadable, silent int, err error) {
+	list, err := f.o.Client.GetRange(ctx, f.o.Names, 0, maxNames).Result()
+	if err != nil {
+		return nil, 0, 0, fmt.Errorf("read the list of processes: %w", err)
+	}
+	live := f.namesOf(list, now, beatAt)
+	maps.Copy(seen, live)
+	delete(seen, f.id)
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(seen)), pageSize) {
+		answers, err := f.o.Client.Pipelined(ctx, func(p goredis.Pipeliner) error {
+			for _, name := range names {
+				p.GetRange(ctx, f.saidKey(name), 0, maxRecord)
+			}
+			return nil
+		})
+		if err != nil && !goredis.HasErrorPrefix(err, "WRONGTYPE") {
+			return nil, 0, 0, fmt.Errorf("read what the others say: %w", err)
+		}
+		for i, name := range names {
+			_, isLive := live[name]
+			text, err := answers[i].(*goredis.StringCmd).Result()
+			if err == nil && text == "" {
+				if isLive {
+					silent++
+				}
+				continue
+			}
+			p, bad := decode(name, text)
+			if err != nil || bad != nil {
+				unreadable++
+				continue
+			}
+			switch p.Seen = seen[name]; {
+			case p.Stopped:
+				p.State = Stopped
+			case !isLive:
+				p.State = Gone
+			}
+			others = append(others, p)
+		}
+	}
+	return others, unreadable, silent, nil
+}
+
+var aName = regexp.MustCompile(`(?m)^([0-9a-f]{16}) ([0-9]{1,15})$`)
+
+// namesOf returns the names on the list with the times of their last beats by the clock of this process. The list has them by the clock of
+// Redis; of the own beat, or else of the newest, both are known.
+func (f *Fleet) namesOf(list string, now, beatAt time.Time) map[string]time.Time {
+	beats := make(map[string]int64)
+	newest := int64(0)
+	for _, m := range aName.FindAllStringSubmatch(list, -1) {
+		ms, _ := strconv.ParseInt(m[2], 10, 64) // at most 15 digits
+		beats[m[1]] = ms
+		newest = max(newest, ms)
+	}
+	here := now
+	if own, ok := beats[f.id]; ok {
+		newest, here = own, beatAt
+	}
+	names := make(map[string]time.Time, len(beats))
+	for name, ms := range beats {
+		age := time.Duration(min(max(newest-ms, 0), kept.Milliseconds())) * time.Millisecond
+		names[name] = here.Add(-age)
+	}
+	return names
+}
+
+// View is what is known of the processes.
+type View struct {
+	Self      string    // the ID of this process
+	Shared    bool      // it shares a Redis with others
+	Processes []Process // those with trouble first
+	ReadAt    time.Time // when the others were read; zero: never
+	Err       error     // why they could not be read now
+
+	Unreadable int // entries that no process of this version writes
+	More       int // processes that share the Redis and say nothing of themselves, such as Go programs with package ratelimit
+}
+
+// List returns the processes that share the Redis, or what was last known of them if it does not answer.
+func (f *Fleet) List(ctx context.Context) View {
+	if f.o.Beat == nil {
+		return f.view(time.Now())
+	}
+	done := f.reading.DoChan("", func() (any, error) {
+		f.mu.Lock()
+		known := f.failed == nil && time.Since(f.readAt) < fresh
+		f.mu.Unlock()
+		if !known {
+			_ = f.read(context.WithoutCancel(ctx)) // the view has the error
+		}
+		return nil, nil //nolint:nilnil // the view is made by each caller
+	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	return f.view(time.Now())
+}
+
+func (f *Fleet) view(now time.Time) View {
+	self := f.says(now)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := View{
+		Self: f.id, Shared: f.o.Beat != nil, Processes: append([]Process{self}, f.others...), ReadAt: f.readAt, Err: f.failed,
+		Unreadable: f.unreadable, More: f.silent,
+	}
+	compare(v.Processes, f.o.Every)
+	sort(v.Processes)
+	return v
+}

@@ -1,0 +1,359 @@
+package override
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/ratelimitd/ratelimitd/internal/config/entries"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// MaxFileSize is how many bytes a file of overrides may have.
+const MaxFileSize = 16 << 20
+
+// Placed is an override of a file, and where it stands there.
+type Placed struct {
+	Override
+	At yamlform.Position
+}
+
+// reading is an override while it is being read.
+type reading struct {
+	Override
+	kinds []yamlform.Value // of which there must be one
+	burst yamlform.Value
+}
+
+type fileReading struct{ overrides yamlform.Value }
+
+// The language of files of overrides. Each row is one key: it reads the key's value, and the schema and the table in
+// docs/do/overrides.md come from it too.
+var (
+	fileForm     *yamlform.Form[fileReading]
+	overrideForm *yamlform.Form[reading]
+)
+
+func init() {
+	text := yamlform.Type{Kind: yamlform.Text}
+	flag := yamlform.Type{Kind: yamlform.Flag}
+	instant := yamlform.Type{Kind: yamlform.Text, Pattern: `[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt].*`, Form: "a time (RFC 3339)"}
+	kind := func(k Kind, read func(r *reading, v yamlform.Value) bool) func(*reading, yamlform.Value) {
+		return func(r *reading, v yamlform.Value) {
+			if read(r, v) {
+				r.Kind = k
+				r.kinds = append(r.kinds, v)
+			}
+		}
+	}
+	flagged := func(_ *reading, v yamlform.Value) bool { return v.Flag() }
+
+	fileForm = yamlform.NewForm("file", "the top of a file of overrides", yamlform.Field[fileReading]{
+		Key:  yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"), Required: true, Doc: "the overrides; `[]` if there are none"},
+		Read: func(f *fileReading, v yamlform.Value) { f.overrides = v },
+	})
+	overrideForm = yamlform.NewForm("override", "an override", []yamlform.Field[reading]{
+		{Key: yamlform.Key{Name: "domain", Type: text, Required: true, Doc: "the domain of the rule"},
+			Read: func(r *reading, v yamlform.Value) { r.Domain, _ = v.Text() }},
+		{Key: yamlform.Key{Name: "rule", Type: text, Required: true, Doc: "the rule's path, as `ratelimitd explain` shows it"},
+			Read: func(r *reading, v yamlform.Value) { r.Rule, _ = v.Text() }},
+		{Key: yamlform.Key{Name: "limit", Type: text, Doc: "the `name` of one of the rule's `rate_limits`; absent: all of them"},
+			Read: func(r *reading, v yamlform.Value) { r.Limit, _ = v.Text() }},
+		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Required: true, Doc: "the caller: exactly the descriptor that it sends"},
+			Read: func(r *reading, v yamlform.Value) { r.Entries, _ = entries.Read(v) }},
+		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0), Doc: "this number in place of the rule's"},
+			Read: kind(Replace, func(r *reading, v yamlform.Value) bool {
+				n, ok := v.Number()
+				r.Requests = n
+				return ok
+			})},
+		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(1), Doc: "beside `requests_per_unit`: the bucket's size; absent: the rule's, or `requests_per_unit` where the rule has no `burst`"},
+			Read: func(r *reading, v yamlform.Value) {
+				r.burst = v
+				n, _ := v.Number()
+				r.Burst = n
+			}},
+		{Key: yamlform.Key{Name: "factor", Type: yamlform.Type{Kind: yamlform.Decimal, Most: MaxFactor}, Doc: "the rule's numbers times this"},
+			Read: kind(Scale, func(r *reading, v yamlform.Value) bool {
+				n, ok := v.Millionths()
+				r.Requests = n
+				return ok
+			})},
+		{Key: yamlform.Key{Name: "unlimited", Type: flag, Doc: "every request passes, and nothing is counted"},
+			Read: kind(Unlimited, flagged)},
+		{Key: yamlform.Key{Name: "blocked", Type: flag, Doc: "no request passes, and nothing is counted"},
+			Read: kind(Blocked, flagged)},
+		{Key: yamlform.Key{Name: "not_before", Type: instant, Doc: "when it begins; absent: at once"},
+			Read: func(r *reading, v yamlform.Value) { r.NotBefore = readSeconds(v, "not_before") }},
+		{Key: yamlform.Key{Name: "expires_at", Type: instant, Doc: "when it ends; absent: never"},
+			Read: func(r *reading, v yamlform.Value) { r.ExpiresAt = readSeconds(v, "expires_at") }},
+		{Key: yamlform.Key{Name: "reason", Type: text, Doc: fmt.Sprintf("why, for people; at most %d bytes", MaxText)},
+			Read: func(r *reading, v yamlform.Value) { r.Reason, _ = v.Text() }},
+		{Key: yamlform.Key{Name: "author", Type: text, Doc: "who made the last change"},
+			Read: func(r *reading, v yamlform.Value) { r.Author, _ = v.Text() }},
+		{Key: yamlform.Key{Name: "version", Type: yamlform.Between(0, math.MaxInt64), Doc: "of the last change that ratelimitd wrote; leave it out"},
+			Read: func(r *reading, v yamlform.Value) {
+				n, _ := v.Number()
+				r.Version = int64(n)
+			}},
+		{Key: yamlform.Key{Name: "changed_at", Type: instant, Doc: "when that was; leave it out"},
+			Read: func(r *reading, v yamlform.Value) { r.Changed, _ = readTime(v, "changed_at") }},
+	}...)
+}
+
+// Language returns the language of files of overrides.
+func Language() yamlform.Language {
+	return yamlform.Language{Maps: []*yamlform.Map{&fileForm.Map, &overrideForm.Map}}
+}
+
+// Item returns the map of one override, for languages that have a list of them.
+func Item() *yamlform.Map { return &overrideForm.Map }
+
+// ReadFile reads a file of overrides. It returns none of them if one has an error.
+func ReadFile(name string, data []byte) ([]Override, []*yamlform.Error) {
+	placed, errs := ReadPlaced(name, data)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	all := make([]Override, len(placed))
+	for i := range placed {
+		all[i] = placed[i].Override
+	}
+	return all, nil
+}
+
+// ReadPlaced reads a file of overrides as ReadFile does, with positions, for further checks. Beside errors it returns the
+// overrides that have none.
+func ReadPlaced(name string, data []byte) ([]Placed, []*yamlform.Error) {
+	if len(data) > MaxFileSize {
+		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: keep so many overrides in Redis", MaxFileSize>>20)}}
+	}
+	r := yamlform.NewReader(name, yamlform.Options{Places: []*yamlform.Map{&overrideForm.Map, &fileForm.Map}})
+	doc, ok := r.ParseOne(data, "no `overrides`: write `overrides: []` if there are none",
+		"a second YAML document: put all overrides into one")
+	if !ok {
+		return nil, r.Errors()
+	}
+	var f fileReading
+	var all []Placed
+	read, unknown := yamlform.Read(doc, fileForm, &f)
+	switch {
+	case f.overrides.Given():
+		all = ReadList(f.overrides)
+	case read && !unknown:
+		doc.Errorf("no `overrides`: write `overrides: []` if there are none")
+	}
+	return all, r.Errors()
+}
+
+// ReadList reads a list of overrides. It notes errors with the value's reader, and leaves out what is wrong.
+func ReadList(list yamlform.Value) []Placed {
+	if !list.IsList() {
+		list.Errorf("`overrides` must be a list, this is %s: begin each override with `- domain:`", list.What())
+		return nil
+	}
+	all := make([]Placed, 0, list.Len())
+	seen := make(map[string]yamlform.Position, list.Len())
+	var key []byte
+	for v := range list.Items() {
+		before := list.Reader().Found()
+		o, ok := readOverride(v)
+		if !ok || list.Reader().Found() > before {
+			continue
+		}
+		key = o.appendTo(key[:0])
+		if first, twice := seen[string(key)]; twice {
+			v.Errorf("%s", sameAs(first))
+			continue
+		}
+		seen[string(key)] = v.Position()
+		all = append(all, Placed{o, v.Position()})
+	}
+	return all
+}
+
+func sameAs(first yamlform.Position) string {
+	return "a second override for the same rule and entries: the first is " + first.Near()
+}
+
+func readOverride(v yamlform.Value) (Override, bool) {
+	var r reading
+	before := v.Reader().Found()
+	if read, _ := yamlform.Read(v, overrideForm, &r); !read {
+		return Override{}, false
+	}
+	if len(r.kinds) > 1 {
+		r.kinds[1].Errorf("one of `requests_per_unit`, `factor`, `unlimited` and `blocked` alone")
+	}
+	if r.burst.Given() && r.Kind != Replace {
+		r.burst.Errorf("`burst` belongs to `requests_per_unit`: write both, or neither")
+	}
+	if v.Reader().Found() == before {
+		if err := r.Validate(); err != nil {
+			v.Errorf("%v", err)
+		}
+	}
+	return r.Override, v.Reader().Found() == before
+}
+
+func readTime(v yamlform.Value, name string) (time.Time, bool) {
+	t, err := time.Parse(time.RFC3339Nano, strings.ToUpper(v.Written()))
+	if err != nil {
+		v.Errorf("`%s` must be a time like 2026-03-01T12:00:00Z or 2026-03-01T12:00:00+02:00, this is %s", name, v.What())
+	}
+	return t.UTC(), err == nil
+}
+
+// readSeconds reads a time as seconds since the Unix epoch.
+func readSeconds(v yamlform.Value, name string) int64 {
+	t, ok := readTime(v, name)
+	switch {
+	case !ok:
+		return 0
+	case t.Nanosecond() != 0:
+		v.Errorf("`%s` must be a whole second", name)
+	case t.Unix() <= 0 || t.Unix() > maxTime:
+		v.Errorf("`%s` must lie between the years 1970 and 9999", name)
+	}
+	return t.Unix()
+}
+
+// AppendYAML appends overrides as a file that ReadFile reads back. All of them must be valid.
+func AppendYAML(b []byte, overrides []Override) []byte {
+	if len(overrides) == 0 {
+		return append(b, "overrides: []\n"...)
+	}
+	b = append(b, "overrides:\n"...)
+	for i := range overrides {
+		b = overrides[i].appendYAML(b)
+	}
+	return b
+}
+
+func (o *Override) appendYAML(b []byte) []byte {
+	b = appendScalar(append(b, "  - domain: "...), o.Domain)
+	line := func(key string) { b = append(append(append(b, "\n    "...), key...), ": "...) }
+	text := func(key, text string) {
+		if text != "" {
+			line(key)
+			b = appendScalar(b, text)
+		}
+	}
+	number := func(key string, n uint64) {
+		line(key)
+		b = fmt.Appendf(b, "%d", n)
+	}
+	seconds := func(key string, at int64) {
+		if at != 0 {
+			line(key)
+			b = time.Unix(at, 0).UTC().AppendFormat(b, time.RFC3339)
+		}
+	}
+	text("rule", o.Rule)
+	text("limit", o.Limit)
+	b = appendEntries(append(b, "\n    entries:"...), o.Entries)
+	switch o.Kind {
+	case Replace:
+		number("requests_per_unit", o.Requests)
+		if o.Burst != 0 {
+			number("burst", o.Burst)
+		}
+	case Scale:
+		line("factor")
+		b = append(b, Factor(o.Requests)...)
+	case Unlimited:
+		line("unlimited")
+		b = append(b, "true"...)
+	case Blocked:
+		line("blocked")
+		b = append(b, "true"...)
+	}
+	seconds("not_before", o.NotBefore)
+	seconds("expires_at", o.ExpiresAt)
+	text("reason", o.Reason)
+	text("author", o.Author)
+	if o.Version != 0 {
+		number("version", uint64(o.Version))
+	}
+	if !o.Changed.IsZero() {
+		line("changed_at")
+		b = o.Changed.UTC().AppendFormat(b, time.RFC3339Nano)
+	}
+	return append(b, '\n')
+}
+
+// Factor writes a factor in millionths as people do: 1,500,000 is 1.5.
+func Factor(millionths uint64) string {
+	text := fmt.Sprintf("%d.%06d", millionths/One, millionths%One)
+	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+}
+
+// appendEntries appends entries as one text where that can be read back, and else as a list.
+func appendEntries(b []byte, all []descriptor.Entry) []byte {
+	if writableAsText(all) {
+		return appendScalar(append(b, ' '), entries.Format(all))
+	}
+	const longKey = 128 // YAML takes keys of at most 1024 bytes without a question mark; an escape has ten
+	for _, e := range all {
+		b = append(b, "\n      - "...)
+		if len(e.Key) > longKey/2 {
+			b = append(appendQuoted(append(b, "? "...), e.Key), "\n        : "...)
+		} else {
+			b = append(appendQuoted(b, e.Key), ": "...)
+		}
+		b = appendQuoted(b, e.Value)
+	}
+	return b
+}
+
+// writableAsText reports whether entries.Parse reads back what entries.Format writes of them.
+func writableAsText(all []descriptor.Entry) bool {
+	return !slices.ContainsFunc(all, func(e descriptor.Entry) bool {
+		return e.Key == "" || e.Key[0] == ' ' || strings.Contains(e.Key, "=")
+	})
+}
+
+// appendScalar appends a text, without quotes where that is plain to see.
+func appendScalar(b []byte, s string) []byte {
+	letter := func(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+	bare := s != "" && letter(s[0])
+	for i := 0; bare && i < len(s); i++ {
+		bare = letter(s[i]) || '0' <= s[i] && s[i] <= '9' || strings.IndexByte("._-/=,", s[i]) >= 0
+	}
+	if bare {
+		switch strings.ToLower(s) { // words that are no text to YAML
+		case "null", "true", "false", "yes", "no", "on", "off", "y", "n":
+		default:
+			return append(b, s...)
+		}
+	}
+	return appendQuoted(b, s)
+}
+
+// appendQuoted appends a text in quotes, on one line. What cannot be seen is escaped.
+func appendQuoted(b []byte, s string) []byte {
+	b = append(b, '"')
+	for _, r := range s {
+		switch {
+		case r == '"', r == '\\':
+			b = append(b, '\\', byte(r))
+		case r == '\n':
+			b = append(b, `\n`...)
+		case r == '\t':
+			b = append(b, `\t`...)
+		case unicode.IsPrint(r):
+			b = fmt.Appendf(b, "%c", r)
+		case r <= 0xff:
+			b = fmt.Appendf(b, `\x%02x`, r)
+		case r <= 0xffff:
+			b = fmt.Appendf(b, `\u%04x`, r)
+		default:
+			b = fmt.Appendf(b, `\U%08x`, r)
+		}
+	}
+	return append(b, '"')
+}

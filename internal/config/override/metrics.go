@@ -1,0 +1,43 @@
+package override
+
+import (
+	"sync/atomic"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
+)
+
+// Metrics are the metrics of a source.
+type Metrics struct {
+	set         atomic.Pointer[Set]
+	up          atomic.Bool
+	regressions atomic.Uint64
+}
+
+// NewMetrics returns the metrics of a source, and registers them unless registry is nil.
+func NewMetrics(registry metric.Registry) *Metrics {
+	m := new(Metrics)
+	metric.Register(registry,
+		metric.Counter("ratelimitd_overrides_version_regressions_total", "How often Redis had overrides that are older than those in force.", m.regressions.Load),
+		metric.Gauge("ratelimitd_overrides", "Overrides that this process holds, also those that have expired or have not begun.", func() int { return m.set.Load().Len() }),
+		metric.Gauge("ratelimitd_overrides_version", "Version of these overrides.", func() float64 {
+			if s := m.set.Load(); s != nil {
+				return float64(s.Version)
+			}
+			return 0
+		}),
+		metric.Gauge("ratelimitd_overrides_source_up", "1 while the source of overrides can be read; 0: the last ones that were read stay in force.",
+			func() float64 { return metric.Bool(m.up.Load()) }))
+	return m
+}
+
+// Hold says which overrides are in force.
+func (m *Metrics) Hold(s *Set) { m.set.Store(s) }
+
+// SetUp says whether the source can be read. It returns whether that is news.
+func (m *Metrics) SetUp(up bool) (changed bool) { return m.up.Swap(up) != up }
+
+// Up reports whether the source can be read.
+func (m *Metrics) Up() bool { return m.up.Load() }
+
+// Regressed counts that the source had older overrides than those in force.
+func (m *Metrics) Regressed() { m.regressions.Add(1) }

@@ -1,0 +1,240 @@
+package redissource
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+)
+
+const (
+	copyEvery = 5 * time.Second // the copy is written at most so often
+	copyShare = 20              // and writing it takes at most one part of so many of the time of a CPU
+	mostAside = 5               // files that are kept after Redis has lost changes
+)
+
+// copies writes the copy of the overrides, and reads it at the start. It is a YAML file of overrides, with one JSON object in each line, so that a
+// large one can be read line by line.
+type copies struct {
+	path string
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	next    *copied // what is not written yet
+	wake    chan struct{}
+	aside   sync.WaitGroup
+	failing string // of the writer alone
+}
+
+type copied struct {
+	set *override.Set
+	at  position
+}
+
+func newCopies(path string, log *slog.Logger) *copies {
+	return &copies{path: path, log: log, wake: make(chan struct{}, 1)}
+}
+
+// keep has a set written to the copy soon.
+func (c *copies) keep(set *override.Set, at position) {
+	c.mu.Lock()
+	c.next = &copied{set, at}
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes sets until the function that it returns is called, which writes the last one.
+func (c *copies) run() (stop func()) {
+	ending, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-ending:
+				c.writeNext()
+				return
+			case <-c.wake:
+			}
+			start := time.Now()
+			c.writeNext()
+			select {
+			case <-ending:
+			case <-time.After(max(copyEvery, copyShare*time.Since(start))):
+			}
+		}
+	}()
+	return func() {
+		close(ending)
+		<-ended
+		c.aside.Wait()
+	}
+}
+
+func (c *copies) writeNext() {
+	c.mu.Lock()
+	next := c.next
+	c.next = nil
+	c.mu.Unlock()
+	if next == nil {
+		return
+	}
+	err := writeCopy(c.path, next.set, next.at)
+	switch {
+	case err == nil && c.failing != "":
+		c.log.Info("the copy of the overrides can be written again", "file", c.path)
+		c.failing = ""
+	case err != nil && err.Error() != c.failing:
+		c.log.Error("the copy of the overrides cannot be written: a start without Redis would have older ones, or none", "file", c.path, "error", err)
+		c.failing = err.Error()
+	}
+}
+
+// keepAside writes the overrides that Redis has lost beside the copy.
+func (c *copies) keepAside(set *override.Set, at position) {
+	c.aside.Go(func() {
+		path := fmt.Sprintf("%s.version-%d", c.path, at.version)
+		if err := writeCopy(path, set, at); err != nil {
+			c.log.Error("the overrides of before cannot be kept", "file", path, "error", err)
+			return
+		}
+		c.log.Warn("the overrides of before are kept in a file: compare them, then write those that are missing", "file", path,
+			"command", "ratelimitd override import "+path)
+		if all, _ := filepath.Glob(c.path + ".version-*"); len(all) > mostAside {
+			slices.SortFunc(all, func(a, b string) int { return written(b).Compare(written(a)) })
+			for _, old := range all[mostAside:] {
+				_ = os.Remove(old)
+			}
+		}
+	})
+}
+
+func written(path string) time.Time {
+	if info, err := os.Stat(path); err == nil {
+		return info.ModTime()
+	}
+	return time.Time{}
+}
+
+// header is the first line of a copy, after a # that makes it a comment of YAML.
+type header struct {
+	Version   int64  `json:"version"`
+	ID        string `json:"id"`
+	Born      string `json:"born"`
+	Overrides int    `json:"overrides"`
+}
+
+const headerMark = "# last good copy of the overrides in Redis "
+
+func writeCopy(path string, set *override.Set, at position) error {
+	return replaceFile(path, 0o600, func(f *os.File) error { return writeSet(f, set, at) })
+}
+
+// replaceFile replaces a file at once: after a crash it is the one before, or the new one. It returns when the new one is on disk.
+func replaceFile(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
+	to, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("replace a file: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = to.Close()
+			_ = os.Remove(to.Name())
+			err = fmt.Errorf("replace a file: %w", err)
+		}
+	}()
+	for _, step := range []func() error{
+		func() error { return write(to) },
+		func() error { return to.Chmod(mode) },
+		to.Sync,
+		to.Close,
+		func() error { return os.Rename(to.Name(), path) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() //nolint:errcheck // it was only synced
+	return dir.Sync()
+}
+
+func writeSet(to io.Writer, set *override.Set, at position) error {
+	w := bufio.NewWriterSize(to, 1<<20)
+	first, err := json.Marshal(header{at.version, at.id, at.born, set.Len()})
+	if err != nil {
+		return fmt.Errorf("encode a header: %w", err)
+	}
+	list := ""
+	if set.Len() == 0 {
+		list = " []"
+	}
+	_, _ = fmt.Fprintf(w, "%s%s\noverrides:%s\n", headerMark, first, list) // Flush reports the first error of all
+	var text []byte
+	for identity, numbers := range set.Each() {
+		text = override.AppendLine(text[:0], &override.Override{Identity: identity, Numbers: numbers})
+		_, _ = w.Write(text)
+	}
+	return w.Flush() //nolint:wrapcheck // the caller says what was done
+}
+
+var (
+	errNoCopy    = errors.New("there is no copy")
+	errDifferent = errors.New("it is not a copy that was written by this service, or it was changed")
+)
+
+// read reads the copy.
+func (c *copies) read() (*override.Set, position, error) {
+	f, err := os.Open(c.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, position{}, errNoCopy
+	}
+	if err != nil {
+		return nil, position{}, fmt.Errorf("read a copy: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	first, err := bufio.NewReader(f).ReadSlice('\n')
+	first, ours := bytes.CutPrefix(first, []byte(headerMark))
+	var h header
+	if err != nil || !ours || json.Unmarshal(first, &h) != nil || h.Overrides < 0 || h.Overrides > override.MaxOverrides {
+		return nil, position{}, errDifferent
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, position{}, fmt.Errorf("read a copy: %w", err)
+	}
+	bad := error(nil)
+	n := 0
+	set := override.NewSet(h.Version, func(yield func(*override.Identity, override.Numbers) bool) {
+		for o, err := range override.Lines(c.path, f) {
+			if n++; err != nil || n > h.Overrides {
+				bad = cmp.Or(err, errDifferent)
+				return
+			}
+			yield(&o.Identity, o.Numbers)
+		}
+	})
+	switch {
+	case bad != nil:
+		return nil, position{}, bad
+	case set.Len() != h.Overrides:
+		return nil, position{}, errDifferent
+	}
+	return set, position{h.Version, h.ID, h.Born}, nil
+}

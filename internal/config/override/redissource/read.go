@@ -1,0 +1,401 @@
+package redissource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+)
+
+const (
+	checkEvery = time.Second // versions are compared so often, even without a change in the stream
+	longestGap = time.Second // between attempts to reach Redis
+	pageSize   = 1000        // fields of a hash, or changes, that are read at once
+
+	headWithin = 2 * time.Second // bounds the question for the newest version, which a start waits for
+)
+
+// position is how far a process has read.
+type position struct {
+	version int64
+	id      string // of the write that made this version
+	born    string // of the first write of all
+}
+
+// reader follows Redis for Run. One goroutine uses it.
+type reader struct {
+	*Source
+	apply func(*override.Set)
+
+	set      *override.Set // in force; nil: none was read yet
+	at       position      // of set
+	loaded   bool          // set was read from Redis, and only changes after at are missing
+	loadedAt time.Time
+	checked  time.Time // when versions were last compared
+	failing  bool      // the last attempt failed
+}
+
+var (
+	errGap       = errors.New("changes are missing in the stream")
+	errRegressed = errors.New("changes are lost in Redis")
+)
+
+// Run implements override.Source. It returns nil when ctx ends.
+func (s *Source) Run(ctx context.Context, apply func(*override.Set)) error {
+	r := &reader{Source: s, apply: apply}
+	if s.copies != nil {
+		r.startFromCopy()
+		stop := s.copies.run()
+		defer stop()
+	}
+	pause := time.Duration(0)
+	for ctx.Err() == nil {
+		err := r.step(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		s.closeOnce.Do(func() { close(s.tried) })
+		if r.report(err); err == nil {
+			pause = 0
+			continue
+		}
+		pause = min(max(2*pause, 50*time.Millisecond), longestGap)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+func (r *reader) startFromCopy() {
+	set, at, err := r.copies.read()
+	switch {
+	case errors.Is(err, errNoCopy):
+		return
+	case err != nil:
+		r.o.Log.Error("the copy of the overrides cannot be used", "file", r.o.Copy, "error", err)
+		return
+	}
+	r.at = at
+	r.use(set)
+	r.o.Log.Info("overrides in force, from the last good copy until Redis answers", "file", r.o.Copy, "overrides", set.Len(), "version", set.Version)
+}
+
+// use puts a set into force.
+func (r *reader) use(set *override.Set) {
+	r.set = set
+	r.metrics.Hold(set)
+	r.apply(set)
+}
+
+// report logs when reading begins to fail, and when it works again.
+func (r *reader) report(err error) {
+	r.metrics.SetUp(err == nil)
+	if (err != nil) == r.failing {
+		return
+	}
+	r.failing = err != nil
+	switch {
+	case err == nil:
+		r.o.Log.Info("the overrides can be read again", "overrides", r.set.Len(), "version", r.at.version)
+	case r.set == nil:
+		r.o.Log.Error("the overrides cannot be read, and there is no copy of them: rules decide alone until Redis answers", "error", err)
+	default:
+		r.o.Log.Warn("the overrides cannot be read: the last ones stay in force", "overrides", r.set.Len(), "version", r.at.version, "error", err)
+	}
+}
+
+// step loads all overrides if that is necessary, else it waits for changes for at most a second.
+func (r *reader) step(ctx context.Context) error {
+	if !r.loaded {
+		return r.load(ctx)
+	}
+	err := r.follow(ctx)
+	switch {
+	case errors.Is(err, errGap):
+		r.o.Log.Info("overrides are read again, because the stream does not have all changes any more", "after_version", r.at.version)
+		r.loaded = false
+		select { // if many write, or somebody has changed the stream by hand, the next place may be gone too
+		case <-ctx.Done():
+		case <-time.After(longestGap - time.Since(r.loadedAt)):
+		}
+		return r.load(ctx)
+	case errors.Is(err, errRegressed):
+		r.loaded = false
+		return r.load(ctx)
+	}
+	return err
+}
+
+// head returns the newest version in Redis.
+func (r *reader) head(ctx context.Context) (position, error) {
+	ctx, cancel := context.WithTimeout(ctx, headWithin)
+	defer cancel()
+	values, err := r.o.Client.HMGet(ctx, r.versionKey(), "n", "id", "born").Result()
+	if err != nil {
+		return position{}, fmt.Errorf("read the version of the overrides: %w", err)
+	}
+	var p position
+	n, ok := values[0].(string)
+	if !ok {
+		return p, nil // nothing was ever written
+	}
+	if p.version, err = strconv.ParseInt(n, 10, 64); err != nil {
+		return p, fmt.Errorf("read the version of the overrides: %w", err)
+	}
+	p.id, _ = values[1].(string)
+	p.born, _ = values[2].(string)
+	return p, nil
+}
+
+// continues reports whether a position in Redis can be a later one of the same history.
+func (p position) continues(from position) bool {
+	switch {
+	case from.version == 0:
+		return true
+	case p.version < from.version, p.born != from.born:
+		return false
+	default:
+		return p.version > from.version || p.id == from.id
+	}
+}
+
+// load reads all overrides.
+func (r *reader) load(ctx context.Context) error {
+	start := time.Now()
+	head, err := r.head(ctx)
+	if err != nil {
+		return err
+	}
+	continues := head.continues(r.at)
+	if continues && head.version > r.at.version && r.at.version > 0 {
+		if continues, err = r.isInStream(ctx, r.at); err != nil {
+			return err
+		}
+	}
+	bad := 0
+	set := override.NewSet(head.version, func(yield func(*override.Identity, override.Numbers) bool) {
+		bad, err = r.each(ctx, yield)
+	})
+	if err != nil {
+		return err
+	}
+	if !continues {
+		r.regressed(head)
+	}
+	if bad > 0 {
+		r.o.Log.Error("records of overrides in Redis cannot be read; they have no effect", "records", bad, "key", r.key("domain:*"))
+	}
+	r.at, r.loaded, r.loadedAt, r.checked = head, true, time.Now(), start
+	r.use(set)
+	if r.copies != nil {
+		r.copies.keep(set, head)
+	}
+	r.o.Log.Info("overrides in force", "overrides", set.Len(), "version", head.version, "read_in", time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+// isInStream reports whether the change that made a version is in the stream, or was removed from it because it is old.
+func (r *reader) isInStream(ctx context.Context, p position) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	id := entryID(p.version)
+	found, err := r.o.Client.XRange(ctx, r.changesKey(), id, id).Result()
+	if err != nil {
+		return false, fmt.Errorf("read changes of overrides: %w", err)
+	}
+	return len(found) == 0 || found[0].Values["id"] == p.id, nil
+}
+
+// regressed raises the alarm: Redis does not have what this process has read before.
+func (r *reader) regressed(head position) {
+	r.metrics.Regressed()
+	about := []any{"version_before", r.at.version, "version_now", head.version}
+	if r.copies == nil {
+		about = append(about, "hint", "set RATELIMITD_OVERRIDES_COPY so that the overrides of before are kept in a file")
+	}
+	r.o.Log.Error("Redis has lost changes of overrides: it is empty, or was restored from older data. Its overrides are in force now", about...)
+	if r.copies != nil && r.set.Len() > 0 {
+		r.copies.keepAside(r.set, r.at)
+	}
+}
+
+// each reads all records page by page, and returns how many could not be read. While one page is decoded, the next one is on its way.
+func (r *reader) each(ctx context.Context, yield func(*override.Identity, override.Numbers) bool) (bad int, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pages := make(chan []string, 1)
+	var failed error // set before pages is closed
+	go func() {
+		defer close(pages)
+		failed = r.pages(ctx, pages)
+	}()
+	for page := range pages {
+		for i := 1; i < len(page); i += 2 {
+			o, err := parse(page[i])
+			if err != nil {
+				bad++
+				continue
+			}
+			if !yield(&o.Identity, o.Numbers) {
+				return bad, nil
+			}
+		}
+	}
+	return bad, failed
+}
+
+// pages sends the fields and records of all domains, in pages.
+func (r *reader) pages(ctx context.Context, to chan<- []string) error {
+	domains, err := within(ctx, func(ctx context.Context) ([]string, error) {
+		return r.o.Client.SMembers(ctx, r.domainsKey()).Result()
+	})
+	if err != nil {
+		return err
+	}
+	for _, domain := range domains {
+		for cursor, first := uint64(0), true; first || cursor != 0; first = false {
+			pairs, err := within(ctx, func(ctx context.Context) (pairs []string, err error) {
+				pairs, cursor, err = r.o.Client.HScan(ctx, r.recordsKey(domain), cursor, "", pageSize).Result()
+				return pairs, err //nolint:wrapcheck // within does
+			})
+			if err != nil {
+				return err
+			}
+			select {
+			case to <- pairs:
+			case <-ctx.Done():
+				return ctx.Err() //nolint:wrapcheck // nobody reads it
+			}
+		}
+	}
+	return nil
+}
+
+// within calls Redis for some of the overrides.
+func within(ctx context.Context, call func(context.Context) ([]string, error)) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	texts, err := call(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the overrides: %w", err)
+	}
+	return texts, nil
+}
+
+// follow waits for changes and applies them.
+func (r *reader) follow(ctx context.Context) error {
+	n, err := r.readChanges(ctx, checkEvery)
+	if err != nil || n > 0 && time.Since(r.checked) < checkEvery {
+		return err
+	}
+	head, err := r.head(ctx)
+	if err != nil {
+		return err
+	}
+	r.checked = time.Now()
+	switch {
+	case !head.continues(r.at):
+		return errRegressed
+	case head.version == r.at.version:
+		return nil
+	}
+	if n, err = r.readChanges(ctx, -1); err == nil && n == 0 {
+		return errGap
+	}
+	return err
+}
+
+// readChanges applies the changes after the position. It waits for one if wait is not negative.
+func (r *reader) readChanges(ctx context.Context, wait time.Duration) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(wait, 0)+answerWithin/2)
+	defer cancel()
+	streams, err := r.o.Client.XRead(ctx, &goredis.XReadArgs{
+		Streams: []string{r.changesKey(), entryID(r.at.version)}, Count: pageSize, Block: wait,
+	}).Result()
+	if errors.Is(err, goredis.Nil) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read changes of overrides: %w", err)
+	}
+	if len(streams) == 0 || len(streams[0].Messages) == 0 {
+		return 0, nil
+	}
+	at := r.at
+	changes := make([]override.Change, 0, len(streams[0].Messages))
+	for _, m := range streams[0].Messages {
+		e := readEntry(m)
+		switch {
+		case e.version != at.version+1:
+			return 0, errGap
+		case at.version > 0 && e.prev != at.id:
+			return 0, errRegressed
+		}
+		if at.version == 0 {
+			at.born = e.id
+		}
+		at.version, at.id = e.version, e.id
+		change, err := e.change()
+		if err != nil {
+			r.o.Log.Error("a change of overrides in Redis cannot be read; it has no effect", "version", e.version, "error", err)
+			continue
+		}
+		changes = append(changes, change)
+	}
+	r.at = at
+	r.use(r.set.With(at.version, changes))
+	if r.copies != nil {
+		r.copies.keep(r.set, at)
+	}
+	return len(streams[0].Messages), nil
+}
+
+// entry is one change in the stream.
+type entry struct {
+	version        int64
+	id, prev       string
+	at             time.Time
+	author, reason string
+	before, after  string
+}
+
+// entryID is the identifier in the stream of the change that made a version.
+func entryID(version int64) string { return strconv.FormatInt(version, 10) + "-0" }
+
+func readEntry(m goredis.XMessage) entry {
+	text := func(name string) string {
+		s, _ := m.Values[name].(string)
+		return s
+	}
+	n, _, _ := strings.Cut(m.ID, "-")
+	version, _ := strconv.ParseInt(n, 10, 64) // the first part of an identifier is a number
+	at, _ := strconv.ParseInt(text("at"), 10, 64)
+	return entry{
+		version: version, id: text("id"), prev: text("prev"), at: time.UnixMilli(at).UTC(),
+		author: text("author"), reason: text("reason"), before: text("before"), after: text("after"),
+	}
+}
+
+// change is what the entry means for a set.
+func (e *entry) change() (override.Change, error) {
+	if e.after != "" {
+		o, err := parse(e.after)
+		if err != nil {
+			return override.Change{}, err
+		}
+		return override.Change{Identity: o.Identity, Numbers: o.Numbers}, nil
+	}
+	o, err := parse(e.before)
+	if err != nil {
+		return override.Change{}, err
+	}
+	return override.Change{Identity: o.Identity}, nil
+}

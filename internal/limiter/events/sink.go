@@ -1,0 +1,212 @@
+package events
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"hash/maphash"
+	"io"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
+)
+
+// Options are the settings of a Sink.
+type Options struct {
+	To     string    // required: the URL of a webhook, the path of a file, or stdout
+	Stdout io.Writer // where events go with stdout
+
+	HeadersFile string             // of a webhook: a file with lines "Name: value", read for each request; empty: none
+	TLS         func() *tls.Config // of a webhook: called for each connection; nil: the system's authorities are trusted
+
+	Source string // the source of all events, a URI reference; default /ratelimitd
+	Values bool   // events have the values of entries, which callers sent
+
+	PerSecond int64         // most events per second; default 100
+	Interval  time.Duration // shortest period of a counter; default 1 minute
+	Queue     int           // most events that wait; default 10,000
+
+	Batch      int           // most events in a request; default 1, without a batch
+	Timeout    time.Duration // of a request; default 10 s
+	RetryFor   time.Duration // an event that cannot be sent is dropped at this age; default 5 minutes
+	StopWithin time.Duration // how long Run may continue after its context has ended; default 1 s
+
+	Metrics metric.Registry // nil: counted, but not registered
+	Logger  *slog.Logger    // default slog.Default()
+}
+
+func (o *Options) setDefaults() {
+	if o.Source == "" {
+		o.Source = "/ratelimitd"
+	}
+	if o.PerSecond <= 0 {
+		o.PerSecond = 100
+	}
+	if o.Interval <= 0 {
+		o.Interval = time.Minute
+	}
+	if o.Queue <= 0 {
+		o.Queue = 10_000
+	}
+	if o.Batch <= 0 {
+		o.Batch = 1
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.RetryFor <= 0 {
+		o.RetryFor = 5 * time.Minute
+	}
+	if o.StopWithin <= 0 {
+		o.StopWithin = time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+}
+
+// Sink takes events from decisions and sends them.
+type Sink struct {
+	opts   Options
+	to     destination
+	recent recent
+	rate   logging.Sampler
+	queue  queue
+
+	failing bool            // the last attempt
+	wait    time.Duration   // until the next attempt; 0: nothing has failed
+	refused time.Time       // when it was last logged that the destination refuses events
+	hurry   <-chan struct{} // closed: the next wait ends at once; nil: one has ended so
+	inHand  atomic.Int64    // events that are taken from the queue, and neither sent nor dropped yet
+
+	sent    [kinds]atomic.Uint64
+	dropped [reasons]atomic.Uint64
+	failed  atomic.Uint64 // attempts
+}
+
+// Why an event is dropped.
+const (
+	overRate = iota
+	noRoom
+	tooOld
+	notAccepted
+	stopped
+	reasons
+)
+
+var reasonNames = [reasons]string{"rate", "queue", "age", "refused", "stop"}
+
+// SettingError is a setting that cannot be used. It contains neither the URL of a webhook, which may have a secret, nor headers.
+type SettingError struct {
+	Setting string // of Options: To, Source or HeadersFile
+	Err     error
+}
+
+func (e *SettingError) Error() string { return e.Err.Error() }
+
+func (e *SettingError) Unwrap() error { return e.Err }
+
+// New returns a Sink. The error is a *SettingError.
+func New(opts Options) (*Sink, error) {
+	opts.setDefaults()
+	if _, err := url.Parse(opts.Source); err != nil {
+		return nil, &SettingError{"Source", errors.New("it must be a URI, such as /ratelimitd or https://limits.example.com")}
+	}
+	s := &Sink{
+		opts:   opts,
+		recent: recent{seed: maphash.MakeSeed()},
+		rate:   logging.Sampler{PerSecond: opts.PerSecond},
+		queue:  queue{max: opts.Queue, wake: make(chan struct{}, 1)},
+	}
+	var err error
+	switch lower := strings.ToLower(opts.To); {
+	case lower == "stdout":
+		s.to = &writer{to: opts.Stdout}
+	case strings.HasPrefix(lower, "http://"), strings.HasPrefix(lower, "https://"):
+		s.to, err = newWebhook(&s.opts)
+	case strings.Contains(opts.To, "://"):
+		err = errors.New("the scheme of a webhook's URL must be http or https")
+	default:
+		s.to, err = newFile(opts.To)
+	}
+	if err != nil {
+		return nil, &SettingError{"To", err}
+	}
+	if _, has := s.to.(*webhook); opts.HeadersFile != "" && !has {
+		return nil, &SettingError{"HeadersFile", errors.New("only the requests to a webhook have headers")}
+	}
+	if _, err := readHeaders(opts.HeadersFile); err != nil {
+		return nil, &SettingError{"HeadersFile", err}
+	}
+	metric.Register(opts.Metrics,
+		metric.Counters("ratelimitd_events_sent_total", "Events that the webhook or file has accepted, by type.", "type", kindNames[:], s.sent[:]),
+		metric.Counters("ratelimitd_events_dropped_total", "Events that were not sent, by reason: rate: too many in one second; queue: too many were waiting; age: sending failed for too long; "+
+			"refused: the webhook does not accept them; stop: the process ended.", "reason", reasonNames[:], s.dropped[:]),
+		metric.Counter("ratelimitd_events_failed_attempts_total", "Attempts to send events that failed.", s.failed.Load),
+		metric.Gauge("ratelimitd_events_waiting", "Events that wait to be sent.", s.queue.len))
+	return s, nil
+}
+
+// Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send. ends is the time from
+// now until the window of the counter, or the penalty, ends. Due keeps neither the key nor the limit.
+func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration) (due Due, ok bool) {
+	micros := now.UnixMicro()
+	if kind == Penalty { // its begin is seen once, by one process: there is nothing to remember
+		if due, ok = s.admit(now, kind, key); ok {
+			due.start, due.end = micros, micros+ends.Microseconds()
+		}
+		return due, ok
+	}
+	sh, hash := s.recent.lock(kind, key)
+	defer sh.mu.Unlock()
+	if micros < sh.until[hash] {
+		return Due{}, false
+	}
+	if due, ok = s.admit(now, kind, key); !ok {
+		return Due{}, false
+	}
+	due.start, due.end = period(limit, micros, micros+ends.Microseconds(), s.opts.Interval)
+	until := due.end
+	if until <= micros { // by the clock of the store the window is not over
+		until = micros + ends.Microseconds()
+	}
+	sh.add(hash, until, micros)
+	return due, true
+}
+
+// admit reports whether the bounds allow one more event.
+func (s *Sink) admit(now time.Time, kind Kind, key []byte) (due Due, ok bool) {
+	switch {
+	case s.queue.len() >= s.queue.max:
+		s.dropped[noRoom].Add(1)
+		return Due{}, false
+	case !s.rate.Pick(now):
+		s.dropped[overRate].Add(1)
+		return Due{}, false
+	}
+	return Due{kind: kind, counter: sha256.Sum256(key)}, true
+}
+
+// Send puts an event that is due into the queue. The event and its text belong to the sink from then on.
+func (s *Sink) Send(due Due, e *Event) {
+	e.due = due
+	if size(e) > MaxEntryBytes {
+		e.Entries = nil
+	}
+	if !s.queue.push(e) {
+		s.dropped[noRoom].Add(1)
+	}
+}
+
+func size(e *Event) (n int) {
+	for i := range e.Entries {
+		n += EntryBytes(e.Entries[i].Key, e.Entries[i].Value)
+	}
+	return n
+}

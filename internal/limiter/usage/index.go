@@ -1,0 +1,257 @@
+package usage
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
+)
+
+// Store keeps sets of texts. Each text ends at a time, in milliseconds since the Unix epoch.
+type Store interface {
+	// Add adds texts to sets: sets[set][text] is when the text ends. A text that is there already ends at the later time. Where
+	// there is no room, texts are left out or removed; dropped is how many.
+	Add(ctx context.Context, now time.Time, sets map[string]map[string]int64) (dropped int, err error)
+
+	// Page returns about count texts of a set that have not ended, and where the next page begins; 0 if this page is the last.
+	// The first page begins at 0. A text that is in the set all the time is on one of the pages, or on several.
+	Page(ctx context.Context, now time.Time, set string, at uint64, count int) (texts []string, next uint64, err error)
+}
+
+// Options are the settings of an Index.
+type Options struct {
+	Store   Store           // required
+	Metrics metric.Registry // nil: counted, but not registered
+	Logger  *slog.Logger    // default slog.Default()
+}
+
+// Index records descriptors with live counters.
+type Index struct {
+	opts   Options
+	seed   maphash.Seed
+	shards [shardCount]shard
+
+	wake   chan struct{}
+	failed bool // the last batch
+
+	written, dropped atomic.Int64
+}
+
+const (
+	shardCount = 64
+	maxRecent  = 2048    // counters in a shard
+	maxQueue   = 128     // descriptors that wait in a shard
+	maxBytes   = 4 << 10 // of a descriptor
+
+	gather      = 100 * time.Millisecond
+	writeWithin = 2 * time.Second
+	slack       = time.Second // the ends of one window, as seen by several requests, differ by less
+)
+
+// shard remembers until when counters have been recorded, and holds the descriptors that are not written yet.
+type shard struct {
+	mu    sync.Mutex
+	until map[uint64]int64 // by the hash of the counter's key; milliseconds
+	queue []item
+}
+
+type item struct {
+	domain  string
+	entries string // packed
+	end     int64
+}
+
+// New returns an empty index.
+func New(opts Options) *Index {
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	x := &Index{opts: opts, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
+	metric.Register(opts.Metrics,
+		metric.Counter("ratelimitd_usage_written_total", "Descriptors that were written to the index of rules with usage.", x.written.Load),
+		metric.Counter("ratelimitd_usage_dropped_total", "Descriptors that were not written to that index, because too many waited, they were too long, the index was full, or the store failed.", x.dropped.Load))
+	return x
+}
+
+// Record records that the counter with this key is in use for a while from now, by a descriptor. moves is how much later the
+// counter can still end, if it is used more. Record copies what it keeps.
+func (x *Index) Record(now time.Time, key []byte, domain string, entries []descriptor.Entry, ends, moves time.Duration) {
+	end := now.Add(ends).UnixMilli()
+	hash := maphash.Bytes(x.seed, key)
+	sh := &x.shards[hash%shardCount]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if end <= sh.until[hash] {
+		return
+	}
+	end += (moves + slack).Milliseconds()
+	if !sh.enqueue(domain, entries, end) {
+		x.dropped.Add(1)
+		return
+	}
+	if len(sh.queue) == 1 {
+		select {
+		case x.wake <- struct{}{}:
+		default:
+		}
+	}
+	if sh.until == nil {
+		sh.until = make(map[uint64]int64)
+	}
+	if len(sh.until) >= maxRecent {
+		for other := range sh.until { // any: to forget one costs a write
+			delete(sh.until, other)
+			break
+		}
+	}
+	sh.until[hash] = end
+}
+
+func (sh *shard) enqueue(domain string, entries []descriptor.Entry, end int64) bool {
+	size := len(domain)
+	for i := range entries {
+		size += len(entries[i].Key) + len(entries[i].Value)
+	}
+	if size > maxBytes || len(sh.queue) >= maxQueue {
+		return false
+	}
+	sh.queue = append(sh.queue, item{strings.Clone(domain), pack(entries), end})
+	return true
+}
+
+// Run writes what is recorded until ctx ends, and then the rest. It returns nil.
+func (x *Index) Run(ctx context.Context) error {
+	timer := time.NewTimer(gather)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-x.wake:
+			timer.Reset(gather)
+			select {
+			case <-ctx.Done():
+			case <-timer.C:
+			}
+		}
+		x.Flush(context.WithoutCancel(ctx), time.Now())
+	}
+	return nil
+}
+
+// Flush writes what is recorded.
+func (x *Index) Flush(ctx context.Context, now time.Time) {
+	var items []item
+	for i := range x.shards {
+		sh := &x.shards[i]
+		sh.mu.Lock()
+		items = append(items, sh.queue...)
+		sh.queue = nil
+		sh.mu.Unlock()
+	}
+	if len(items) == 0 {
+		return
+	}
+	sets := make(map[string]map[string]int64)
+	for i := range items {
+		it := &items[i]
+		entries, _ := unpack(it.entries)
+		for _, e := range entries {
+			set := setOf(it.domain, e)
+			if sets[set] == nil {
+				sets[set] = make(map[string]int64)
+			}
+			sets[set][it.entries] = max(sets[set][it.entries], it.end)
+		}
+	}
+	within, cancel := context.WithTimeout(ctx, writeWithin)
+	defer cancel()
+	dropped, err := x.opts.Store.Add(within, now, sets)
+	if err != nil {
+		x.dropped.Add(int64(len(items)))
+		x.forget()
+		if !x.failed {
+			x.opts.Logger.Warn("counters in use are not written to the index of usage: lists miss them until they are used again", "error", err)
+		}
+		x.failed = true
+		return
+	}
+	x.failed = false
+	x.dropped.Add(int64(dropped))
+	x.written.Add(int64(len(items)))
+}
+
+// forget makes the next use of each counter record it again.
+func (x *Index) forget() {
+	for i := range x.shards {
+		x.shards[i].mu.Lock()
+		clear(x.shards[i].until)
+		x.shards[i].mu.Unlock()
+	}
+}
+
+// List returns descriptors that have one of the entries of each element of where, and a live counter. The first element is one entry. A page
+// begins at a number that List returned, the first one at 0. It has about count descriptors, or fewer; there may be none though others follow.
+func (x *Index) List(ctx context.Context, now time.Time, domain string, where [][]descriptor.Entry, at uint64, count int) (found [][]descriptor.Entry, next uint64, err error) {
+	texts, next, err := x.opts.Store.Page(ctx, now, setOf(domain, where[0][0]), at, count)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, text := range texts {
+		entries, ok := unpack(text)
+		lacks := func(some []descriptor.Entry) bool {
+			return !slices.ContainsFunc(some, func(e descriptor.Entry) bool { return slices.Contains(entries, e) })
+		}
+		if ok && !slices.ContainsFunc(where, lacks) {
+			found = append(found, entries)
+		}
+	}
+	return found, next, nil
+}
+
+// setOf is the name of the set of descriptors with an entry. It has a fixed length, whatever the entry is.
+func setOf(domain string, e descriptor.Entry) string {
+	sum := sha256.Sum256([]byte(pack([]descriptor.Entry{{Key: domain}, e})))
+	return base64.RawURLEncoding.EncodeToString(sum[:18])
+}
+
+func pack(entries []descriptor.Entry) string {
+	var b []byte
+	for _, e := range entries {
+		for _, text := range [...]string{e.Key, e.Value} {
+			b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
+		}
+	}
+	return string(b)
+}
+
+func unpack(text string) (entries []descriptor.Entry, ok bool) {
+	b := []byte(text)
+	read := func() (s string) {
+		n, size := binary.Uvarint(b)
+		if ok = size > 0 && n <= uint64(len(b)-size); ok {
+			s, b = string(b[size:size+int(n)]), b[size+int(n):]
+		}
+		return s
+	}
+	for len(b) > 0 {
+		e := descriptor.Entry{Key: read()}
+		if !ok {
+			return nil, false
+		}
+		if e.Value = read(); !ok {
+			return nil, false
+		}
+		entries = append(entries, e)
+	}
+	return entries, true
+}

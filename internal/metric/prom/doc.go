@@ -1,3 +1,0 @@
-// Package prom registers the metrics that packages declare (internal/metric) with Prometheus' client. It is for the service and
-// for tests. It stores no values: a scrape reads them where they are counted.
-package prom

@@ -1,0 +1,61 @@
+package endpoint
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+)
+
+// Options are the settings that all ports of a process have in common. All are optional.
+type Options struct {
+	ReusePort   bool          // other processes of the same user may listen on the same ports (SO_REUSEPORT)
+	StopTimeout time.Duration // for requests in flight after the drain delay; then they are cut off. Default 10 s
+
+	Metrics prometheus.Registerer // where metrics are registered; nil: nowhere
+	Log     *slog.Logger          // default slog.Default()
+}
+
+// Shared is what the ports of a process have in common. It is made by New.
+type Shared struct {
+	Connections *intake.Metrics // connections by listener, and the calls that are refused
+	Metrics     prometheus.Registerer
+	Log         *slog.Logger
+
+	reusePort   bool
+	stopTimeout time.Duration
+	panics      prometheus.Counter
+}
+
+// New registers the metrics that the ports share.
+func New(o Options) (*Shared, error) {
+	s := &Shared{
+		Metrics:     o.Metrics,
+		Log:         o.Log,
+		reusePort:   o.ReusePort,
+		stopTimeout: o.StopTimeout,
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ratelimitd_panics_total",
+			Help: "Requests whose handling panicked.",
+		}),
+	}
+	if s.Log == nil {
+		s.Log = slog.Default()
+	}
+	if s.stopTimeout == 0 {
+		s.stopTimeout = 10 * time.Second
+	}
+	var err error
+	if s.Connections, err = intake.NewMetrics(o.Metrics); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	if o.Metrics != nil {
+		if err := o.Metrics.Register(s.panics); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return s, nil
+}

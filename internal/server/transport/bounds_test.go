@@ -1,0 +1,439 @@
+package transport
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+)
+
+// bounded is a server whose connections are bounded.
+type bounded struct {
+	addr     string
+	server   *Server
+	bytes    *intake.Bytes
+	registry *prometheus.Registry
+}
+
+func startBounded(t testing.TB, h Handler, connection, all int64, change func(*Options)) *bounded {
+	t.Helper()
+	b := &bounded{bytes: intake.NewBytes(connection, all), registry: prometheus.NewRegistry()}
+	m, err := intake.NewMetrics(b.registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.addr = raw.Addr().String()
+	b.server = startOn(t, intake.Listen(raw, intake.Options{Name: "test", Bytes: b.bytes, Metrics: m}), h, change)
+	return b
+}
+
+// closed is how many connections were closed for a reason.
+func (b *bounded) closed(t testing.TB, reason string) float64 {
+	t.Helper()
+	families, err := b.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == "ratelimitd_connections_closed_total" && l.GetName() == "reason" && l.GetValue() == reason {
+					return m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// holds waits until the open connections hold n bytes.
+func (b *bounded) holds(t testing.TB, want int64) {
+	t.Helper()
+	got := int64(-1)
+	for until := time.Now().Add(patience); time.Now().Before(until) && got != want; <-time.After(time.Millisecond) {
+		b.server.mu.Lock()
+		conns := b.server.open()
+		b.server.mu.Unlock()
+		got = 0
+		for _, c := range conns {
+			c.mu.Lock()
+			got += c.held
+			c.mu.Unlock()
+		}
+	}
+	if got != want {
+		t.Errorf("the connections hold %d bytes, want %d", got, want)
+	}
+}
+
+func zipped(t testing.TB, p []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(p); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return append(binary.BigEndian.AppendUint32([]byte{1}, uint32(b.Len())), b.Bytes()...)
+}
+
+// sensitive marks fields, so that they do not get into the table.
+func sensitive(fields []hpack.HeaderField) []hpack.HeaderField {
+	for i := range fields {
+		fields[i].Sensitive = true
+	}
+	return fields
+}
+
+// ended reports that a connection was closed. It fails if that does not happen.
+func (c *rawClient) ended() {
+	c.t.Helper()
+	if _, err := io.Copy(io.Discard, c.conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		c.t.Fatal("the connection stays open")
+	}
+}
+
+// Whatever the server holds for clients counts, on one connection and on all.
+func TestHeldBytesAreBounded(t *testing.T) {
+	const bound = 1 << 20
+	noWindow := http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}
+	long := strings.Repeat("v", 100_000)
+	for name, hostile := range map[string]struct {
+		handler  Handler
+		settings []http2.Setting
+		more     func(c *rawClient, i int) // holds at least 10 KB more
+	}{
+		"messages that do not end": {echo{}, nil, func(c *rawClient, i int) {
+			if i%100 == 0 {
+				c.open(false)
+				c.data(c.next-2, false, binary.BigEndian.AppendUint32([]byte{0}, 4<<20-1))
+			}
+			c.data(c.next-2, false, make([]byte, 10_000))
+		}},
+		"header fields": {echo{}, nil, func(c *rawClient, _ int) {
+			block := c.block(callFields("x", long)...)
+			c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: block[:16_000]}))
+			for block = block[16_000:]; len(block) > 0; block = block[min(len(block), 16_000):] {
+				c.ok(c.fr.WriteContinuation(c.next, len(block) <= 16_000, block[:min(len(block), 16_000)]))
+			}
+			c.next += 2
+		}},
+		"header blocks that do not end": {echo{}, nil, func(c *rawClient, i int) {
+			if i%20 == 0 {
+				c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 16_000)}))
+			} else {
+				c.ok(c.fr.WriteContinuation(1, false, make([]byte, 16_000)))
+			}
+		}},
+		"answers without a window": {echo{}, []http2.Setting{noWindow}, func(c *rawClient, _ int) { c.begin(make([]byte, 10_000)) }},
+		"messages that were compressed": {hold(), nil, func(c *rawClient, _ int) {
+			c.data(c.open(false, "grpc-encoding", "gzip"), true, zipped(c.t, make([]byte, 100_000)))
+		}},
+	} {
+		for of, bounds := range map[string][2]int64{"a connection": {bound, 1 << 40}, "all": {1 << 40, bound}} {
+			t.Run(name+", of "+of, func(t *testing.T) {
+				if name == "answers without a window" && of == "a connection" || name == "header blocks that do not end" {
+					bounds[0], bounds[1] = bounds[0]/8, bounds[1]/8 // there are smaller bounds
+				}
+				b := startBounded(t, hostile.handler, bounds[0], bounds[1], nil)
+				for range 10 {
+					c := rawDial(t, b.addr, hostile.settings...)
+					gone := make(chan struct{})
+					go func() {
+						defer close(gone)
+						c.ended()
+					}()
+					for i := range 15 {
+						hostile.more(c, i)
+					}
+					if of == "a connection" {
+						for i := 15; i < 110 && b.closed(t, "bytes") == 0; i++ {
+							hostile.more(c, i)
+						}
+						<-gone
+						break
+					}
+				}
+				for until := time.Now().Add(patience); b.closed(t, "bytes") == 0; <-time.After(time.Millisecond) {
+					if time.Now().After(until) {
+						t.Fatal("no connection was closed")
+					}
+				}
+				if n := b.bytes.Held(); n > bound {
+					t.Errorf("%d bytes are held", n)
+				}
+			})
+		}
+	}
+}
+
+// Messages that are large, or compressed, are decoded by few connections at a time. Small ones do not wait for that.
+func TestFewDecodeLargeMessages(t *testing.T) {
+	for name, m := range map[string][]byte{"large": message(make([]byte, 2*largeMessage)), "compressed": zipped(t, make([]byte, 2*largeMessage))} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const clients = 20
+				in, most, let := 0, 0, make(chan struct{}, clients)
+				var mu sync.Mutex
+				count := func(n int) {
+					mu.Lock()
+					defer mu.Unlock()
+					in += n
+					most = max(most, in)
+				}
+				l := newPipes()
+				s := startOn(t, l, handlerFunc(func(now time.Time, calls []*Call) {
+					if len(calls[0].Message) > largeMessage {
+						count(1)
+						<-let
+						count(-1)
+					}
+					echo{}.Handle(now, calls)
+				}), nil)
+				var all []*rawClient
+				for range clients {
+					c := rawOn(t, l.dial(), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+					c.ok(c.fr.WriteWindowUpdate(0, 1<<20))
+					c.data(c.open(false, "grpc-encoding", "gzip"), true, m)
+					all = append(all, c)
+				}
+				synctest.Wait()
+				rawOn(t, l.dial()).echo([]byte("small"))
+				for range clients {
+					let <- struct{}{}
+				}
+				for _, c := range all {
+					c.wait(1)
+				}
+				if most != cap(s.large) {
+					t.Errorf("%d connections decoded at a time, want %d", most, cap(s.large))
+				}
+			})
+		})
+	}
+}
+
+// A client that does not read its answers holds what the kernel does not take.
+func TestUnreadAnswersCount(t *testing.T) {
+	b := startBounded(t, echo{}, 1<<40, 8<<10, nil)
+	c := rawDial(t, b.addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+	c.ok(c.fr.WriteWindowUpdate(0, 1<<30))
+	for i := range 10_000 {
+		c.begin(make([]byte, 10_000))
+		if i%100 == 0 && b.closed(t, "bytes") > 0 {
+			return
+		}
+	}
+	t.Error("the connection stays open")
+}
+
+// After every kind of use nothing counts as held.
+func TestNothingIsHeldInTheEnd(t *testing.T) {
+	waiting := hold()
+	b := startBounded(t, handlerFunc(func(now time.Time, calls []*Call) {
+		for _, call := range calls {
+			if call.Header("wait") != "" {
+				waiting <- call
+			} else {
+				echo{}.Handle(now, []*Call{call})
+			}
+		}
+	}), 64<<20, 64<<20, func(o *Options) { o.MaxMessageBytes = 1 << 20 })
+	c := rawDial(t, b.addr)
+	c.ok(c.fr.WriteWindowUpdate(0, 1<<30))
+
+	c.echo([]byte("small"))
+	big := bytes.Repeat([]byte("0123456789"), 50_000)
+	id := c.open(false)
+	c.ok(c.fr.WriteWindowUpdate(id, 1<<30))
+	for p := message(big); len(p) > 0; p = p[min(len(p), 7_000):] {
+		c.data(id, len(p) <= 7_000, p[:min(len(p), 7_000)])
+	}
+	if a := c.wait(id); !bytes.Equal(a.data, message(big)) {
+		t.Fatalf("a long message came back as %d bytes", len(a.data))
+	}
+	id = c.open(false, "grpc-encoding", "gzip")
+	c.data(id, true, zipped(t, big[:60_000]))
+	if a := c.wait(id); !bytes.Equal(a.data, message(big[:60_000])) {
+		t.Fatalf("a compressed message came back as %d bytes", len(a.data))
+	}
+	id = c.open(false, "grpc-encoding", "gzip")
+	c.data(id, true, zipped(t, make([]byte, 2<<20)))
+	if a := c.wait(id); a.field("grpc-status") != "8" {
+		t.Errorf("too long when decompressed: %v", a)
+	}
+	b.holds(t, 0)
+
+	for name, reset := range map[string]func(){
+		"before its message": func() { c.ok(c.fr.WriteRSTStream(c.open(false, "x", strings.Repeat("v", 5_000)), http2.ErrCodeCancel)) },
+		"within its message": func() {
+			id := c.open(false)
+			c.data(id, false, message(big)[:16_000])
+			c.data(id, false, big[:16_000])
+			c.ok(c.fr.WriteRSTStream(id, http2.ErrCodeCancel))
+		},
+		"within a request for another handler": func() {
+			id := c.open(false, ":path", "/other")
+			c.data(id, false, big[:10_000])
+			c.ok(c.fr.WriteRSTStream(id, http2.ErrCodeCancel))
+		},
+		"at work": func() {
+			id := c.begin(big[:10_000], "wait", "yes")
+			call := waiting.take(t)
+			c.ok(c.fr.WriteRSTStream(id, http2.ErrCodeCancel))
+			c.roundTrip()
+			call.Reply(echoed("too late"))
+		},
+		"by a wrong frame": func() {
+			id := c.open(false)
+			c.data(id, false, message(big)[:16_000])
+			c.ok(c.fr.WriteWindowUpdate(id, 1<<31-1))
+			c.wait(id)
+		},
+		"never, and too long": func() {
+			id := c.open(false)
+			c.data(id, false, []byte{0, 0xff, 0xff, 0xff, 0xff})
+			c.wait(id)
+		},
+	} {
+		reset()
+		c.roundTrip()
+		t.Log("a call that is reset", name)
+		b.holds(t, 0)
+	}
+
+	c.ok(c.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	first, second := c.begin(big[:3_000]), c.begin(big[:3_000])
+	c.roundTrip()
+	b.holds(t, 2*(3_005+blockedOverhead))
+	c.ok(c.fr.WriteWindowUpdate(first, 1_000))
+	c.roundTrip()
+	b.holds(t, 2_005+3_005+2*blockedOverhead)
+	c.ok(c.fr.WriteWindowUpdate(first, 1<<30))
+	c.wait(first)
+	c.ok(c.fr.WriteRSTStream(second, http2.ErrCodeCancel))
+	b.holds(t, 0)
+	if n := b.bytes.Held(); n >= holdStep {
+		t.Errorf("the bound counts %d bytes", n)
+	}
+	_ = c.conn.Close()
+	for until := time.Now().Add(patience); b.bytes.Held() != 0; <-time.After(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("the bound counts %d bytes of a closed connection", b.bytes.Held())
+		}
+	}
+}
+
+// A client that keeps its windows closed is disconnected, whatever answers.
+func TestClosedWindowsAreBoundedInTime(t *testing.T) {
+	for _, path := range []string{echoPath, "/other"} {
+		t.Run(path, func(t *testing.T) {
+			b := startBounded(t, echo{}, 1<<40, 1<<40, func(o *Options) { o.WriteTimeout = 50 * time.Millisecond })
+			other := rawDial(t, b.addr)
+			c := rawDial(t, b.addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+			c.begin(nil, ":path", path)
+			c.ended()
+			if n := b.closed(t, "not_reading"); n != 1 {
+				t.Errorf("%v connections were closed because of that", n)
+			}
+			other.echo([]byte("after"))
+		})
+	}
+}
+
+// The calls of a connection that ends with an error are not in flight any more, although the client does not read why.
+func TestCallsEndWithAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, calls := newPipes(), newCalls(t, 100)
+		startOn(t, l, echo{}, func(o *Options) { o.Calls = calls })
+		c := rawOn(t, l.dial())
+		for range 10 {
+			c.open(false)
+		}
+		synctest.Wait()
+		if n := calls.InFlight(); n != 10 {
+			t.Fatalf("%d calls are in flight", n)
+		}
+		c.data(0, false, nil) // DATA belongs to a stream
+		synctest.Wait()
+		if n := calls.InFlight(); n != 0 {
+			t.Errorf("%d calls are in flight", n)
+		}
+	})
+}
+
+// Frames that cost the server much more than the client are few.
+func TestFloods(t *testing.T) {
+	settings := make([]http2.Setting, 0, 2_000)
+	for i := range cap(settings) {
+		settings = append(settings, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(65_535 + i%2)})
+	}
+	for name, flood := range map[string]struct {
+		reason string
+		most   int // how often it may be sent
+		open   int // calls before the flood
+		send   func(c *rawClient, i int)
+	}{
+		"many settings in a frame": {"frames", 1, 0, func(c *rawClient, _ int) { c.ok(c.fr.WriteSettings(settings...)) }},
+		"windows of many calls":    {"frames", 50, 500, func(c *rawClient, i int) { c.ok(c.fr.WriteSettings(settings[i%2 : i%2+1]...)) }},
+		"references to a long field": {"frames", 200, 0, func(c *rawClient, i int) {
+			if i == 0 {
+				c.open(false, "x", strings.Repeat("v", 3_900))
+				return
+			}
+			block := c.block(sensitive(callFields())...)
+			block = append(block, bytes.Repeat([]byte{0x80 | 62}, 100)...) // the newest entry of the table
+			c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: block, EndHeaders: true}))
+			c.next += 2
+		}},
+		"empty frames of a call": {"frames", 20_000, 1, func(c *rawClient, _ int) { c.data(1, false, nil) }},
+		"resets":                 {"frames", 20_000, 1, func(c *rawClient, _ int) { c.ok(c.fr.WriteRSTStream(1, http2.ErrCodeCancel)) }},
+		"pings":                  {"pings", 20_000, 0, func(c *rawClient, _ int) { c.ok(c.fr.WritePing(false, [8]byte{})) }},
+		"a header block in many frames": {"headers", 200, 0, func(c *rawClient, i int) {
+			if i == 0 {
+				c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: c.block(hpack.HeaderField{Name: "x"})}))
+			}
+			c.ok(c.fr.WriteContinuation(c.next, false, nil))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := startBounded(t, echo{}, 1<<40, 1<<40, func(o *Options) { o.MinPingInterval = time.Hour })
+			other := rawDial(t, b.addr)
+			c := rawDial(t, b.addr)
+			for range flood.open {
+				c.open(false)
+			}
+			c.roundTrip()
+			go func() {
+				for i := range flood.most {
+					flood.send(c, i)
+				}
+			}()
+			c.ended()
+			if n := b.closed(t, flood.reason); n != 1 {
+				t.Errorf("%v connections were closed because of %s", n, flood.reason)
+			}
+			other.echo([]byte("after"))
+		})
+	}
+}

@@ -1,0 +1,215 @@
+package transport
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+)
+
+// Call is a call of one of the handler's methods. It is a context that ends when the caller's deadline passes, or when the caller gives
+// up. Nothing of a call may be used after it is answered.
+type Call struct {
+	// Message is the request's message.
+	Message []byte
+
+	stream stream
+	head   *head
+	buf    []byte // memory of Message, or its first bytes
+	parts  []*part
+	last   int // bytes in the last part; 0: it is full
+
+	inFlight intake.InFlight
+	counted  bool // inFlight must be ended
+
+	deadline time.Time
+	reset    atomic.Bool // the caller has given up, or the call is answered
+
+	mu    sync.Mutex
+	done  chan struct{} // made by Done
+	timer *time.Timer   // closes done at the deadline
+}
+
+var _ context.Context = (*Call)(nil)
+
+// Deadline implements context.Context.
+func (c *Call) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
+
+// Err implements context.Context.
+func (c *Call) Err() error {
+	if c.reset.Load() {
+		return context.Canceled
+	}
+	if !c.deadline.IsZero() && !time.Now().Before(c.deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// Done implements context.Context. Most calls are answered without anybody waiting for their end, so the channel is made
+// only here.
+func (c *Call) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done != nil {
+		return c.done
+	}
+	done := make(chan struct{})
+	c.done = done
+	switch {
+	case c.reset.Load():
+		close(done)
+		c.done = closed
+		return done
+	case !c.deadline.IsZero():
+		c.timer = time.AfterFunc(time.Until(c.deadline), func() { c.endContext(done) })
+	}
+	return done
+}
+
+// closed stands for a channel that is closed already.
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// endContext closes the channel that Done returned, once.
+func (c *Call) endContext(done chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == done && done != closed {
+		close(done)
+		c.done = closed
+	}
+}
+
+// Value implements context.Context.
+func (c *Call) Value(any) any { return nil }
+
+// Path returns the path of the method: "/package.Service/Method".
+func (c *Call) Path() string { return c.head.path }
+
+// More counts the call as some more calls in flight. If it returns false, there are too many, and the handler refuses the call. The
+// handler may use it before it returns.
+func (c *Call) More(calls int) bool { return c.stream.conn.server.opts.Calls.More(&c.inFlight, calls) }
+
+// Header returns the first value of a header field, or "". The name is in lower case.
+func (c *Call) Header(name string) string { return c.head.value(name) }
+
+// Message is what an answer consists of.
+type Message interface {
+	// AppendTo appends the encoded message.
+	AppendTo(b []byte) []byte
+}
+
+// Reply answers the call with a message.
+func (c *Call) Reply(m Message) { c.reply(answerBlock, m) }
+
+// ReplyWith answers the call with a message, and a header field before it. The name is in lower case.
+func (c *Call) ReplyWith(m Message, name, value string) {
+	c.reply(slices.Concat(answerBlock, encode(hpack.HeaderField{Name: name, Value: value})), m)
+}
+
+func (c *Call) reply(head []byte, m Message) {
+	conn := c.stream.conn
+	conn.mu.Lock()
+	if !c.stream.gone {
+		conn.appendBlock(c.stream.id, false, head)
+		conn.answer(&c.stream, m)
+	}
+	c.release()
+}
+
+// Fail answers the call with an error.
+func (c *Call) Fail(code codes.Code, message string) {
+	c.fail(code, message, "")
+}
+
+func (c *Call) fail(code codes.Code, message, acceptEncoding string) {
+	conn := c.stream.conn
+	conn.mu.Lock()
+	if !c.stream.gone {
+		conn.appendStatus(c.stream.id, code, message, acceptEncoding)
+		conn.answered(&c.stream)
+	}
+	c.release()
+}
+
+// release ends the call. The caller holds the connection's lock, and release unlocks it.
+func (c *Call) release() {
+	conn := c.stream.conn
+	conn.open--
+	conn.hold(&c.stream, -c.stream.held)
+	later := !conn.handling // else the connection is flushed after the batch
+	kept := c.stream.waiting
+	conn.mu.Unlock()
+	conn.wrote.Store(true)
+	if c.counted {
+		conn.server.opts.Calls.End(c.inFlight, 0)
+	}
+	if later {
+		conn.flushLater()
+	}
+	watched := c.endWatch()
+	c.freeParts()        // of a message that was refused before its end
+	if kept || watched { // the connection still refers to the stream, or a context that was made from c still refers to c
+		c.Message, c.head, c.buf = nil, nil, nil
+		return
+	}
+	if cap(c.buf) > maxKeptMessage {
+		c.buf = nil
+	}
+	c.Message, c.head, c.buf = nil, nil, c.buf[:0]
+	c.counted, c.inFlight, c.deadline = false, intake.InFlight{}, time.Time{}
+	c.stream = stream{}
+	c.reset.Store(false)
+	conn.server.calls.Put(c)
+}
+
+// endWatch closes the channel that Done returned. It returns false if Done was never called. If it was, the call must not be
+// reused: a context that was made from it may still read it for a moment.
+func (c *Call) endWatch() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		return false
+	}
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+	}
+	if c.Err() == nil {
+		c.reset.Store(true)
+	}
+	if c.done != closed {
+		close(c.done)
+		c.done = closed
+	}
+	return true
+}
+
+// abandoned is called when the client has reset the call, or its connection is closed. The caller holds the connection's
+// lock, so that the call is not released meanwhile.
+func (c *Call) abandoned() {
+	c.reset.Store(true)
+	c.mu.Lock()
+	done := c.done
+	c.mu.Unlock()
+	if done != nil {
+		c.endContext(done)
+	}
+}
+
+// arrived is called when the message is complete.
+func (c *Call) arrived(now time.Time) {
+	if c.counted {
+		c.stream.conn.server.opts.Calls.Arrived(&c.inFlight, now)
+	}
+}

@@ -1,0 +1,170 @@
+package transport
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+)
+
+// readData reads a DATA frame. A long one is read in parts, because the framer would keep a buffer for whole frames.
+func (c *conn) readData(fh http2.FrameHeader) error {
+	if fh.Flags.Has(http2.FlagDataPadded) || fh.StreamID == 0 {
+		f, err := c.framer.ReadFrameForHeader(fh)
+		c.large = c.large || fh.Length > readBuffer
+		if err != nil {
+			return err
+		}
+		return c.dataOf(fh, f.(*http2.DataFrame).Data())
+	}
+	part, rest := fh, fh.Length
+	for {
+		part.Length = min(rest, readBuffer)
+		rest -= part.Length
+		if rest > 0 {
+			part.Flags &^= http2.FlagDataEndStream
+		} else {
+			part.Flags = fh.Flags
+		}
+		p, err := c.buf.Peek(int(part.Length))
+		if err != nil {
+			return err
+		}
+		err = c.dataOf(part, p)
+		_, _ = c.buf.Discard(len(p))
+		if err != nil || rest == 0 {
+			_, _ = c.buf.Discard(int(rest))
+			return err
+		}
+	}
+}
+
+func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
+	size, ended := int64(fh.Length), fh.Flags.Has(http2.FlagDataEndStream)
+	c.received += size // credit comes back long before the window is used up, so a client cannot be seen to send more
+	if size == 0 && !ended && !c.idle() {
+		return c.overBound(intake.TooManyFrames)
+	}
+	c.mu.Lock()
+	if c.received >= creditAfter {
+		c.out = appendCredit(c.out, 0, c.received)
+		c.received = 0
+	}
+	st := c.streams[fh.StreamID]
+	if st == nil {
+		unused, finished := c.unused(fh.StreamID), c.finished.has(fh.StreamID)
+		c.mu.Unlock()
+		switch {
+		case unused:
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		case finished:
+			return http2.StreamError{StreamID: fh.StreamID, Code: http2.ErrCodeStreamClosed}
+		}
+		if !c.idle() {
+			return c.overBound(intake.TooManyFrames)
+		}
+		return nil // the client does not know yet that the stream is closed
+	}
+	c.hold(st, int64(len(data)))
+	st.received += size
+	over, closed := st.received > receiveWindow, st.ended
+	if st.call != nil && !ended && st.received >= creditAfter {
+		c.out = appendCredit(c.out, st.id, st.received)
+		st.received = 0
+	}
+	if st.exchange != nil && len(data) < int(size) { // nobody reads the padding
+		st.received -= size - int64(len(data))
+		c.out = appendCredit(c.out, st.id, size-int64(len(data)))
+	}
+	c.mu.Unlock()
+	switch {
+	case closed:
+		return http2.StreamError{StreamID: fh.StreamID, Code: http2.ErrCodeStreamClosed}
+	case over:
+		return http2.StreamError{StreamID: fh.StreamID, Code: http2.ErrCodeFlowControl}
+	}
+	return c.body(st, data, ended)
+}
+
+// body adds data to a request.
+func (c *conn) body(st *stream, data []byte, ended bool) error {
+	st.body += int64(len(data))
+	if st.declared >= 0 && (st.body > st.declared || ended && st.body < st.declared) {
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
+	}
+	if st.exchange != nil {
+		if ended {
+			c.setEnded(st)
+		}
+		st.exchange.follow(data, ended)
+		st.exchange.body.write(data, ended)
+		return nil
+	}
+	call := st.call
+	call.add(data)
+	if len(call.buf) >= prefixSize {
+		if n := binary.BigEndian.Uint32(call.buf[1:]); int64(n) > int64(c.server.opts.MaxMessageBytes) {
+			if ended {
+				c.setEnded(st)
+			}
+			c.refuseCall(call, codes.ResourceExhausted, tooLarge(n, c.server.opts.MaxMessageBytes))
+			return nil
+		}
+	}
+	if st.body > int64(c.server.opts.MaxMessageBytes)+prefixSize {
+		if ended {
+			c.setEnded(st)
+		}
+		c.refuseCall(call, codes.Internal, secondMessage)
+		return nil
+	}
+	if !ended {
+		return nil
+	}
+	c.setEnded(st)
+	if st.body > largeMessage || call.compressed() {
+		c.decodeLarge()
+	}
+	call.join(int(st.body))
+	code, text := call.decode(c.server.opts.MaxMessageBytes)
+	if more := len(call.Message) - len(call.buf); more > 0 { // it was compressed
+		c.mu.Lock()
+		c.hold(st, int64(more))
+		c.mu.Unlock()
+	}
+	if code != codes.OK {
+		c.refuseCall(call, code, text)
+		return nil
+	}
+	c.batch = append(c.batch, call)
+	return nil
+}
+
+func (c *conn) setEnded(st *stream) {
+	c.mu.Lock()
+	st.ended = true
+	c.mu.Unlock()
+}
+
+// largeMessage is the size from which on messages are decoded one after another, in bytes. What is decoded takes several times as much
+// memory, and the goroutines of many connections may be in the middle of that at a time.
+const largeMessage = 64 << 10
+
+// decodeLarge waits until the connection may decode large or compressed messages, and pass them on. The caller is the goroutine that
+// reads; it neither waits for the client nor for an answer until handle lets other connections do the same.
+func (c *conn) decodeLarge() {
+	if !c.decodesLarge {
+		c.server.large <- struct{}{}
+		c.decodesLarge = true
+	}
+}
+
+// decoded lets another connection decode large messages.
+func (c *conn) decoded() {
+	if c.decodesLarge {
+		c.decodesLarge = false
+		<-c.server.large
+	}
+}

@@ -1,0 +1,406 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+)
+
+// localAddrKey is the key under which handlers find the address that a connection came in on.
+var localAddrKey = http.LocalAddrContextKey
+
+var errReset = errors.New("the client has reset the request")
+
+// headerCopies is how many times the header fields of a request for Other take the memory of the fields themselves: http.Request has a
+// map of them, and gRPC makes a list and another map of that.
+const headerCopies = 4
+
+// maxFields is how many header fields a request for Other may have. A field of two bytes takes hundreds in these copies.
+const maxFields = 1_000
+
+const tooManyFields = "too many header fields"
+
+// exchange is a request that Other answers.
+type exchange struct {
+	stream   stream
+	inFlight intake.InFlight  // under the connection's mutex
+	over     bool             // the handler has returned; under the connection's mutex
+	prefix   [prefixSize]byte // of the first message, if it is one of gRPC; owned by the goroutine that reads
+	whole    bool             // that message is complete; owned by the goroutine that reads
+	room     sync.Cond        // with the connection's mutex: the windows have room, or the stream is closed
+	request  *http.Request
+	cancel   context.CancelFunc
+	body     body
+
+	// Used by the handler's goroutine alone.
+	header   http.Header
+	trailers []string // names that the handler has announced
+	began    bool     // the header was sent
+	bodyless bool     // the status or the method allows no body
+}
+
+// beginExchange begins a request for Other. It counts as a call in flight, so that requests which never end are bounded.
+func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
+	if len(h.fields) > maxFields {
+		return c.refuseExchange(id, h, ended, tooManyFields, http2.ErrCodeEnhanceYourCalm)
+	}
+	inFlight, ok := c.server.opts.Calls.Begin(c.limits)
+	if !ok {
+		return c.refuseExchange(id, h, ended, tooManyCalls, http2.ErrCodeRefusedStream)
+	}
+	x := &exchange{stream: stream{conn: c, id: id, declared: h.declared, ended: ended}, inFlight: inFlight, header: make(http.Header)}
+	x.stream.exchange = x
+	x.body.arrived.L = &x.body.mu
+	x.room.L = &c.mu
+	x.body.ended = ended
+	x.body.used = x.credit
+	if ended {
+		x.follow(nil, true)
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	x.cancel = cancel
+	c.add(&x.stream, h)
+	go x.run(ctx, h)
+	return nil
+}
+
+// refuseExchange answers a request without Other: a gRPC call with a message, and any other request with a code.
+func (c *conn) refuseExchange(id uint32, h *head, ended bool, message string, code http2.ErrCode) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open--
+	c.closed(id, ended)
+	if !strings.HasPrefix(h.value("content-type"), "application/grpc") {
+		return http2.StreamError{StreamID: id, Code: code}
+	}
+	c.appendStatus(id, codes.ResourceExhausted, message, "")
+	if !ended {
+		c.out = appendReset(c.out, id, http2.ErrCodeNo)
+	}
+	return nil
+}
+
+// follow notices when the first message of a request is complete. The caller is the goroutine that reads.
+func (x *exchange) follow(data []byte, ended bool) {
+	if x.whole {
+		return
+	}
+	if before := x.stream.body - int64(len(data)); before < prefixSize {
+		copy(x.prefix[before:], data)
+	}
+	x.whole = ended || x.stream.body >= prefixSize && x.stream.body-prefixSize >= int64(binary.BigEndian.Uint32(x.prefix[1:]))
+	if x.whole {
+		c := x.stream.conn
+		c.mu.Lock()
+		c.server.opts.Calls.Arrived(&x.inFlight, time.Now())
+		c.mu.Unlock()
+	}
+}
+
+// run lets the handler answer.
+func (x *exchange) run(ctx context.Context, h *head) {
+	c := x.stream.conn
+	defer func() {
+		p := recover()
+		x.cancel()
+		x.body.fail(errReset)
+		c.mu.Lock()
+		c.open--
+		c.hold(&x.stream, -x.stream.held)
+		c.server.opts.Calls.End(x.inFlight, 0)
+		x.inFlight, x.over = intake.InFlight{}, true // what arrives now is of no use
+		if p != nil && !x.stream.gone {
+			c.out = appendReset(c.out, x.stream.id, http2.ErrCodeInternal)
+			c.remove(&x.stream)
+		}
+		c.mu.Unlock()
+		c.wrote.Store(true)
+		c.flush()
+		if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // a panic value
+			c.server.opts.Log.Error("panic while answering", "path", h.path, "panic", p)
+		}
+	}()
+	if ctx.Err() != nil {
+		return // while it waited to run; what its headers take counts no longer
+	}
+	r, err := x.makeRequest(ctx, h)
+	if err != nil {
+		http.Error(x, err.Error(), http.StatusBadRequest)
+	} else {
+		x.request = r
+		c.server.opts.Other.ServeHTTP(x, r)
+	}
+	x.finish()
+}
+
+func (x *exchange) makeRequest(ctx context.Context, h *head) (*http.Request, error) {
+	c := x.stream.conn
+	header := make(http.Header)
+	host := h.authority
+	for _, f := range h.fields {
+		switch {
+		case strings.HasPrefix(f.Name, ":"):
+		case f.Name == "host" && host == "":
+			host = f.Value
+		case f.Name == "host":
+		default:
+			name := http.CanonicalHeaderKey(f.Name)
+			header[name] = append(header[name], f.Value)
+		}
+	}
+	where := &url.URL{Path: h.path}
+	if h.path != "*" {
+		parsed, err := url.ParseRequestURI(h.path)
+		if err != nil {
+			return nil, err
+		}
+		where = parsed
+	}
+	r := &http.Request{
+		Method: h.method, URL: where, RequestURI: h.path, Proto: "HTTP/2.0", ProtoMajor: 2,
+		Header: header, Host: host, RemoteAddr: c.sock.RemoteAddr().String(), TLS: c.tls,
+		Body: &x.body, ContentLength: h.declared,
+	}
+	if x.stream.declared < 0 && x.body.atEnd() {
+		r.ContentLength, r.Body = 0, http.NoBody
+	}
+	return r.WithContext(ctx), nil
+}
+
+// Header implements http.ResponseWriter.
+func (x *exchange) Header() http.Header { return x.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (x *exchange) WriteHeader(status int) {
+	if x.began {
+		return
+	}
+	informational := status >= 100 && status < 200
+	x.began = !informational
+	x.bodyless = status == http.StatusNoContent || status == http.StatusNotModified || x.request != nil && x.request.Method == http.MethodHead
+	for _, names := range x.header.Values("Trailer") {
+		for name := range strings.SplitSeq(names, ",") {
+			x.trailers = append(x.trailers, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+		}
+	}
+	fields := []hpack.HeaderField{{Name: ":status", Value: strconv.Itoa(status)}}
+	for name, values := range x.header {
+		if strings.HasPrefix(name, http.TrailerPrefix) || slices.Contains(x.trailers, name) {
+			continue
+		}
+		fields = appendFields(fields, name, values)
+	}
+	x.appendBlock(false, fields)
+}
+
+// appendFields appends a header field for each value, and leaves out what HTTP/2 does not allow.
+func appendFields(fields []hpack.HeaderField, name string, values []string) []hpack.HeaderField {
+	name = strings.ToLower(name)
+	if !httpguts.ValidHeaderFieldName(name) || name == "connection" || name == "transfer-encoding" {
+		return fields
+	}
+	for _, v := range values {
+		if httpguts.ValidHeaderFieldValue(v) {
+			fields = append(fields, hpack.HeaderField{Name: name, Value: v})
+		}
+	}
+	return fields
+}
+
+func (x *exchange) appendBlock(last bool, fields []hpack.HeaderField) {
+	c := x.stream.conn
+	block := encode(fields...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x.stream.gone {
+		return
+	}
+	c.appendBlock(x.stream.id, last, block)
+	if last {
+		c.answered(&x.stream)
+	}
+}
+
+// Write implements http.ResponseWriter. It waits while the client's windows are closed, or the client does not read.
+func (x *exchange) Write(p []byte) (int, error) {
+	x.WriteHeader(http.StatusOK)
+	if x.bodyless {
+		return 0, http.ErrBodyNotAllowed
+	}
+	c := x.stream.conn
+	c.countMore(int64(len(p))) // it may wait for long
+	defer c.countMore(-int64(len(p)))
+	for rest := p; len(rest) > 0; {
+		c.sock.await(maxUnsent)
+		c.mu.Lock()
+		for !x.stream.gone && min(c.window, x.stream.window) <= 0 {
+			c.mu.Unlock()
+			c.flush()
+			c.mu.Lock()
+			if !x.stream.gone && min(c.window, x.stream.window) <= 0 {
+				x.block()
+			}
+		}
+		if x.stream.gone {
+			c.mu.Unlock()
+			return len(p) - len(rest), errReset
+		}
+		part := rest[:min(len(rest), maxFrame)]
+		rest = rest[len(part)-len(c.appendData(&x.stream, part)):]
+		c.progress = true
+		c.unstick()
+		long := len(c.out) >= maxFrame
+		c.mu.Unlock()
+		if long {
+			c.flush()
+		}
+	}
+	return len(p), nil
+}
+
+// block waits until the windows have room, or the stream is closed. The caller holds the connection's lock.
+func (x *exchange) block() {
+	c := x.stream.conn
+	if c.blockedHandlers++; c.stuckSince.IsZero() {
+		c.stuckSince = time.Now()
+	}
+	x.room.Wait()
+	c.blockedHandlers--
+}
+
+// Detach ends the count of the request as a call in flight, and the wait for its first message. A handler calls it whose request
+// stays open for long, and bounds such requests itself.
+func (x *exchange) Detach() {
+	c := x.stream.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !x.over {
+		c.server.opts.Calls.Detach(&x.inFlight)
+	}
+}
+
+// Flush implements http.Flusher.
+func (x *exchange) Flush() {
+	x.WriteHeader(http.StatusOK)
+	x.stream.conn.flush()
+}
+
+// finish ends the answer, with the trailers that the handler has set.
+func (x *exchange) finish() {
+	x.WriteHeader(http.StatusOK)
+	var fields []hpack.HeaderField
+	for name, values := range x.header {
+		if plain, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
+			fields = appendFields(fields, plain, values)
+		} else if slices.Contains(x.trailers, name) {
+			fields = appendFields(fields, name, values)
+		}
+	}
+	if len(fields) > 0 {
+		x.appendBlock(true, fields)
+		return
+	}
+	c := x.stream.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !x.stream.gone {
+		c.out = appendFrame(c.out, http2.FrameData, http2.FlagDataEndStream, x.stream.id, 0)
+		c.answered(&x.stream)
+	}
+}
+
+// credit lets the client send as many bytes again as the handler has read.
+func (x *exchange) credit(n int) {
+	c := x.stream.conn
+	c.mu.Lock()
+	c.hold(&x.stream, -min(int64(n), x.stream.held))
+	more := !x.stream.gone && !x.stream.ended
+	if more {
+		x.stream.received -= int64(n)
+		c.out = appendCredit(c.out, x.stream.id, int64(n))
+	}
+	c.mu.Unlock()
+	if more {
+		c.flush()
+	}
+}
+
+// body is what a client has sent of the body of a request, and the handler has not read yet. The window bounds it.
+type body struct {
+	used func(n int) // called when the handler has read n bytes
+
+	mu      sync.Mutex
+	arrived sync.Cond
+	data    bytes.Buffer
+	ended   bool
+	err     error
+}
+
+func (b *body) write(p []byte, ended bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil {
+		b.data.Write(p)
+	}
+	b.ended = b.ended || ended
+	b.arrived.Broadcast()
+}
+
+// fail makes reading fail from now on.
+func (b *body) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil {
+		b.err = err
+	}
+	b.data = bytes.Buffer{}
+	b.arrived.Broadcast()
+}
+
+func (b *body) atEnd() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended && b.data.Len() == 0
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	for b.err == nil && !b.ended && b.data.Len() == 0 {
+		b.arrived.Wait()
+	}
+	switch {
+	case b.err != nil:
+		defer b.mu.Unlock()
+		return 0, b.err
+	case b.data.Len() == 0:
+		defer b.mu.Unlock()
+		return 0, io.EOF
+	}
+	n, _ := b.data.Read(p)
+	b.mu.Unlock()
+	b.used(n)
+	return n, nil
+}
+
+// Close implements io.Closer.
+func (b *body) Close() error {
+	b.fail(http.ErrBodyReadAfterClose)
+	return nil
+}

@@ -1,0 +1,292 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+)
+
+// Handler answers the calls of one method or a few.
+type Handler interface {
+	// Handle gets the calls that arrived together on one connection, and their arrival time. It answers each call once:
+	// before it returns, or later from another goroutine. It must not block, because the connection waits for it. It may
+	// keep the calls, but not the slice.
+	Handle(now time.Time, calls []*Call)
+}
+
+// Options are the settings of a Server. Path, Handler, Other and Calls are required.
+type Options struct {
+	Path    string        // of the method that Handler answers most: "/package.Service/Method"
+	More    []string      // paths of further methods that Handler answers
+	Handler Handler       // answers the calls of these methods
+	Calls   *intake.Calls // bounds the requests in flight, those for Other as well
+
+	// Other answers every other request, in a goroutine of its own. The context of a request has its connection for
+	// intake.FromContext. The http.ResponseWriter has a method Detach for requests that stay open for long.
+	Other http.Handler
+
+	// Failed is called for each call of these methods that is answered without Handler: because there are too many calls, or
+	// because its message cannot be read. nil: not called.
+	Failed func(codes.Code)
+
+	// Handshake encrypts a connection; nil: plain text.
+	Handshake        func(net.Conn) (net.Conn, *tls.ConnectionState, error)
+	HandshakeTimeout time.Duration // until the client must have sent the preface of HTTP/2; default 10 s
+
+	MaxMessageBytes int    // of these methods' messages; default 4 MiB
+	MaxHeaderBytes  uint32 // of the header fields of a request; default 256 KiB
+	MaxStreams      uint32 // open requests on one connection; default 1,000
+
+	WriteTimeout     time.Duration // a client that lets no answer be sent for this time is disconnected; 0: never
+	PingAfter        time.Duration // a client that sends nothing for this time gets a ping; 0: never
+	PingTimeout      time.Duration // for the answer to that ping; then the connection is closed
+	MinPingInterval  time.Duration // a client that pings more often is disconnected; 0: no bound
+	MaxConnectionAge time.Duration // a client is asked to reconnect after this time, give or take a tenth; 0: never
+	MaxAgeGrace      time.Duration // how long its requests may then go on; 0: without end
+
+	Log *slog.Logger // default slog.Default()
+}
+
+func (o *Options) setDefaults() {
+	if o.HandshakeTimeout == 0 {
+		o.HandshakeTimeout = 10 * time.Second
+	}
+	if o.MaxMessageBytes == 0 {
+		o.MaxMessageBytes = 4 << 20
+	}
+	if o.MaxHeaderBytes == 0 {
+		o.MaxHeaderBytes = 256 << 10
+	}
+	if o.MaxStreams == 0 {
+		o.MaxStreams = 1_000
+	}
+	if o.Failed == nil {
+		o.Failed = func(codes.Code) {}
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+}
+
+// ErrServerClosed is what Serve returns after Shutdown or Close.
+var ErrServerClosed = errors.New("transport: the server is closed")
+
+// Server answers requests over HTTP/2.
+type Server struct {
+	opts     Options
+	flushers []chan *conn  // connections with answers that were not given while a batch was handled
+	calls    sync.Pool     // *Call
+	large    chan struct{} // has room for the connections that decode large messages at a time
+	numbers  atomic.Int64  // of connections
+	began    time.Time     // times of connections count from it: a change of the wall clock does not move them
+
+	done chan struct{} // closed by Close, when no connection is left
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+	draining  bool
+	closed    bool
+	empty     chan struct{} // closed when draining and no connection is left
+}
+
+// New returns a server without a listener. It must be closed.
+func New(opts Options) *Server {
+	opts.setDefaults()
+	s := &Server{
+		opts:      opts,
+		began:     time.Now(),
+		done:      make(chan struct{}),
+		empty:     make(chan struct{}),
+		listeners: make(map[net.Listener]struct{}),
+		conns:     make(map[*conn]struct{}),
+		large:     make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+	}
+	s.calls.New = func() any { return new(Call) }
+	s.flushers = make([]chan *conn, runtime.GOMAXPROCS(0))
+	for i := range s.flushers {
+		s.flushers[i] = make(chan *conn, 1024)
+		go s.flush(s.flushers[i])
+	}
+	go s.checkConnections()
+	return s
+}
+
+// Serve accepts connections until the listener fails or the server is closed.
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	if s.draining || s.closed {
+		s.mu.Unlock()
+		_ = l.Close()
+		return ErrServerClosed
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		_ = l.Close()
+		s.mu.Lock()
+		delete(s.listeners, l)
+		s.mu.Unlock()
+	}()
+	for pause := time.Duration(0); ; {
+		raw, err := l.Accept()
+		if err == nil {
+			pause = 0
+			go s.serve(raw)
+			continue
+		}
+		if s.stopping() {
+			return ErrServerClosed
+		}
+		var temporary interface{ Temporary() bool }
+		if !errors.As(err, &temporary) || !temporary.Temporary() {
+			return err
+		}
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second) // the process may be out of file descriptors
+		s.opts.Log.Warn("a connection cannot be accepted", "error", err, "pause", pause)
+		select {
+		case <-time.After(pause):
+		case <-s.done:
+		}
+	}
+}
+
+// Shutdown closes the listeners and asks all clients to leave. It returns when every request is answered, every connection is
+// closed, and no goroutine that reads a connection calls the handler any more, or when ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	first := !s.draining
+	s.draining = true
+	for l := range s.listeners {
+		_ = l.Close()
+	}
+	conns := s.open()
+	if first && len(conns) == 0 {
+		close(s.empty)
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.drain()
+	}
+	select {
+	case <-s.empty:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close closes the listeners and all connections. Requests in flight get no answer.
+func (s *Server) Close() {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	for l := range s.listeners {
+		_ = l.Close()
+	}
+	conns := s.open()
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.close()
+	}
+	if first {
+		close(s.done)
+	}
+}
+
+// open returns the open connections. The caller holds the lock.
+func (s *Server) open() []*conn {
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	return all
+}
+
+func (s *Server) stopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining || s.closed
+}
+
+// add adds a connection, unless the server is being stopped.
+func (s *Server) add(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining || s.closed {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Server) remove(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.conns[c]; !ok {
+		return
+	}
+	delete(s.conns, c)
+	if s.draining && len(s.conns) == 0 {
+		close(s.empty)
+	}
+}
+
+// checkConnections checks idle and old connections once a second, until the server is closed.
+func (s *Server) checkConnections() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case now := <-tick.C:
+			s.mu.Lock()
+			conns := s.open()
+			s.mu.Unlock()
+			for _, c := range conns {
+				c.checkLifetime(now)
+			}
+		}
+	}
+}
+
+// flush writes what is in the output of the connections that it gets. Writing never blocks.
+func (s *Server) flush(conns <-chan *conn) {
+	for {
+		select {
+		case <-s.done:
+			return
+		case c := <-conns:
+			runtime.Gosched() // answers that are about to be given go into the same write
+			c.queued.Store(false)
+			c.flush()
+		}
+	}
+}
+
+// goAwayFor returns what the client learns about the end of its connection.
+func goAwayFor(err error) (code http2.ErrCode, debug []byte) {
+	if _, ok := errors.AsType[tooManyPings](err); ok {
+		return http2.ErrCodeEnhanceYourCalm, []byte(err.Error())
+	}
+	if e, ok := errors.AsType[http2.ConnectionError](err); ok {
+		return http2.ErrCode(e), nil
+	}
+	if errors.Is(err, http2.ErrFrameTooLarge) {
+		return http2.ErrCodeFrameSize, nil
+	}
+	return http2.ErrCodeInternal, nil
+}

@@ -1,0 +1,293 @@
+package transport
+
+import (
+	"encoding/binary"
+	"strconv"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+)
+
+const (
+	frameHeader    = 9
+	prefixSize     = 5          // of a gRPC message: whether it is compressed, and its length
+	maxKeptOutput  = 8 << 10    // a larger buffer of a connection is not kept: about eighty answers
+	maxKeptMessage = 4 << 10    // a larger buffer of a call is not kept
+	tableIsEmpty   = byte(0x20) // a dynamic table size update to 0
+)
+
+// Header blocks are constant, and refer to no dynamic table: they are right on any connection.
+var (
+	answerBlock  = encode(hpack.HeaderField{Name: ":status", Value: "200"}, hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
+	trailerBlock = encode(hpack.HeaderField{Name: "grpc-status", Value: "0"})
+)
+
+// encode returns a header block without references to a dynamic table.
+func encode(fields ...hpack.HeaderField) []byte {
+	var b blockBuffer
+	e := hpack.NewEncoder(&b)
+	e.SetMaxDynamicTableSize(0)
+	for _, f := range fields {
+		_ = e.WriteField(f) // writing to memory does not fail
+	}
+	return b[1:] // without the update of the table's size
+}
+
+type blockBuffer []byte
+
+// Write implements io.Writer.
+func (b *blockBuffer) Write(p []byte) (int, error) {
+	*b = append(*b, p...)
+	return len(p), nil
+}
+
+func appendFrame(b []byte, kind http2.FrameType, flags http2.Flags, id uint32, length int) []byte {
+	b = append(b, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags))
+	return binary.BigEndian.AppendUint32(b, id)
+}
+
+// appendServerPreface appends the first frames of a connection.
+func appendServerPreface(b []byte, maxStreams, maxHeaderBytes uint32) []byte {
+	settings := [...]http2.Setting{
+		{ID: http2.SettingMaxConcurrentStreams, Val: maxStreams},
+		{ID: http2.SettingInitialWindowSize, Val: receiveWindow},
+		{ID: http2.SettingMaxHeaderListSize, Val: maxHeaderBytes},
+	}
+	b = appendFrame(b, http2.FrameSettings, 0, 0, 6*len(settings))
+	for _, s := range settings {
+		b = binary.BigEndian.AppendUint16(b, uint16(s.ID))
+		b = binary.BigEndian.AppendUint32(b, s.Val)
+	}
+	return appendCredit(b, 0, receiveWindow-initialWindow)
+}
+
+func appendCredit(b []byte, id uint32, n int64) []byte {
+	b = appendFrame(b, http2.FrameWindowUpdate, 0, id, 4)
+	return binary.BigEndian.AppendUint32(b, uint32(n))
+}
+
+func appendPing(b []byte, answer bool, data [8]byte) []byte {
+	flags := http2.Flags(0)
+	if answer {
+		flags = http2.FlagPingAck
+	}
+	b = appendFrame(b, http2.FramePing, flags, 0, len(data))
+	return append(b, data[:]...)
+}
+
+func appendGoAway(b []byte, last uint32, code http2.ErrCode, debug []byte) []byte {
+	b = appendFrame(b, http2.FrameGoAway, 0, 0, 8+len(debug))
+	b = binary.BigEndian.AppendUint32(b, last)
+	b = binary.BigEndian.AppendUint32(b, uint32(code))
+	return append(b, debug...)
+}
+
+func appendReset(b []byte, id uint32, code http2.ErrCode) []byte {
+	b = appendFrame(b, http2.FrameRSTStream, 0, id, 4)
+	return binary.BigEndian.AppendUint32(b, uint32(code))
+}
+
+// appendBlock appends a header block as a HEADERS frame, and as CONTINUATION frames where it is long. The caller holds the
+// connection's lock, because the order of header blocks matters.
+func (c *conn) appendBlock(id uint32, last bool, block []byte) {
+	flags := http2.Flags(0)
+	if last {
+		flags = http2.FlagHeadersEndStream
+	}
+	update := 0
+	if c.resizes {
+		update = 1
+	}
+	first := min(len(block), maxFrame-update)
+	if first == len(block) {
+		flags |= http2.FlagHeadersEndHeaders
+	}
+	c.out = appendFrame(c.out, http2.FrameHeaders, flags, id, first+update)
+	if c.resizes {
+		c.out = append(c.out, tableIsEmpty)
+		c.resizes = false
+	}
+	c.out = append(c.out, block[:first]...)
+	for rest := block[first:]; len(rest) > 0; {
+		n := min(len(rest), maxFrame)
+		flags = 0
+		if n == len(rest) {
+			flags = http2.FlagContinuationEndHeaders
+		}
+		c.out = appendFrame(c.out, http2.FrameContinuation, flags, id, n)
+		c.out = append(c.out, rest[:n]...)
+		rest = rest[n:]
+	}
+}
+
+// appendStatus appends the only header block of an answer without a message. The caller holds the lock.
+func (c *conn) appendStatus(id uint32, code codes.Code, message, acceptEncoding string) {
+	fields := []hpack.HeaderField{
+		{Name: ":status", Value: "200"},
+		{Name: "content-type", Value: "application/grpc"},
+	}
+	if acceptEncoding != "" {
+		fields = append(fields, hpack.HeaderField{Name: "grpc-accept-encoding", Value: acceptEncoding})
+	}
+	fields = append(fields, hpack.HeaderField{Name: "grpc-status", Value: strconv.Itoa(int(code))})
+	if message != "" {
+		fields = append(fields, hpack.HeaderField{Name: "grpc-message", Value: percentEncode(message)})
+	}
+	c.appendBlock(id, true, encode(fields...))
+}
+
+// percentEncode encodes a message as the gRPC protocol asks: everything but printable ASCII, and the percent sign.
+func percentEncode(s string) string {
+	const hex = "0123456789ABCDEF"
+	clean := true
+	for i := range len(s) {
+		clean = clean && s[i] >= ' ' && s[i] <= '~' && s[i] != '%'
+	}
+	if clean {
+		return s
+	}
+	b := make([]byte, 0, len(s)+16)
+	for i := range len(s) {
+		if c := s[i]; c >= ' ' && c <= '~' && c != '%' {
+			b = append(b, c)
+		} else {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return string(b)
+}
+
+// blockedAnswer is a part of an answer that the client's windows have no room for yet.
+type blockedAnswer struct {
+	stream *stream
+	data   []byte
+}
+
+// answer appends a message and the trailers of an answer. The caller holds the lock.
+func (c *conn) answer(st *stream, m Message) {
+	start := len(c.out)
+	c.out = appendFrame(c.out, http2.FrameData, 0, st.id, 0)
+	c.out = append(c.out, 0, 0, 0, 0, 0)
+	c.out = m.AppendTo(c.out)
+	data := c.out[start+frameHeader:]
+	binary.BigEndian.PutUint32(data[1:], uint32(len(data)-prefixSize))
+	if int64(len(data)) <= min(c.window, st.window, int64(c.frame)) {
+		n := len(data)
+		c.out[start], c.out[start+1], c.out[start+2] = byte(n>>16), byte(n>>8), byte(n)
+		c.window -= int64(n)
+		st.window -= int64(n)
+		c.appendBlock(st.id, true, trailerBlock)
+		c.answered(st)
+		return
+	}
+	data = append([]byte(nil), data...)
+	c.out = c.out[:start]
+	c.send(st, data)
+}
+
+// send appends DATA and the trailers of an answer. What the windows have no room for waits. The caller holds the lock.
+func (c *conn) send(st *stream, data []byte) {
+	if data = c.appendData(st, data); len(data) == 0 {
+		c.appendBlock(st.id, true, trailerBlock)
+		c.answered(st)
+		return
+	}
+	st.waiting = true
+	c.blockedAnswers = append(c.blockedAnswers, blockedAnswer{st, data})
+	if c.stuckSince.IsZero() {
+		c.stuckSince = time.Now()
+	}
+	c.countBlocked(len(data))
+	c.count(blockedOverhead)
+	if c.blockedBytes > maxBlocked && len(c.blockedAnswers) > 1 && !c.unread {
+		c.unread, c.leaving, c.lastServed = true, true, c.latest
+		c.out = appendGoAway(c.out, c.latest, http2.ErrCodeEnhanceYourCalm, []byte("answers are not read"))
+		if c.limits != nil {
+			c.limits.Count(intake.NotReading)
+		}
+		go func() {
+			_ = c.sock.SetWriteDeadline(time.Now().Add(time.Second))
+			c.flush()
+			c.leave()
+		}()
+	}
+}
+
+// appendData appends as much DATA as the windows have room for, and returns the rest. The caller holds the lock.
+func (c *conn) appendData(st *stream, data []byte) []byte {
+	for len(data) > 0 {
+		n := int(min(int64(len(data)), c.window, st.window, int64(c.frame)))
+		if n <= 0 {
+			return data
+		}
+		c.out = appendFrame(c.out, http2.FrameData, 0, st.id, n)
+		c.out = append(c.out, data[:n]...)
+		c.wrote.Store(true)
+		c.window -= int64(n)
+		st.window -= int64(n)
+		data = data[n:]
+	}
+	return nil
+}
+
+// sendBlocked sends what waits, as far as the windows allow. A stream without room does not delay the others. The caller holds
+// the lock.
+func (c *conn) sendBlocked() {
+	if len(c.blockedAnswers) == 0 {
+		return
+	}
+	kept := c.blockedAnswers[:0]
+	for _, o := range c.blockedAnswers {
+		before := len(o.data)
+		o.data = c.appendData(o.stream, o.data)
+		c.countBlocked(len(o.data) - before)
+		if len(o.data) > 0 {
+			kept = append(kept, o)
+			continue
+		}
+		o.stream.waiting = false
+		c.count(-blockedOverhead)
+		c.appendBlock(o.stream.id, true, trailerBlock)
+		c.answered(o.stream)
+	}
+	if len(kept) < len(c.blockedAnswers) {
+		c.unstick()
+	}
+	clear(c.blockedAnswers[len(kept):])
+	c.blockedAnswers = kept
+}
+
+// countBlocked counts bytes of answers that wait. The caller holds the lock.
+func (c *conn) countBlocked(n int) {
+	c.blockedBytes += n
+	c.count(int64(n))
+}
+
+// drop forgets what a stream waits for. The caller holds the lock.
+func (c *conn) drop(st *stream) {
+	kept := c.blockedAnswers[:0]
+	for _, o := range c.blockedAnswers {
+		if o.stream == st {
+			c.countBlocked(-len(o.data))
+			c.count(-blockedOverhead)
+			continue
+		}
+		kept = append(kept, o)
+	}
+	clear(c.blockedAnswers[len(kept):])
+	c.blockedAnswers = kept
+	st.waiting = false
+}
+
+// answered forgets a stream whose answer is complete. The caller holds the lock.
+func (c *conn) answered(st *stream) {
+	c.progress = true
+	if !st.ended {
+		c.out = appendReset(c.out, st.id, http2.ErrCodeNo) // the rest of the request is of no use
+	}
+	c.remove(st)
+}
