@@ -10,8 +10,8 @@ import (
 // peerFactor bounds the calls of a peer to this multiple of the free calls: one peer alone may use eight ninths of all.
 const peerFactor = 8
 
-// Calls bounds the calls in flight. A connection may have as many as are still free, minus an eighth of those of its
-// peer. So one connection alone gets nearly half of all, and one peer at most eight ninths. However many connections
+// Calls bounds the calls in flight. A connection may have as many calls as are still free, minus an eighth of the calls of its
+// peer. So a single connection gets nearly half of all calls, and one peer at most eight ninths. However many connections
 // flood the server, some calls stay free for other connections, even for those of the same peer.
 type Calls struct {
 	most  int64
