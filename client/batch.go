@@ -142,7 +142,7 @@ func (q *queue) ask(c *call) (answered bool, err error) {
 	}
 }
 
-// add puts a call into a batch. It returns alone if the caller has to send it.
+// add puts a call into a batch. If alone is true, the call is in no batch with others and the caller must send it.
 func (q *queue) add(c *call) (alone bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

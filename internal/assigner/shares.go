@@ -106,7 +106,7 @@ func (a *Assigner) rank(some []rankedBucket) {
 	}
 }
 
-// appendShares copies the shares of some buckets, except those that clients have left meanwhile.
+// appendShares copies the shares of some buckets, except the buckets that all clients have left meanwhile.
 func (a *Assigner) appendShares(all []BucketShares, some []rankedBucket) []BucketShares {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,5 +1,5 @@
--- Many takes, some of which reserve hits or end a reservation. A reservation charges its counter at once. A record beside
--- the counter says what was charged and when, so that the counter can be corrected when the true amount is known.
+-- Many takes, some of which reserve hits or end a reservation. A reservation charges its counter at once. A record in
+-- a second key says what was charged and when, so that the counter can be corrected when the true amount is known.
 --
 -- The records of a counter are in one string, which is the counter's book. Nearly all books are small, and one SETRANGE changes a small
 -- book. Rewriting the string of a large book for each record would be slow, so a large book is a hash and a sorted set instead, and
@@ -50,7 +50,7 @@ local EXTRA = 60000000      -- a book lives longer than needed, so that its time
 local SPARE = 600           -- bytes that a book may have after its records before it is written anew
 local RESERVE, REPORT, COMMIT_OR_CHARGE, EXTEND, BEGINS = 0, 1, 3, 4, 128
 local FIXED, LOG, IN_FLIGHT, LYFT = byte('f'), byte('l'), byte('c'), byte('y')
-local RESERVES_HITS = 2 -- in place of whether refused hits count
+local RESERVES_HITS = 2 -- in the field that says for other takes whether refused hits count
 local SETTLED = 8       -- records that a step settles at most
 local NO_RECORD, A_RECORD, TOO_MANY = '\0', '\1', '\2'
 

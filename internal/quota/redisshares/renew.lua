@@ -2,7 +2,7 @@
 -- KEYS: a hash with a field for each process that holds a share, and one for the saved tokens.
 -- ARGV: process, rate, burst, saved at the beginning, demand, held rate, held burst, returned tokens, claimed rate, 1 if the process has held a
 -- share before, ms until a share expires, number of the question, number of the last question whose answer arrived,
--- 1 if the process ends, ms since the first of those came who claim.
+-- 1 if the process ends, ms since the first client with a claim came.
 -- Answers with rate, burst, tokens to mint, fair rate, fair burst, claimed rate, claimed burst, 1 if more may be claimed later, and the number of
 -- processes.
 --
@@ -171,8 +171,8 @@ while open > 0 do
 end
 for _, name in ipairs(live) do fair[name] = fair[name] + math.max(left, 0) / #live end
 
--- The fair bursts: a token for each, the rest by rate. If there are too few, those without demand get none, and if there are too few
--- for the others, these take turns.
+-- The fair bursts: a token for each, the rest by rate. If there are too few, processes without demand get none. If there
+-- are still too few, the processes with demand take turns.
 local whole = math.floor(burst)
 local fair_burst = 0
 local asking = {}
@@ -201,7 +201,7 @@ if own.burst + mint < 1 or learning > now then mint = 0 end
 saved, own.burst = saved - mint, own.burst + mint
 
 own.rate = math.max(held_rate, 0) + own.claimed_rate
-if own.burst >= 1 then -- without a token the rate is of no use; nobody has it then, and tokens are saved
+if own.burst >= 1 then -- without a token the rate is of no use: no process gets it then, and tokens are saved
   own.rate = math.max(own.rate, math.min(most, rate - total_rate))
 end
 
