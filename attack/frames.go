@@ -122,7 +122,7 @@ func (c *client) send(message []byte) {
 	c.sendPart(len(message), message, true)
 }
 
-// sendPart writes the beginning of the call's message into the buffer. The message claims to be so long.
+// sendPart writes the beginning of the call's message into the buffer. The length prefix of the message says claimed.
 func (c *client) sendPart(claimed int, part []byte, end bool) {
 	data := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed)), part...)
 	for len(data) > mostOfFrame {
@@ -132,7 +132,7 @@ func (c *client) sendPart(claimed int, part []byte, end bool) {
 	_ = c.framer.WriteData(c.stream, end, data)
 }
 
-// several runs an attack on several connections until ctx is done. It reopens those that the server closes.
+// several runs an attack on several connections until ctx is done. It reopens each connection that the server closes.
 func several(ctx context.Context, at string, n int, h habits, do func(c *client) error) error {
 	var all sync.WaitGroup
 	for range n {
@@ -207,7 +207,7 @@ func newKeys(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// idle opens connections without calls, which answer pings. It reopens those that the server closes.
+// idle opens connections without calls, which answer pings. It reopens each connection that the server closes.
 func idle(ctx context.Context, at string, n int) error {
 	var all sync.WaitGroup
 	for range n {

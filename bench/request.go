@@ -25,7 +25,7 @@ func descriptorKey(i int) string { return fmt.Sprintf("user%d", i) }
 type payload struct {
 	message []byte
 	numbers []number
-	headers [][2]string // sent with every request besides those that gRPC needs
+	headers [][2]string // sent with every request in addition to the headers that gRPC needs
 	then    *payload    // sent with the same numbers when this one is answered; nil: nothing
 }
 

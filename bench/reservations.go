@@ -102,8 +102,8 @@ func measureReservations(ctx context.Context, o *options, targets []*target) ([]
 	return all, nil
 }
 
-// commitsMet fails if more than one commit in a thousand has found no reservation, by the metrics of a server: then the figures
-// are not those of reservations.
+// commitsMet fails if more than one commit in a thousand has found no reservation, by the metrics of a server: then the
+// benchmark did not measure reservations.
 func commitsMet(ctx context.Context, metrics string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, metrics, http.NoBody)
 	if err != nil {

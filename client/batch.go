@@ -75,8 +75,8 @@ func (b *batch) add(c *call) {
 
 // queue makes batches of calls.
 //
-// A call is sent at once, by the goroutine of its caller, if few others are in flight. Otherwise it waits until those are answered, but
-// no longer than gather, and the calls that wait go together.
+// A call is sent at once, by the goroutine of its caller, if few others are in flight. Otherwise it waits until the calls in
+// flight are answered, but no longer than gather. The calls that wait are sent together.
 type queue struct {
 	service ratelimitdv1.DecisionServiceClient
 	stats   *counts
@@ -96,7 +96,7 @@ func newQueue(service ratelimitdv1.DecisionServiceClient, stats *counts) *queue 
 	return q
 }
 
-// close lets no more calls begin, and ends those that wait for others.
+// close lets no more calls begin, and ends the calls that wait for others.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -142,7 +142,7 @@ func (q *queue) ask(c *call) (answered bool, err error) {
 	}
 }
 
-// add puts a call into a batch. It returns alone if the caller has to send it.
+// add puts a call into a batch. If alone is true, the call is in no batch with others and the caller must send it.
 func (q *queue) add(c *call) (alone bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -197,7 +197,7 @@ func (q *queue) landed(n int) *batch {
 	return q.take()
 }
 
-// fly sends a batch, and then those that have waited for it.
+// fly sends a batch, and then each batch of calls that has waited for an answer.
 func (q *queue) fly(b *batch) {
 	for b != nil {
 		latest := b.calls[0].deadline

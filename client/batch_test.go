@@ -36,7 +36,7 @@ func together(c *client.Client, n int, request func(i int) (context.Context, *li
 	return all, errs, took
 }
 
-// The first calls are sent at once. Those that come while they are in flight wait for at most 100 us and go together.
+// The first calls are sent at once. Calls that come while they are in flight wait for at most 100 us and go together.
 func TestBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Millisecond}
@@ -71,7 +71,7 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// When a message is answered, those that have waited for it are sent.
+// When a message is answered, the calls that have waited for its answer are sent.
 func TestNextBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: 60 * time.Microsecond}

@@ -96,8 +96,9 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Decide decides one request. The error is limits.ErrInvalid for a request that cannot be decided, and that of the context if the
-// caller has canceled it. A service that does not answer is an error only with ReturnError: otherwise Err of the decision has it.
+// Decide decides one request. The error is limits.ErrInvalid for a request that cannot be decided, and the error of ctx if the
+// caller has canceled ctx. If the service does not answer, Decide returns an error only with ReturnError. Otherwise the error is in Err of
+// the decision.
 func (c *Client) Decide(ctx context.Context, r *limits.Request) (limits.Decision, error) {
 	start := time.Now()
 	d, err := c.decide(ctx, r, start)

@@ -102,7 +102,7 @@ func (d *denials) evict(now time.Time) {
 	delete(d.known, first)
 }
 
-// decision is the answer to a caller at a time before until. What it has of times is that of now.
+// decision is the answer to a caller at a time before until. The times in it are relative to now.
 func (d *denial) decision(now time.Time) limits.Decision {
 	past := now.Sub(d.at)
 	answer := d.answer

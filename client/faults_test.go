@@ -162,7 +162,7 @@ func TestOwnDeadlineOfAHungMessage(t *testing.T) {
 	group.Wait()
 }
 
-// Of two services behind one name, one restarts: calls go on, and then use both again.
+// Of two services behind one name, one restarts. No call fails meanwhile, and afterwards calls use both services again.
 func TestRollingRestart(t *testing.T) {
 	r := manual.NewBuilderWithScheme("two")
 	first, second := start(t), start(t)

@@ -77,7 +77,7 @@ func listening(log io.Reader) (addr string, err error) {
 	return "", fmt.Errorf("the service does not listen: %w", lines.Err())
 }
 
-// rules are those of all tests with the real service.
+// rules are the rules for all tests with the real service.
 const rules = `
 domain: shop
 descriptors:

@@ -14,7 +14,7 @@ type Stats struct {
 	Requests  uint64                 // requests in them
 }
 
-// counts are those of Stats.
+// counts are the counters that Stats reads.
 type counts struct {
 	decisions              [limits.Sources]atomic.Uint64
 	errors, rpcs, requests atomic.Uint64

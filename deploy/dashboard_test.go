@@ -103,7 +103,7 @@ func TestDashboardHasData(t *testing.T) {
 	asks := dashboardQueries(t)
 	waiting := slices.Sorted(maps.Keys(asks))
 	legends := make(map[string]string)
-	every := time.NewTicker(time.Second) // Prometheus scrapes as often, and a file is read when nobody has written it for 400 ms
+	every := time.NewTicker(time.Second) // Prometheus scrapes as often, and the service reads a file once it has not changed for 400 ms
 	defer every.Stop()
 	deadline := time.Now().Add(3 * time.Minute)
 	for round := 1; len(waiting) > 0 && time.Now().Before(deadline); round++ {

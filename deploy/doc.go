@@ -1,8 +1,8 @@
 // Package deploy tests the files for running the service: the container image, docker-compose.yml, the Kubernetes
 // manifests, the Prometheus and Grafana files, and the files of examples/. It has only tests.
 //
-// It is a separate module, so that the libraries that read those files (Kubernetes' API types, kustomize, compose-go)
-// are no dependencies of the service.
+// It is a separate module, so that the libraries that read these files (Kubernetes' API types, kustomize, compose-go)
+// do not become dependencies of the service.
 //
 //   - image_test.go builds what the image holds and runs it in a chroot with nothing else
 //   - compose_test.go, kubernetes_test.go decode strictly and follow every reference to a file, a port or a name

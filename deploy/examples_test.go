@@ -156,7 +156,7 @@ func TestCurlExample(t *testing.T) {
 	}
 }
 
-// TestGoExample runs the Go service beside a real ratelimitd, then without one.
+// TestGoExample runs the Go service with a real ratelimitd, then without one.
 func TestGoExample(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "example")
 	build := exec.Command("go", "build", "-o", program, "./examples/go")

@@ -149,7 +149,7 @@ func TestChartLint(t *testing.T) {
 var generated = regexp.MustCompile(`(?m)^  tokens: [A-Za-z0-9+/=]{64}$`)
 
 // TestChartGolden shows in a review what a change of the chart changes in the cluster. Texts that come from other files are
-// left out: TestChartCopies and TestChartAlerts compare those.
+// left out: TestChartCopies and TestChartAlerts compare them.
 func TestChartGolden(t *testing.T) {
 	for name, values := range valueSets(t) {
 		files, err := rendered(values)
@@ -178,7 +178,7 @@ func TestChartObjects(t *testing.T) {
 	}
 }
 
-// TestChartNames installs the chart under another name, beside other releases: all objects and their labels have that name.
+// TestChartNames installs the chart under another name, as a second release would: all objects and their labels have that name.
 func TestChartNames(t *testing.T) {
 	files, err := renderedAs("edge", "limits", valueSets(t)["everything"])
 	if err != nil {
@@ -238,7 +238,7 @@ func TestOverlayWithRedis(t *testing.T) {
 }
 
 // TestChartIsTheManifests compares the chart with deploy/kubernetes: with the same Redis both make the same objects, except
-// for labels, and for what each has because of its tool.
+// for labels, and for the parts that Helm or kustomize requires.
 func TestChartIsTheManifests(t *testing.T) {
 	compared := func(all []runtime.Object) map[string]string {
 		env := environment(t, all)
@@ -310,7 +310,7 @@ func TestChartCopies(t *testing.T) {
 	}
 }
 
-// TestChartAlerts holds the PrometheusRule to alerts.yml: all alerts but those left out, about the ServiceMonitor's job.
+// TestChartAlerts compares the PrometheusRule with alerts.yml: it has all alerts that are not left out, about the ServiceMonitor's job.
 func TestChartAlerts(t *testing.T) {
 	all := chartObjects(t, valueSets(t)["everything"])
 	monitor, rule := one[*monitoringv1.ServiceMonitor](t, all), one[*monitoringv1.PrometheusRule](t, all)
@@ -413,7 +413,7 @@ func described(t *testing.T) (all []value) {
 		for i := 0; i < len(n.Content); i += 2 {
 			key, v := n.Content[i], n.Content[i+1]
 			name := prefix + key.Value
-			// The comment of the file stands before that of the first key.
+			// The comment of the file comes before the comment of the first key.
 			paragraphs := strings.Split(key.HeadComment, "\n\n")
 			comment := strings.ReplaceAll(strings.TrimPrefix(paragraphs[len(paragraphs)-1], "# "), "\n# ", " ")
 			inner := v.Kind == yamlnode.MappingNode && slices.ContainsFunc(v.Content, func(c *yamlnode.Node) bool {
@@ -720,8 +720,8 @@ func TestChartServes(t *testing.T) {
 // comments, and has aliases, tags and actions of templates.
 const hostile = "a: b\n---\nkind: Secret\n# \"'`{{ .Release.Name }}\n- &x [*x, !!binary x]\r\n\t%\u2028}"
 
-// TestChartHostileValues sets each text of the values to hostile ones. The schema refuses it, or the objects are those
-// that a harmless text gives, with the text in its place.
+// TestChartHostileValues sets each text of the values to hostile ones. Either the schema refuses the text, or the
+// objects equal the objects that a harmless text gives, with the hostile text where the harmless one was.
 func TestChartHostileValues(t *testing.T) {
 	const harmless = "0harmless"
 	sets := valueSets(t)

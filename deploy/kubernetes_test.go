@@ -116,7 +116,7 @@ func selector(t *testing.T, s *metav1.LabelSelector) labels.Selector {
 	return sel
 }
 
-// environment is the service's variables that objects set, ConfigMaps included. Those from secrets are empty.
+// environment returns the service's variables that objects set, ConfigMaps included. Variables from secrets are empty.
 func environment(t *testing.T, all []runtime.Object) map[string]string {
 	t.Helper()
 	env := make(map[string]string)

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestReleaseIsBuiltAsTheImage compares the command that goreleaser runs with that of scripts/rootfs, so that both give the
+// TestReleaseIsBuiltAsTheImage compares the build command of goreleaser with the build command of scripts/rootfs, so that both give the
 // same bytes. scripts/release-test compares the bytes.
 func TestReleaseIsBuiltAsTheImage(t *testing.T) {
 	b, err := os.ReadFile("../.goreleaser.yaml")
@@ -90,7 +90,7 @@ func TestReleaseNotes(t *testing.T) {
 	}
 }
 
-// TestActionsAreNamedByCommits reads the workflows: a tag of somebody else's action can move, and some jobs may write
+// TestActionsAreNamedByCommits reads the workflows: the author of an action can move its tags, and some jobs may write
 // releases and sign.
 func TestActionsAreNamedByCommits(t *testing.T) {
 	files, err := filepath.Glob("../.github/workflows/*.yml")

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	// shownRules are the rule files of a page: those that a reader writes, and examples.
+	// shownRules are the rule files of a page: files that a reader writes, and examples.
 	shownRules = regexp.MustCompile("(?s)```yaml\n((?:#[^\n]*\n)*domain: (\\w+)[^\n]*\n.*?)```\n")
 	// shownActions are the rate_limits of Envoy for the rules of a domain.
 	shownActions = regexp.MustCompile("(?s)<!-- envoy: (\\w+) -->\n```yaml\n(.*?)```\n")
@@ -24,7 +24,7 @@ var commentedActions = regexp.MustCompile(`(?m)^(# rate_limits:\n(?:# .*\n)+)dom
 // activeTimes is the key that takes a limit out of force at some times.
 var activeTimes = regexp.MustCompile(`\bactive: \{[^{}]*\}`)
 
-// shown are rules, and the rate_limits of Envoy beside them.
+// shown are rules, and the rate_limits of Envoy that are shown with them.
 type shown struct {
 	where, domain, limits string
 	items                 int
@@ -58,7 +58,7 @@ var clients = map[string]string{
 	"Volume": "vol-1", "Webhook": "B1", "Workspace": "T1",
 }
 
-// The rate_limits of Envoy that pages and rule files show reach the rules beside them: a real Envoy with these settings gets requests,
+// The rate_limits of Envoy that pages and rule files show reach the rules that are shown with them: a real Envoy with these settings gets requests,
 // and every item of rate_limits makes a rule count.
 func TestShownActions(t *testing.T) {
 	needsEnvoy(t)

@@ -18,7 +18,7 @@ type bootstrap struct {
 	Clusters  []cluster
 }
 
-// listener is a port of Envoy with its own rate limit filter. Its name separates its statistics from those of the others.
+// listener is a port of Envoy with its own rate limit filter. Its name separates its statistics from the statistics of other listeners.
 type listener struct {
 	Name    string
 	Call    string // how the filter calls the service; default "envoy_grpc: {cluster_name: rls}"
@@ -102,7 +102,7 @@ func indent(spaces int, block string) string {
 }
 
 // perRoute is a route with limits in the filter's settings for this route. hits_addend works here and in the filter's own
-// rate_limits. Envoy ignores it in those of a route or virtual host (TestLimitsOfRoutes).
+// rate_limits. Envoy ignores it in the rate_limits of a route or virtual host (TestLimitsOfRoutes).
 func perRoute(prefix, limits string) string {
 	return `
 - match: {prefix: ` + prefix + `}

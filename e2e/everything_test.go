@@ -12,7 +12,7 @@ import (
 )
 
 // Under load through two Envoys, rules change, a ratelimitd is updated and Redis fails over. No request is lost: each is
-// answered or refused. Requests without a decision are those that Envoy's failure mode let through.
+// answered or refused. A request without a decision is a request that Envoy's failure mode let through.
 func TestEverythingAtOnce(t *testing.T) { everything(t, 10*time.Second) }
 
 // The same for a minute, with each change several times.

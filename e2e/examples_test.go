@@ -60,7 +60,7 @@ func port(address string) string {
 	return port
 }
 
-// The published files do what the text beside them describes.
+// The published files do what the text about them describes.
 func TestExamples(t *testing.T) {
 	for _, c := range published {
 		t.Run(c.name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestPublishedRestart(t *testing.T) {
 			if all.Failed != 0 {
 				t.Errorf("requests were lost: %v", all)
 			}
-			// These files let requests pass when the service does not answer. Only Envoy counts those.
+			// These files let requests pass when the service does not answer. Only Envoy counts such requests.
 			if got, want := e.verdicts(t, ""), (verdicts{OK: all.Answered, OverLimit: all.Refused}); got != want {
 				t.Errorf("Envoy counted %+v, want %+v", got, want)
 			}

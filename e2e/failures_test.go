@@ -134,7 +134,7 @@ func TestEnvoyGivesUp(t *testing.T) {
 	}
 }
 
-// A ratelimitd is killed under load. Envoy's failure mode decides calls in flight and those made before Envoy notices. Then
+// A ratelimitd is killed under load. Envoy's failure mode decides the calls in flight and the calls made before Envoy notices. Then
 // the other service answers all calls. After the restart both answer again.
 func TestServiceKilled(t *testing.T) {
 	f := startFleet(t, perUser(1_000_000))

@@ -183,8 +183,8 @@ descriptors:
 }
 
 // In the rate_limits of a route or virtual host, Envoy ignores hits_addend and honours apply_on_stream_done. A refund
-// written there becomes a second charge. Both settings work in the filter's own rate_limits and in those of
-// RateLimitPerRoute.
+// written there becomes a second charge. Both settings work in the filter's own rate_limits and in the
+// rate_limits of RateLimitPerRoute.
 func TestLimitsOfRoutes(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e

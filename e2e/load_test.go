@@ -141,7 +141,7 @@ func (l *load) next(t *testing.T, n int) tally {
 	return got
 }
 
-// stop sends no more requests, waits for those in flight, and returns the total tally.
+// stop sends no more requests, waits for the requests in flight, and returns the total tally.
 func (l *load) stop() tally {
 	l.stopping()
 	l.callers.Wait()

@@ -123,7 +123,7 @@ descriptors:
 	passes("joe", 8, 3)
 }
 
-// operate calls a method of OverrideService and returns the version of what it has written.
+// operate calls a method of OverrideService and returns the version that the call wrote.
 func operate(t *testing.T, s *service, method, body string) (version int64) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.Debug+"/ratelimitd.admin.v1.OverrideService/"+method, bytes.NewReader([]byte(body)))

@@ -139,7 +139,7 @@ func (r *quotaRun) load(e *envoy) *pace {
 }
 
 // phase lets time pass: settle, in which shares may move, and long, in which the use of the limit is measured. It checks that no more than
-// the bound passed, and that those who asked used almost all of the limit, in fair parts. On a busy machine reports and answers come late.
+// the bound passed, and that the Envoys with requests used almost all of the limit, in fair parts. On a busy machine reports and answers come late.
 // So the use is measured again, for 15 s, with the race detector for a minute; for 4 s if nothing has to settle.
 func (r *quotaRun) phase(what string, settle, long time.Duration, asking ...*pace) {
 	r.Helper()
@@ -195,7 +195,7 @@ func (r *quotaRun) used(long time.Duration, asking []*pace) (wrong, row string) 
 	return wrong, fmt.Sprintf("%s | %.0f%%", strings.Join(each, ", "), 100*used)
 }
 
-// first is how many requests of an Envoy may pass before it has an assignment, and in the time by which its clock and that of the test differ.
+// first is how many requests of an Envoy may pass before it has an assignment, and in the time by which its clock and the test's clock differ.
 const first = 30
 
 // Envoys share a limit while others come, go and are killed, and while the service is restarted and killed.

@@ -65,7 +65,7 @@ func startService(t *testing.T, name, rules string, env ...string) *service {
 	return s
 }
 
-// freePort returns a free port below those that the system gives to outgoing connections: a restarted service finds it free
+// freePort returns a free port below the range that the system uses for outgoing connections, so that a restarted service finds it free
 // again.
 func freePort(t *testing.T) string {
 	t.Helper()
@@ -166,7 +166,7 @@ func (a answers) plus(b answers) answers {
 	return answers{a.OK + b.OK, a.OverLimit + b.OverLimit, a.Failed + b.Failed}
 }
 
-// answered sums up the answers of several services, including those before restarts.
+// answered sums up the answers of several services, including the answers before restarts.
 func answered(t *testing.T, services ...*service) answers {
 	t.Helper()
 	var sum answers

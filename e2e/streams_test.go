@@ -103,7 +103,7 @@ func streams(n int, most float64) []stream {
 // waveResult is what became of streams that ran at the same time.
 type waveResult struct {
 	passed, refused, aborted int
-	estimated, used, beyond  int // tokens of those that passed; beyond: of those that used more than their estimate, how much more
+	estimated, used, beyond  int // tokens of the requests that passed; beyond: how many more tokens than estimated requests used, where they used more
 }
 
 // run sends streams at the same time. No stream ends before all are decided.

@@ -10,7 +10,7 @@ type Decision struct {
 	// Allowed reports whether the request may pass.
 	Allowed bool
 
-	// Delay is how long a request that is allowed must wait for its turn before it goes on. Only leaky buckets delay requests.
+	// Delay is how long a request that is allowed must wait for its turn before it proceeds. Only leaky buckets delay requests.
 	Delay time.Duration
 
 	// RetryAfter is the time until the same request would be allowed, if it is not. Never: no wait helps, because the limit is

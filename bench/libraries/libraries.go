@@ -55,7 +55,7 @@ type setup struct {
 	limit  limit
 	redis  string // address; empty: count in memory
 	pool   int    // connections to Redis
-	prefix string // of the keys of ratelimitd in Redis: those of the others differ anyway
+	prefix string // of ratelimitd's keys in Redis: the keys of the other libraries differ anyway
 	timed  bool   // times are measured: a library that paces must not wait
 	room   int    // the most keys, for stores that have a bound; 0: the default of ratelimitd, 2,000,000
 }
@@ -95,7 +95,7 @@ var inMemory = []library{
 	{name: "uber-go/ratelimit in a map with a mutex", promise: pacer, open: inMap(newUber, takeUber), paces: true},
 }
 
-// onRedis are those that count in Redis.
+// onRedis are the libraries that count in Redis.
 var onRedis = []library{
 	{name: "ratelimitd, fixed window", promise: clockWindows, open: ours("")},
 	{name: "ratelimitd, token bucket", promise: bucket, open: ours(", algorithm: token_bucket")},

@@ -50,7 +50,7 @@ func (m *measured) values(f func(round) float64) []float64 {
 
 func (m *measured) median(f func(round) float64) float64 { return quantile(m.values(f), 0.5) }
 
-// ratio returns the median of the ratios of the rounds to those of another library in the same minute.
+// ratio returns the median, over the rounds, of the ratio of a round to the round of another library in the same minute.
 func (m *measured) ratio(to *measured, f func(round) float64) float64 {
 	values := make([]float64, min(len(m.rounds), len(to.rounds)))
 	for i := range values {

@@ -8,8 +8,8 @@ import (
 )
 
 // acceptedOptions are settings of the reference that change nothing here. They are accepted so that a deployment starts
-// without changes; those that are set are logged once, with one line per reason. A field is nil unless it is set. The tag
-// unless has the value that is not logged, because it is what happens anyway.
+// without changes. The settings that are set are logged once, with one line per reason. A field is nil unless it is set. A value equal to
+// the tag unless is not logged, because the service does that anyway.
 type acceptedOptions struct {
 	WatchRoot *bool `name:"runtime-watch-root" env:"RUNTIME_WATCH_ROOT" help:"Accepted without effect: changes are found however they are made." because:"changes of rule files are found however they are made"`
 	IgnoreDot *bool `name:"runtime-ignoredotfiles" env:"RUNTIME_IGNOREDOTFILES" help:"Accepted: files whose name begins with a dot are never rule files." unless:"true" because:"files whose name begins with a dot are never rule files"`

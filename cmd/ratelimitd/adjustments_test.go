@@ -17,7 +17,7 @@ import (
 const fails = "fails"
 
 // oddValues maps variables of the reference to unusual values, each with the value that the service uses. The log reports
-// every value that is adjusted. The reference accepts all of these values except those marked fails.
+// every value that is adjusted. The reference accepts all of these values except the values marked fails.
 var oddValues = map[string]map[string]string{
 	"PORT":      {"0x1F90": "8080", "017620": "8080", "0b11": "3", "8_080": "8080", "+80": "80", "08": fails, " 80": fails, "8080.0": fails, "-1": fails, "65536": fails},
 	"GRPC_PORT": {"0x1F91": "8081", "1e3": fails, "99999999999999999999": fails},

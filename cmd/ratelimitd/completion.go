@@ -219,7 +219,7 @@ func beginning(all []word, with string) []word {
 	return slices.DeleteFunc(all, func(w word) bool { return !strings.HasPrefix(w.text, with) })
 }
 
-// firstSentence returns the first sentence of a help text. It fits beside a word.
+// firstSentence returns the first sentence of a help text, which is short enough to show next to a completion.
 func firstSentence(text string) string {
 	first, _, _ := strings.Cut(text, ". ")
 	return strings.TrimSuffix(strings.ReplaceAll(first, "\n", " "), ".")

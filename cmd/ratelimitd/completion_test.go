@@ -57,7 +57,7 @@ func TestCompletions(t *testing.T) {
 	}
 }
 
-// Every flag of every command can be completed, and so can the values of those that have few.
+// Every flag of every command can be completed, and so can the values of each flag that has few values.
 func TestEveryFlagIsCompleted(t *testing.T) {
 	racetest.Sequential(t)
 	model, _ := modelOf(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// earlierCommit is the version beside which this one must be able to run on one Redis.
+// earlierCommit is the earlier version that must be able to share a Redis with this one.
 const earlierCommit = "cdd1423"
 
 // builtEarlier is the program of the earlier version. Tests of one run share it.
@@ -22,7 +22,7 @@ var builtEarlier struct {
 	err    error
 }
 
-// removeEarlier removes what earlier has built.
+// removeEarlier removes the program that earlier built.
 func removeEarlier() {
 	if builtEarlier.folder != "" {
 		_ = os.RemoveAll(builtEarlier.folder)

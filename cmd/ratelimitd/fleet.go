@@ -48,7 +48,7 @@ func (o *fleetCommand) Run(ctx context.Context, s streams) error {
 		func(w io.Writer) error { return serviceclient.WriteJSON(w, found) })
 }
 
-// joinFleet makes this process known to those that share its Redis, and them to its operators.
+// joinFleet makes this process known to the processes that share its Redis, and shows these processes to the operators of this one.
 func (s *service) joinFleet() *fleet.Fleet {
 	host, _ := os.Hostname() // empty where the system does not know
 	started, version := time.Now(), thisBuild().Version
@@ -112,7 +112,7 @@ func (s *service) fleetOverrides() fleet.Overrides {
 	select {
 	case <-s.hasRead:
 	default:
-		o.Error = "" // nobody has asked the source yet
+		o.Error = "" // the source was not read yet
 	}
 	return o
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// Every process of a Redis lists all of them: those that run, one that has other rules, one that was stopped and one that was killed.
+// Every process of a Redis lists all processes of that Redis: running ones, one with other rules, one that was stopped and one that was killed.
 func TestFleet(t *testing.T) {
 	r := redistest.Start(t)
 	admin := r.Client(t)
@@ -106,9 +106,9 @@ func TestFleet(t *testing.T) {
 	// One ends, and one is killed.
 	c.Stop(t)
 	b.Kill(t)
-	await(a, "map[gone:1 live, other rules:2 stopped:1]") // two rules, one process each: none are those of most
+	await(a, "map[gone:1 live, other rules:2 stopped:1]") // two versions of the rules, one process each: most processes have neither
 
-	// While Redis is away there is what was last known.
+	// While Redis is unreachable, the list shows what was last known.
 	r.Kill(t)
 	redistest.Eventually(t, "Redis is away", func(context.Context) error {
 		f, err := list(a)

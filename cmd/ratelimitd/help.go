@@ -14,7 +14,7 @@ type about struct {
 	note     string   // one paragraph; empty: the flags say all there is to know
 	common   []string // the flags that its help shows, if it has too many to show all
 	examples []example
-	exits    []exitCode // without that of an interruption, which all commands but serve share
+	exits    []exitCode // without the code for an interruption, which all commands but serve share
 }
 
 // example is a command line, and what it is good for.
@@ -55,8 +55,8 @@ func describedBy(model *kong.Application, commands map[string]runner) {
 	}
 }
 
-// asServe ends the titles of groups of flags that another command has in common with serve. They work, and the help of
-// serve lists them. The help of the other command has only those with the tag always.
+// asServe ends the titles of the groups of flags that another command shares with serve. All these flags work, and the help of
+// serve lists them. The help of the other command lists only the flags with the tag always.
 const asServe = ", as serve has them"
 
 // exitCodes are all exit codes of a command.

@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// eachRedis runs a test for the REDIS_... variables, and again for REDIS_PERSECOND_... with a healthy main Redis beside it.
+// eachRedis runs a test for the REDIS_... variables, and again for REDIS_PERSECOND_... with a healthy main Redis as well.
 // The Redis under test holds the counters of limit k.
 func eachRedis(t *testing.T, test func(t *testing.T, prefix string, start func(t *testing.T, variables map[string]string, others ...string) probed)) {
 	for prefix, rules := range map[string]string{"REDIS": fiveADay, "REDIS_PERSECOND": strings.Replace(fiveADay, "day", "second", 1)} {

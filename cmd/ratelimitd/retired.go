@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// retired are settings that are none any more, each with the value that the service uses now. Nobody had a reason to set
-// another one. Their variables and flags are accepted, so that a deployment which sets one still starts. In place of a
-// value may be the variable that now holds for both Redis.
+// retired are settings that no longer exist, each with the value that the service uses now, because there was no reason to set another
+// value. Their variables and flags are still accepted, so that a deployment which sets one still starts. Instead of a value, used
+// may name the variable that now applies to both Redis.
 var retired = []struct{ variable, flag, used string }{
 	{"RATELIMITD_ALLOW_NO_RULES", "allow-no-rules", "false"},
 	{"RATELIMITD_EVENTS_INTERVAL", "events-interval", "1m"},
@@ -36,7 +36,7 @@ var retired = []struct{ variable, flag, used string }{
 	{"REDIS_PERSECOND_TLS_SKIP_HOSTNAME_VERIFICATION", "redis-persecond-tls-skip-hostname-verification", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"},
 }
 
-// alone are those flags of them that no value follows.
+// alone are the retired flags that take no value.
 var alone = []string{"allow-no-rules", "json-bad-request-on-failure", "redis-persecond-tls-skip-hostname-verification"}
 
 // isRetired reports whether a variable was a setting once.

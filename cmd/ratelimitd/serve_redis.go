@@ -20,7 +20,7 @@ import (
 
 const (
 	pingEvery = time.Second // if health follows Redis
-	// pingTimeout bounds each ping. Making a connection may take longer: that goes on, and a later ping uses the connection.
+	// pingTimeout bounds each ping. Making a connection may take longer: it continues in the background, and a later ping uses it.
 	pingTimeout = time.Second
 )
 
@@ -66,8 +66,8 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
 }
 
-// shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. They are in the Redis of
-// REDIS_URL, also those of counters in the one of REDIS_PERSECOND_URL.
+// shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. The messages about them go through the
+// Redis of REDIS_URL, also for counters in the Redis of REDIS_PERSECOND_URL.
 func (s *service) shareInvalidations(registry prometheus.Registerer) error {
 	counting := &s.options.Backend
 	connection := counting.connection(&counting.Redis, settingsOfRedis, slog.New(slog.DiscardHandler), nil) // the client that counts logs the same

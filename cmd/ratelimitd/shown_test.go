@@ -148,7 +148,7 @@ var notRun = map[string][]string{
 	},
 }
 
-// programs are those with which a shown command begins. Two words are a name, such as "make test" or "ratelimitd check".
+// programs are the programs with which a shown command begins. Two words are a name, such as "make test" or "ratelimitd check".
 const programs = `(?:[A-Z_]+=\S+ )*(?:ratelimitd|brew|cat|cargo|curl|docker|echo|git|gh|go|grpcurl|helm|istioctl|jq|kill|kubectl|ls|make|mkdir|nc|nohup|npm|openssl|promtool|redis-cli|source|ssh|sudo|systemctl|tail|wget|zcat|\.ci/run|\./\S+)`
 
 var (

@@ -209,7 +209,7 @@ func (r madeUpLog) compare(t *testing.T, lanes int) {
 
 var trafficStart = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// The verdicts of a simulation are those of the server. With a limit that all callers share, the server gets one request at
+// A simulation gives the same verdicts as the server. With a limit that all callers share, the server gets one request at
 // a time. Otherwise callers are served concurrently.
 func TestSimulateJudgesAsTheServer(t *testing.T) {
 	racetest.Sequential(t)

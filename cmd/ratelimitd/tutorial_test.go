@@ -49,7 +49,7 @@ var (
 type tutorial struct {
 	home    string
 	env     []string // of the service
-	redis   string   // host:port of the Redis in place of localhost:6379; empty if the page needs none
+	redis   string   // host:port of the Redis that replaces localhost:6379; empty if the page needs none
 	shell   *shell
 	service *servicetest.Process
 	read    int // offset in the service's log up to which the page has shown it

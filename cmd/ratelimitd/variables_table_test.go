@@ -563,7 +563,7 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 	ca := file(t, string(authority.PEM))
 	cert, key := files(t, authority.Issue(t, "counter"))
 	password := file(t, "s3cret\n")
-	// one is the environment of the Redis under test, with a healthy one beside it.
+	// one returns the environment for the Redis under test, and a healthy Redis as well.
 	one := func(t *testing.T, addr string, more ...string) map[string]string {
 		env := map[string]string{prefix + "_URL": addr}
 		if prefix != "REDIS" {

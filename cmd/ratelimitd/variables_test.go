@@ -41,13 +41,13 @@ type variable struct {
 	// including the variable itself unless value is set, and replaces look.
 	prepare func(t *testing.T) (map[string]string, look)
 
-	// shownBy names a test that shows the effect, in place of the fields above.
+	// shownBy names a test that shows the effect. The fields above are then empty.
 	shownBy string
 
 	// silent marks a variable that changes nothing. The log says so once and names it.
 	silent bool
 
-	// bad are refused values, each with a part of the error beside the variable's name. Bad flags, numbers, durations and
+	// bad are refused values, each with a part of the error other than the variable's name. Bad flags, numbers, durations and
 	// names follow from the type. anything marks texts that may have any value.
 	bad      map[string]string
 	anything bool
@@ -56,7 +56,7 @@ type variable struct {
 // look observes a service and returns what it sees.
 type look func(t *testing.T, i *instance) string
 
-// environmentMutex is held while the process environment is that of a service.
+// environmentMutex is held while the environment of this process is set up for a service.
 var environmentMutex sync.Mutex
 
 // inEnvironment runs do with these variables set and no other variable of the service.
@@ -405,7 +405,7 @@ func badValues(f *kong.Flag) map[string]string {
 	return nil
 }
 
-// flagsByVariable returns the flags of serve by variable, and those of other subcommands where serve has no flag for the
+// flagsByVariable returns flags by variable: the flag of serve, or the flag of another subcommand if serve has no flag for the
 // variable.
 func flagsByVariable(model *kong.Application) map[string]*kong.Flag {
 	flags := make(map[string]*kong.Flag)

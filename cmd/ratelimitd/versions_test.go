@@ -33,7 +33,7 @@ descriptors:
   - {key: local, on_error: local, rate_limit: {unit: year, requests_per_unit: 10}}
 `
 
-// This version and the earlier one run beside each other on one Redis. Each of them sees what the other one writes.
+// This version and the earlier one run at the same time on one Redis. Each of them sees what the other one writes.
 func TestTwoVersionsOnOneRedis(t *testing.T) {
 	earlier(t)
 	redis := redistest.Start(t)

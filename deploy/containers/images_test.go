@@ -216,7 +216,7 @@ type module struct {
 	listed        bool // in go.mod: its files are needed, to see which module has a package
 }
 
-// modules lists the modules in the service's module graph, and downloads those in go.mod.
+// modules lists the modules in the service's module graph, and downloads the modules in go.mod.
 func modules(t *testing.T) (all []module) {
 	t.Helper()
 	decoded := func(args ...string) (all []module) {
@@ -276,7 +276,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// importImages gives the daemon the images, with the settings of those that they stand for.
+// importImages imports images into the daemon, each with the settings of the published image that it replaces.
 func (d *docker) importImages(t *testing.T, names map[string]string) {
 	t.Helper()
 	for name, changes := range map[string][]string{

@@ -1,10 +1,10 @@
-// Command figures draws pictures of the documentation: those of docs/understand/algorithms.md from the arithmetic that decides real
-// requests. It draws the chart of docs/reference/performance.md from the table below it. It draws the terminal of the README from
-// docs/learn/first-limit.md.
+// Command figures draws pictures of the documentation. It draws the pictures of docs/understand/algorithms.md from the arithmetic that
+// decides real requests, the chart of docs/reference/performance.md from the table below the chart, and the terminal of the README
+// from docs/learn/first-limit.md.
 //
 //	go run ./docs/figures
 //
-// writes them beside this file; a test fails if they are out of date.
+// writes the pictures to the folder of this file. A test fails if they are out of date.
 package main
 
 import (

@@ -20,7 +20,7 @@ func TestPicturesAreUpToDate(t *testing.T) {
 	}
 }
 
-// Pages that repeat the ratios of the table of docs/reference/performance.md have those of the table.
+// Pages that repeat ratios from the table in docs/reference/performance.md repeat them correctly.
 func TestRatiosAreThoseOfTheTable(t *testing.T) {
 	read := func(name string) string {
 		text, err := os.ReadFile(name)

@@ -31,7 +31,7 @@ type Browser struct {
 	troubles []string // exceptions, console output, dialogs, unexpected requests
 }
 
-// Open starts a Chromium. Where there is none the test is skipped, but not in CI: there nobody would notice.
+// Open starts a Chromium. Where there is none the test is skipped. In CI it fails instead, because a skipped test would go unnoticed.
 func Open(t *testing.T) *Browser {
 	t.Helper()
 	var found string

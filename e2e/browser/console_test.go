@@ -549,7 +549,7 @@ func TestConsoleWithManyRules(t *testing.T) {
 	c := openConsole(t, map[string]string{"big.yaml": rules.String()})
 	began := time.Now()
 	c.page(t, "#/rules", "100,000, hits")
-	if rows := browser.Ask[int](t, c.Browser, `document.querySelectorAll("tbody tr").length`); rows != 101 { // with that of the file
+	if rows := browser.Ask[int](t, c.Browser, `document.querySelectorAll("tbody tr").length`); rows != 101 { // including the rule of the file
 		t.Errorf("%d rows", rows)
 	}
 	c.push(t, "Next")

@@ -3,5 +3,5 @@
 // A Browser is the process of a Chromium with one page in it. It belongs to the goroutine of its test and ends with it.
 // Tests ask a page in JavaScript what it shows; Quiet fails a test whose page logged an error or fetched something.
 //
-// It is no framework: there are no page objects and no selectors beyond those of JavaScript.
+// It is no framework: there are no page objects, and selectors are plain JavaScript.
 package browser

@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// The page of the fleet shows the processes that share a Redis: one with other rules, one that was killed, and an entry that somebody
-// else wrote. While Redis is away it shows what it last knew.
+// The page of the fleet shows the processes that share a Redis: one with other rules, one that was killed, and an entry that another
+// program wrote. While Redis is unreachable, it shows what it last knew.
 func TestConsoleFleet(t *testing.T) {
 	r := redistest.Start(t)
 	admin := r.Client(t)

@@ -228,7 +228,7 @@ func TestReportIsUsable(t *testing.T) {
 	b.Quiet(t)
 }
 
-// Texts are readable: the contrast of each with what is behind it is that of WCAG AA, light and dark. Tables have heads, and
+// Texts are readable: the contrast of each text with its background meets WCAG AA, light and dark. Tables have heads, and
 // headings leave out no level.
 func TestReportIsAccessible(t *testing.T) {
 	b := browser.Open(t)

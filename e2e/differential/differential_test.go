@@ -27,7 +27,7 @@ const (
 	stateEvery   = 100 // steps
 )
 
-// The decisions of package limiter are those of the copy of an earlier version. A short run draws the same worlds each time.
+// Package limiter makes the same decisions as the copy of an earlier version. A short run draws the same worlds each time.
 // RATELIMITD_DIFFERENTIAL is how many steps a longer run has, or how long it takes, such as 10000000 or 4h; its first seed is
 // RATELIMITD_DIFFERENTIAL_SEED, or one by the clock. A difference is reported with its seed, with which RATELIMITD_DIFFERENTIAL=1 shows
 // it again.

@@ -21,7 +21,7 @@ type drawer struct {
 	ids     [][16]byte         // of reservations
 	names   []string           // the same, as entries name them
 
-	tried, kept int // descriptors that were drawn, and those that the rule language accepts
+	tried, kept int // descriptors that were drawn, and drawn descriptors that the rule language accepts
 }
 
 // shape says what to send so that a rule matches.
@@ -133,7 +133,7 @@ func (d *drawer) between(least, most int) int { return least + d.IntN(most-least
 
 func pick[T any](d *drawer, from ...T) T { return from[d.IntN(len(from))] }
 
-// requests draws a limit that is soon used up, or one that nobody can use up.
+// requests draws a limit that is soon used up, or a limit that is too large to be used up.
 func (d *drawer) requests() uint64 {
 	switch d.IntN(20) {
 	case 0:

@@ -106,7 +106,7 @@ func (d *drawer) top(key string) (nodes []any, shapes []shape) {
 	return []any{node}, shapes
 }
 
-// plans draws a descriptor that inherits from the one beside it.
+// plans draws a descriptor that inherits from a sibling.
 func (d *drawer) plans(key string) (nodes []any, shapes []shape) {
 	base, shapes := d.node(key, path{}, 0)
 	for _, name := range matchers {

@@ -31,7 +31,7 @@ type Options struct {
 	CalendarMonths bool
 }
 
-// Settings are those of a limiter. The numbers are those of package descriptor.
+// Settings are the settings of a limiter. Their numbers are the constants of package descriptor.
 type Settings struct {
 	Shadow, Quota, StopWhenOver bool
 	Admission, OnError          uint8

@@ -2,6 +2,6 @@
 // and the same results expected. Each client is a small program in a folder of its own, whose manifest pins its libraries.
 // Its last step is a load over a rolling restart, of which no call may be lost.
 //
-// The client in Go always runs. `scripts/test-interop` installs the libraries of the others into .tools and runs them too, as far
-// as their languages are installed, and names those that it leaves out.
+// The client in Go always runs. `scripts/test-interop` installs the libraries of the other clients into .tools and runs these clients too,
+// as far as their languages are installed. It names the clients that it leaves out.
 package interop

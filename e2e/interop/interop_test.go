@@ -262,7 +262,7 @@ func (c *client) start(t *testing.T, folder string, args ...string) *running {
 	return p
 }
 
-// goOn lets the client go on.
+// goOn tells the client to continue.
 func (p *running) goOn(t *testing.T) {
 	t.Helper()
 	if _, err := io.WriteString(p.in, "\n"); err != nil {

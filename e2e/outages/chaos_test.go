@@ -218,7 +218,7 @@ func (s *trial) replica(value string) *redistest.Server {
 	return nil
 }
 
-// moveSlot moves the slot of a counter to another primary while the load goes on.
+// moveSlot moves the slot of a counter to another primary while the load continues.
 func (s *trial) moveSlot(value string) {
 	s.t.Helper()
 	slot := s.cluster.Slot(s.t, s.key(value))

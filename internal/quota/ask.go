@@ -69,8 +69,9 @@ func (b *Bucket) Answer(now time.Time, s Share) {
 	b.SetShare(now, s)
 }
 
-// grant divides what was claimed among the subscribers that wait for it. From then on it counts as held by them, until this process replaces it with
-// an assignment of its own. If nobody waits any more, the clients still hold it, wherever they are.
+// grant divides a claimed rate and its tokens among the subscribers that wait for them. From then on these subscribers are counted as holding
+// their parts, until this process gives them assignments of its own. If no subscriber waits any more, the clients have gone
+// elsewhere but still hold what was claimed, so it counts as lost until it expires.
 func (b *Bucket) grant(now time.Time, rate, tokens float64) {
 	all := 0.0
 	for _, s := range b.subscribers {

@@ -10,8 +10,8 @@ import (
 const TTL = 30 * time.Second
 
 const (
-	// spare is the part of the rate that nobody gets. It becomes saved tokens, with which the burst of a subscriber grows. While a
-	// subscriber waits for its first token, more of the rate is spared.
+	// spare is the part of the rate that no subscriber gets. It becomes saved tokens, which pay when the burst of a subscriber grows.
+	// While a subscriber waits for its first token, spareForWaiting applies, so that the token is saved sooner.
 	spare, spareForWaiting = 0.02, 0.2
 
 	// reserve is the part of the burst that is kept for newcomers.
@@ -30,27 +30,36 @@ const (
 	// others, so it is small. Demand that grows shows in the next report, because refused requests are part of it.
 	surplus = 1.03
 
-	// enoughOfClaim is the part of what a subscriber brings along that it need not wait for more with.
+	// enoughOfClaim concerns a client that comes with an assignment of another process. It keeps the old assignment until this process can
+	// give it at least this part of the old rate.
 	enoughOfClaim = 0.9
 
-	// settling is how long the uncertain part of what was taken for claims is not handed out. In this time other processes replace what other
-	// clients of the ended process hold; until then the sum could exceed the limit.
+	// settling is how long a process does not hand out the uncertain part of a rate that it took over for claims. Other clients of the
+	// ended process went to other processes, which replace the assignments of these clients in this time. Until then the sum of all
+	// assignments could exceed the limit.
 	settling = 3 * time.Second
 
 	// leastUncertain is the least part of a claim that is uncertain, and measuredOver the time over which it was measured.
 	leastUncertain = 0.1
 	measuredOver   = 5 * time.Second
 
-	// surplusOfSmall is the same for token buckets of fewer tokens than small.
+	// surplusOfSmall is surplus for token buckets of fewer than small tokens. A small bucket is often full, and what flows into a full
+	// bucket is lost.
 	surplusOfSmall = 1.4
 	small          = 5
 )
 
 // Bucket divides a rate among subscribers.
 //
-// Two sums never exceed what the bucket may hand out: the rates that subscribers may use, and their tokens together with the saved ones. A
-// token bucket starts full, and a larger one has more tokens at once, so both are paid with saved tokens. Tokens are saved at the rate that
-// nobody holds. What subscribers pass in a time T is therefore at most the burst and T times the rate.
+// Two sums never exceed what the bucket may hand out: the rates that subscribers may use, and the tokens that subscribers may have plus the
+// saved tokens. A client fills a new token bucket by itself, and a bucket that grows can hold more tokens at once. So each of them is paid
+// for with saved tokens, and tokens are saved at the rate that no subscriber holds. In a time T subscribers therefore let pass at most the
+// burst and T times the rate.
+//
+// Messages take time and may be lost, so the bucket cannot know which of its assignments a client uses at a given moment. It counts the
+// largest one that is possible: the newest assignment and every earlier one that the client has not confirmed as replaced and that has
+// not expired. That is why lowering a subscriber frees its rate only after its next report, and why raising another subscriber
+// must wait for that report.
 type Bucket struct {
 	rate  Rate    // of the whole limit
 	share Share   // of this process
@@ -62,7 +71,7 @@ type Bucket struct {
 
 	subscribers []*Subscriber
 	lost        []loss
-	heldRate    float64 // what subscribers and the lost ones may use: kept up to date, because there may be 100,000
+	heldRate    float64 // what subscribers and lost clients may use: kept up to date, because there may be 100,000 of them
 	heldBurst   float64
 
 	asked     Ask       // last
@@ -86,7 +95,7 @@ type loss struct {
 	expires     time.Time
 }
 
-// NewBucket returns a bucket that hands out the whole rate, with so many tokens saved.
+// NewBucket returns a bucket that hands out the whole rate. It begins with saved tokens, at most the burst.
 func NewBucket(now time.Time, r Rate, saved float64) *Bucket {
 	b := &Bucket{rate: r, share: whole(r), until: now}
 	b.saved = min(max(saved, 0), r.Burst)
@@ -98,7 +107,7 @@ func NewSharedBucket(now time.Time, r Rate) *Bucket {
 	return &Bucket{rate: r, until: now}
 }
 
-// whole is the share of a process that is alone.
+// whole is the share of a process that shares the limit with no other process.
 func whole(r Rate) Share {
 	return Share{Rate: r.PerSecond, Burst: r.Burst, FairRate: r.PerSecond, FairBurst: r.Burst, Processes: 1}
 }
@@ -109,7 +118,7 @@ func (b *Bucket) Rate() Rate { return b.rate }
 // Share returns the share of this process.
 func (b *Bucket) Share() Share { return b.share }
 
-// SetRate changes the rate of a limit that this process holds alone. The interval stays as it is, because Envoy ignores a change of it.
+// SetRate changes the rate of a limit that only this process hands out. The interval stays as it is, because Envoy ignores a change of it.
 func (b *Bucket) SetRate(now time.Time, r Rate) {
 	b.SetWholeRate(r)
 	b.save(now)
@@ -194,8 +203,8 @@ func (b *Bucket) Leave(now time.Time, s *Subscriber) {
 	}
 }
 
-// Return lets a subscriber that has just joined take over what a client has lost: it was seen to use a rate. Which client it is, is not known,
-// so it gets the smallest loss. It reports whether there was one.
+// Return lets a subscriber that has just joined take over what a client has lost: it was seen to use a rate. The bucket cannot know which
+// of the lost clients it is, so the subscriber gets the smallest loss. It reports whether there was one.
 func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
 	b.save(now)
 	smallest := -1
@@ -233,8 +242,8 @@ func (b *Bucket) remove(s *Subscriber) {
 	b.subscribers = b.subscribers[:last]
 }
 
-// NeedsPlan reports whether another plan may change something before a report comes: somebody waits for rate or tokens, or what was
-// lowered is not confirmed yet.
+// NeedsPlan reports whether another plan may change something before a report comes: a subscriber waits for rate or tokens, or a subscriber
+// has not confirmed yet that its assignment was lowered.
 func (b *Bucket) NeedsPlan() bool {
 	if b.waiting {
 		return true
@@ -260,10 +269,10 @@ func (b *Bucket) Renewal() (first time.Time) {
 	return first
 }
 
-// Subscribers returns those who have joined. They belong to the bucket.
+// Subscribers returns the subscribers that have joined. The slice belongs to the bucket.
 func (b *Bucket) Subscribers() []*Subscriber { return b.subscribers }
 
-// Full reports whether the bucket is as a new one would be: nobody holds anything, and everything is saved.
+// Full reports whether the bucket is like a new one: no client holds anything, and all tokens are saved.
 func (b *Bucket) Full(now time.Time) bool {
 	b.save(now)
 	return len(b.subscribers) == 0 && len(b.lost) == 0 && b.saved >= b.share.Burst
@@ -285,7 +294,7 @@ func (b *Bucket) sum() {
 	}
 }
 
-// save adds the tokens that nobody could use since the last call.
+// save adds the tokens of the rate that no client could use since the last call.
 func (b *Bucket) save(now time.Time) {
 	if took := now.Sub(b.until).Seconds(); took > 0 {
 		rate, _ := b.out()
@@ -341,8 +350,8 @@ func (b *Bucket) Plan(now time.Time) []*Subscriber {
 	return b.told
 }
 
-// deny lets nothing pass at a subscriber. One that came with what another process had given it keeps that while this process tries to
-// take it over.
+// deny lets nothing pass at a subscriber. A subscriber that came with an assignment of another process keeps that assignment while this
+// process tries to take it over.
 func (b *Bucket) deny(s *Subscriber) {
 	if s.Held.Kind == None && s.claims(b.now) {
 		return
@@ -364,7 +373,8 @@ func (b *Bucket) tell(s *Subscriber, a Assignment) {
 	}
 }
 
-// choose puts those into chosen who hold tokens now. If there are too few for all, those who ask take turns.
+// choose sets chosen to the subscribers that hold tokens now. If there are too few tokens for all, the subscribers with demand and the
+// new ones take turns.
 func (b *Bucket) choose(now time.Time) {
 	b.chosen = b.chosen[:0]
 	for _, s := range b.subscribers {
@@ -399,7 +409,7 @@ func (b *Bucket) mark() {
 	}
 }
 
-// hand is the rate to hand out.
+// hand returns the rate to hand out: the share less the part that is spared.
 func (b *Bucket) hand() float64 {
 	part := spare
 	switch {
@@ -411,8 +421,8 @@ func (b *Bucket) hand() float64 {
 	return min(b.share.Rate, b.share.FairRate) * (1 - part)
 }
 
-// tokens is how many whole tokens can be handed out. There are none while the limit has too few for all processes and it is the turn of
-// others.
+// tokens returns how many whole tokens can be handed out. A limit with too few tokens for all processes gives them to some processes at a
+// time. While it is the turn of other processes, there are none.
 func (b *Bucket) tokens() int {
 	return int(min(b.share.Burst, b.share.FairBurst, math.MaxInt32))
 }

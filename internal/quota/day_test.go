@@ -99,7 +99,7 @@ func (w *world) befall(e *envoy, what int) *envoy {
 		return w.join(e.Demand)
 	case 1: // its stream breaks
 		return w.reconnect(e)
-	default: // it hangs, or goes on
+	default: // it hangs, or works again
 		e.hung = !e.hung
 		e.outbox = nil // a report takes less than a step of this world
 		return e

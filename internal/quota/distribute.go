@@ -12,7 +12,8 @@ type target struct {
 	max  uint32
 }
 
-// distribute lowers and raises what the chosen hold towards their fair parts. The others hold nothing.
+// distribute moves the assignments of the chosen subscribers towards their fair parts. The other subscribers hold nothing. It lowers
+// before it raises, because rate and tokens can be handed out only once they are free.
 func (b *Bucket) distribute() {
 	targets := b.targets()
 	for _, s := range b.subscribers {
@@ -32,7 +33,7 @@ func (b *Bucket) distribute() {
 		b.lower(&targets[i], fewer, smaller)
 	}
 	b.waiting = false
-	// Those that hold least come first.
+	// The subscribers that hold least come first.
 	slices.SortStableFunc(targets, func(x, y target) int {
 		return int(min(x.s.Held.Fill, math.MaxInt32)) - int(min(y.s.Held.Fill, math.MaxInt32))
 	})
@@ -86,9 +87,9 @@ func (s *Subscriber) floor() float64 {
 
 const floorOfNew, floorOfKnown = 1.0 / 4, 1.0 / 50
 
-// wants is the rate that a subscriber would use. A small token bucket loses what it cannot hold, so it needs more.
+// wants returns the rate that a subscriber would use. A small token bucket loses what it cannot hold, so it needs more.
 func (s *Subscriber) wants() float64 {
-	if s.reports == 0 { // not known yet: it keeps what it has
+	if s.reports == 0 { // not known yet: it keeps its present rate
 		return max(s.Held.Rate(), s.claim.rate)
 	}
 	if s.Held.MaxTokens < small {
@@ -113,7 +114,7 @@ func (t *target) lacksTokens() bool {
 	return h.Kind != Tokens || float64(t.max) >= 3*float64(h.MaxTokens)
 }
 
-// lower brings a subscriber down to its fair part, if others lack what it has more.
+// lower brings a subscriber down to its fair part: of the rate if others lack rate, of the tokens if others lack tokens.
 func (b *Bucket) lower(t *target, fewer, smaller bool) {
 	a := t.s.Held
 	if a.Kind != Tokens {
@@ -138,7 +139,7 @@ func (b *Bucket) raise(t *target, rate float64) {
 	free := math.Floor(rate*b.rate.Interval.Seconds() + 1e-6) // the product may be a little less than a whole number
 	fill := max(min(float64(t.fill), free), float64(a.Fill))
 	if s.claims(b.now) && fill < enoughOfClaim*s.claim.rate*b.rate.Interval.Seconds() && (fill < float64(t.fill) || b.Unsettled()) {
-		return // what it holds already is more, and more will be free
+		return // it already holds more than that, and more rate will become free
 	}
 	tokens, paid := float64(a.MaxTokens), 0.0
 	switch wanted := float64(t.max); {

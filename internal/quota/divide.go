@@ -1,7 +1,11 @@
 package quota
 
-// divide divides total among wants. Nobody gets more than it wants as long as somebody else gets less than it wants; what all wants leave
-// is shared equally.
+// divide divides total among wants. No part is larger than its want while another part is smaller than its want. What is left after all
+// wants is shared equally.
+//
+// It works in rounds, like water that fills vessels of different heights. Each round computes the level that an equal division of the
+// rest would reach. Every want below the level is met in full, which leaves more for the others and raises the level of the
+// next round. A round in which no want is met is the last: all remaining wants are above the level, and each gets the level.
 func divide(total float64, wants []float64, parts []float64) {
 	left, open := total, len(wants)
 	for i := range parts {
@@ -10,7 +14,7 @@ func divide(total float64, wants []float64, parts []float64) {
 	if open == 0 || total <= 0 {
 		return
 	}
-	for open > 0 { // each round satisfies somebody, or is the last
+	for open > 0 { // each round meets at least one want, or is the last
 		level, before := left/float64(open), open
 		for i, w := range wants {
 			if parts[i] == 0 && w <= level {
@@ -33,5 +37,5 @@ func divide(total float64, wants []float64, parts []float64) {
 	}
 }
 
-// smallest marks the part of somebody who wants nothing as divided.
+// smallest is the part for a want of 0. A part of exactly 0 means that its want was not met yet.
 const smallest = 1e-300

@@ -8,7 +8,7 @@ type Ask struct {
 
 	Rate  float64 // of the whole limit, in tokens per second
 	Burst float64 // of the whole limit, in tokens
-	Saved float64 // tokens that are saved at the beginning, if nobody holds a share yet: at most Burst
+	Saved float64 // tokens that are saved at the beginning, if no process holds a share yet: at most Burst
 
 	Demand float64 // requests per second that arrive at this process
 
@@ -16,18 +16,19 @@ type Ask struct {
 	HeldBurst float64 // the part of its burst that it keeps, in tokens
 	Returned  float64 // tokens that it has saved and returns: they are no longer part of HeldBurst
 
-	// ClaimRate is the rate of clients that came from a process that has ended. It is taken, with its part of the tokens, out of
-	// what such processes still hold, as far as there is some.
+	// ClaimRate is the rate of clients that came from a process that has ended. The store takes this rate, with its part of the tokens,
+	// from the shares that ended processes still hold, as far as there is enough.
 	ClaimRate float64
 
 	// ClaimAge is how long ago the first of these clients came. It cannot have come from a process that has asked since.
 	ClaimAge time.Duration
 
-	// Number is the number of this question of the process about this limit, Answered that of the last one whose answer arrived. What was taken for
-	// claims by a later question is counted as held, and answered again.
+	// The process numbers its questions about this limit. Number is the number of this question, and Answered is the number of the last
+	// question whose answer arrived. If the store served claims of a question after Answered, that answer was lost. So the store counts what it
+	// took for them as held, and answers it again.
 	Number, Answered uint64
 
-	Ends bool // this process asks no more. What it holds expires when it has expired at its clients, or goes with them to other processes
+	Ends bool // this process asks no more. Its share expires when its clients' assignments have expired, or follows the clients to other processes
 
 	Held bool // this process has held a share before: if the store does not know it, its data is lost
 }
@@ -36,9 +37,9 @@ type Ask struct {
 type Share struct {
 	Rate  float64 // tokens per second
 	Burst float64 // tokens: the most that clients of this process may hold, saved ones included
-	Saved float64 // tokens that the process may mint now, in addition to what it has saved already
+	Saved float64 // tokens that the process may mint now, in addition to the tokens that it saved itself
 
-	ClaimedRate, ClaimedBurst float64 // what of Rate and Burst was taken for claims: clients hold it already
+	ClaimedRate, ClaimedBurst float64 // the part of Rate and Burst that was taken for claims: clients hold it already
 
 	ClaimsOpen bool // there is a process from which more may be taken for the claims
 

@@ -71,7 +71,7 @@ func (w *world) join(demand float64) *envoy {
 	return e
 }
 
-// leave cuts a client off from the server. It goes on deciding with what it holds.
+// leave cuts a client off from the server. The client still decides with the assignment that it holds.
 func (w *world) leave(e *envoy) {
 	w.b.Leave(w.now, e.sub)
 	w.envoys = slices.DeleteFunc(w.envoys, func(x *envoy) bool { return x == e })
@@ -79,7 +79,8 @@ func (w *world) leave(e *envoy) {
 	w.gone = append(w.gone, e)
 }
 
-// reconnect breaks the stream of a client that comes back at once with what it holds. It returns the client as it goes on.
+// reconnect breaks the stream of a client, which comes back at once with the assignment that it holds. It returns the client as it is
+// after that.
 func (w *world) reconnect(e *envoy) *envoy {
 	w.leave(e)
 	w.gone = w.gone[:len(w.gone)-1]

@@ -23,13 +23,13 @@ type Subscriber struct {
 	sent    time.Time // when Held was written; zero: not yet
 	expires time.Time // of Held, at the client
 
-	// former is what the client held before, oldest first. It counts until the client has confirmed a later assignment by a report, or until it
-	// expires.
+	// former lists the assignments that the client held before, oldest first. An assignment counts until it expires, or until a report of
+	// the client confirms a later assignment.
 	former []former
 
-	tokens float64       // that the client had at least at its last report
-	most   float64       // that it had at most then
-	heard  time.Time     // when that was
+	tokens float64       // the fewest that the client can have had at its last report
+	most   float64       // the most that it can have had then
+	heard  time.Time     // when its last report came
 	gap    time.Duration // between its last two reports
 	active time.Time     // when it last reported a request
 
@@ -40,14 +40,14 @@ type Subscriber struct {
 // former is an assignment that was replaced by one that the client may not have received yet.
 type former struct {
 	rate, burst float64
-	tokens      float64   // that the client had at least when it was replaced, less what it has passed since
+	tokens      float64   // the fewest that the client can have had when it was replaced, less the requests that it has let pass since
 	kept        float64   // the part of the tokens that the next assignment leaves
 	sent        time.Time // zero: not yet
 	expires     time.Time
 }
 
-// claim is what a subscriber holds that another process has given it: the rate that it was seen to use, and what of rate and tokens this process
-// has taken over.
+// claim is about an assignment that another process gave to a subscriber: the rate that the subscriber was seen to use, and how much of
+// the rate and the tokens this process has taken over.
 type claim struct {
 	rate        float64
 	got, tokens float64
@@ -71,8 +71,8 @@ const (
 	// margin is how much longer an assignment may last at the client than its time to live says.
 	margin = time.Second
 
-	// patience is how long a subscriber waits for what it claims. The process that has ended counts as gone 12 s after its last question. What the
-	// client holds was renewed at half of its TTL, so it lasts that long.
+	// patience is how long a subscriber waits for what it claims. The ended process counts as gone 12 s after its last question. The
+	// client's assignment lasts that long, because it was renewed at half of its TTL.
 	patience = 14 * time.Second
 
 	// silent is the shortest time without a report after which a client is taken for hung. Envoy reports every 5 s.
@@ -109,7 +109,8 @@ func (s *Subscriber) report(now time.Time, allowed, denied uint64) (destroyed fl
 	return destroyed
 }
 
-// confirm forgets what the client cannot hold any more, because its report is later than an assignment. It returns the tokens that were lost.
+// confirm forgets the assignments that the client cannot hold any more, because its report came after a later assignment. It returns the
+// tokens that the client lost when its bucket became smaller.
 func (s *Subscriber) confirm(now time.Time) (destroyed float64) {
 	confirmed := func(sent time.Time) bool { return !sent.IsZero() && now.Sub(sent) >= settled }
 	gone := 0
@@ -128,15 +129,15 @@ func (s *Subscriber) confirm(now time.Time) (destroyed float64) {
 	return destroyed
 }
 
-// isSilent reports whether reports of a client are missing. What it is sent then, it may read only after what it holds has expired, and a token bucket
-// would start full again. So it gets nothing until it reports.
+// isSilent reports whether reports of a client are missing. A client that hangs may read a message only after its assignment has expired, and
+// then its token bucket would start full again. So a silent client gets no new assignment until it reports.
 func (s *Subscriber) isSilent(now time.Time) bool {
 	return s.reports > 0 && now.Sub(s.heard) > max(silent, 12*s.gap/5)
 }
 
-// lapses reports whether the client's token bucket is about to expire at the client, or has just expired there. A renewal that arrives after the
-// expiry starts a full bucket, which nobody has paid for. So the client gets nothing until the bucket has certainly expired, and then a new one
-// out of saved tokens.
+// lapses reports whether the client's token bucket is about to expire at the client, or has just expired there. A renewal that arrives after
+// the expiry starts a full bucket, for which no saved tokens were spent. So the client gets nothing until the bucket has certainly
+// expired, and then it gets a new bucket that saved tokens pay for.
 func (s *Subscriber) lapses(now time.Time) bool {
 	return s.Held.Kind == Tokens && !s.sent.IsZero() && now.Sub(s.sent) >= s.Held.TTL-margin
 }

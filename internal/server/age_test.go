@@ -62,7 +62,7 @@ func TestOldConnectionsAreAskedToLeave(t *testing.T) {
 	}
 }
 
-// What goes on beyond the grace is cut off; within it, it is not.
+// A call that outlasts the grace period is cut off. A call that ends within it is not.
 func TestGraceOfOldConnections(t *testing.T) {
 	const age = 100 * time.Millisecond
 	cut := make(chan struct{})

@@ -23,8 +23,7 @@ const maxBatch = 100
 // countedAtOnce is how many calls in flight a batch may be behind while it is decoded: the most that one request usually counts as.
 const countedAtOnce = 16
 
-// decisions is ratelimitd.v1.DecisionService. Its messages are read and written without the generated code, like those of
-// ShouldRateLimit.
+// decisions is ratelimitd.v1.DecisionService. It reads and writes its messages without the generated code, as ShouldRateLimit does.
 //
 // Generated code was measured in November 2026. It reads a batch of 100 requests in 180 to 300 us with 809 allocations, against 43 to 59 us with
 // one, where a whole call takes 110 to 190 us. It also reads a message before any bound applies: 4 MiB of empty descriptors become 176 MiB.

@@ -209,7 +209,7 @@ func answerOf(t *testing.T, text string) *ratelimitdv1.DecideResponse {
 	return &m
 }
 
-// A batch has the answers that its requests have one by one, and an error is that of a call of its own.
+// A batch gives each request the answer that the request gets in a call of its own. A failed request gets that call's error.
 func TestBatchAnswersLikeSingleRequests(t *testing.T) {
 	opts := func() Options {
 		return Options{Decider: stopped{inMemory(t)}, Requests: Requests{MaxDescriptors: 3}}
@@ -687,7 +687,7 @@ func checkDecideRequest(t *testing.T, got *limiter.Request, want *ratelimitdv1.D
 	}
 }
 
-// Submessages of every size around those where their length takes another byte.
+// Submessages of every size around the sizes at which the length needs another byte.
 func TestAppendNested(t *testing.T) {
 	for _, size := range []int{0, 1, 126, 127, 128, 129, 16_383, 16_384, 2_097_151, 2_097_152} {
 		body := []byte(strings.Repeat("x", size))

@@ -21,7 +21,7 @@ var ownFiles []byte
 // describeOwn adds these services to what reflection knows.
 var describeOwn = sync.OnceFunc(func() {
 	rest := ownFiles
-	for _, path := range []string{reservationFile, decisionFile} { // a file comes after those that it imports
+	for _, path := range []string{reservationFile, decisionFile} { // a file comes after the files that it imports
 		_, _, tag := protowire.ConsumeTag(rest)
 		file, size := protowire.ConsumeBytes(rest[tag:])
 		describeFile(path, file)

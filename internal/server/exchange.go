@@ -15,7 +15,7 @@ import (
 
 // exchange is a call on the lean transport that grpc-go answers. grpc-go serves it over net/http's interfaces, and reads such a body
 // without end, however slowly the messages are used, and with a buffer of 16 KiB for a byte. So the body gives it one message at a time,
-// and full buffers. What grpc-go has of a message counts as held for the connection.
+// and full buffers. The part of a message that grpc-go has taken counts as memory that the connection holds.
 type exchange struct {
 	http.ResponseWriter
 	body   io.ReadCloser
@@ -67,7 +67,7 @@ func (x *exchange) Flush() {
 	signal(x.written)
 }
 
-// flushed waits until the last message was passed to the transport. ctx is that of the request, which ends when the connection is cut.
+// flushed waits until the last message was passed to the transport. ctx is the request's context: it ends when the connection is cut.
 func (x *exchange) flushed(ctx context.Context) error {
 	select {
 	case <-x.written:

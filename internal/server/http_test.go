@@ -240,7 +240,7 @@ func TestMetricsAreServed(t *testing.T) {
 	}
 }
 
-// Codes that cannot happen have no series; those that can are there before they do.
+// Codes that cannot happen have no series. Codes that can happen have a series before they first happen.
 func TestSeriesOfCodes(t *testing.T) {
 	onGRPCGo(t)
 	registry := prometheus.NewRegistry()

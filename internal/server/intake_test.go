@@ -72,7 +72,7 @@ func (c *rawClient) open(method string, endHeaders bool, more ...[2]string) erro
 	return c.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.headers.Bytes(), EndHeaders: endHeaders})
 }
 
-// send sends the message of the last call, which claims to be so long.
+// send sends the message of the last call. Its length prefix says claimed, whatever the real length is.
 func (c *rawClient) send(claimed int, message []byte, end bool) error {
 	data := binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed))
 	return c.WriteData(c.stream, end, append(data, message...))
@@ -194,7 +194,7 @@ func TestTooManyCallsAreRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// A call that is overdue when its turn comes is not decided: nobody waits for it, and it must not count.
+// A call whose deadline has passed when its turn comes is not decided: its caller has given up, so its hits must not count.
 func TestOverdueCallsAreNotDecided(t *testing.T) {
 	var decided atomic.Int64
 	late := grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -332,7 +332,7 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// The bytes of finished calls do not add up, nor do those of calls that were refused or given up.
+// The bytes of calls that finished, were refused or were given up do not add up.
 func TestFinishedMessagesAreNotHeld(t *testing.T) {
 	r := start(t, Options{Connections: Connections{MaxBytes: 1 << 20}, Requests: Requests{MaxDescriptors: 1, MaxBytes: 200_000}})
 	large := smallRequest()

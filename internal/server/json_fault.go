@@ -172,7 +172,7 @@ func isWhole(t json.Token, most float64) bool {
 	return err == nil && n >= 0 && n <= most && n == math.Trunc(n)
 }
 
-// wrong describes a value that is none of what it has to be.
+// wrong describes a value of the wrong type.
 func (f *jsonFault) wrong(start int, path, want string, t json.Token) string {
 	if path == "" {
 		path = "the body"

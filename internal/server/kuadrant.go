@@ -24,7 +24,7 @@ const (
 	kuadrantFile    = "kuadrant/service/ratelimit/v1/ratelimit.proto"
 )
 
-// kuadrant is that service. Its messages are those of Envoy's service, and a few of its own.
+// kuadrant is that service. It uses the messages of Envoy's service, and a few of its own.
 type kuadrant struct{ reservations }
 
 func registerKuadrant(to grpc.ServiceRegistrar, d *deciding, ids *reservation.Signer) []*method {

@@ -35,7 +35,7 @@ func TestUnixSocket(t *testing.T) {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 
-	// Somebody listens there: a second server does not take it away.
+	// A server already listens on the socket: a second server must not take the socket over.
 	_, err = New(Options{Decider: decider(passAll), Listen: Listen{Socket: path, HTTP: "127.0.0.1:0"}})
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
 		t.Errorf("a second server: %v", err)
@@ -141,7 +141,7 @@ func TestTooManyConnectionsAreRefused(t *testing.T) {
 		return err == nil
 	}
 	var first *grpc.ClientConn
-	for range 2 { // with a call that goes on: they do not give way
+	for range 2 { // each keeps a call in flight: busy connections do not make room for new ones
 		first = dial(t, r.GRPCAddr)
 		stream, err := healthv1.NewHealthClient(first).Watch(within(t), &healthv1.HealthCheckRequest{})
 		if err != nil {

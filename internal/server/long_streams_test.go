@@ -169,8 +169,8 @@ func TestEndlessBody(t *testing.T) {
 	soon(t, "nothing is open", func() bool { return r.long.Open() == 0 })
 }
 
-// What a client sends to a stream whose answers it does not let out stays on the connection, where it counts. grpc-go alone would take
-// in everything at once.
+// When a client stops reading a stream's answers, the messages that it sends to the stream stay on the connection, where they count.
+// Without this transport grpc-go would take in everything at once.
 func TestStreamThatIsNotReadCounts(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Reflection: true, Lean: true})

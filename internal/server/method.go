@@ -24,8 +24,8 @@ type method struct {
 	info *grpc.UnaryServerInfo // the same for every call's interceptor, like next
 	next grpc.UnaryHandler
 
-	// decode reads a message, which text has as a string, into c.request. encode appends the answer to b. Nil: those of
-	// ShouldRateLimit.
+	// decode reads a message, which text has as a string, into c.request. encode appends the answer to b. Nil: the functions
+	// of ShouldRateLimit.
 	decode func(c *rateLimitCall, data []byte, text string) error
 	encode func(c *rateLimitCall, b []byte) ([]byte, error)
 
@@ -54,7 +54,7 @@ func newMethod(d *deciding, path string) *method {
 
 // handler answers the method over grpc-go. It has its own recover, because the message is read before any interceptor runs.
 //
-//nolint:revive // the order of parameters is that of grpc.MethodHandler
+//nolint:revive // grpc.MethodHandler fixes the order of the parameters
 func (m *method) handler(_ any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (answer any, err error) {
 	inFlight, ok := m.calls.Begin(connOf(ctx))
 	if !ok {

@@ -17,7 +17,7 @@ import (
 // Options are what a Server is made of. Only Decider is required.
 type Options struct {
 	Decider Decider
-	Shared  *endpoint.Shared // what it has in common with the other ports of the process; nil: defaults
+	Shared  *endpoint.Shared // what all ports of the process share; nil: defaults
 
 	Listen      Listen
 	Requests    Requests
@@ -84,7 +84,7 @@ type Connections struct {
 
 	FirstCallTimeout time.Duration // a gRPC connection without a call is closed after this time; default 1 min
 	MessageTimeout   time.Duration // a connection is closed when a call's message takes longer to arrive; default 10 s
-	WriteTimeout     time.Duration // a gRPC connection is closed when its client reads nothing for so long; default 10 s
+	WriteTimeout     time.Duration // a gRPC connection is closed when its client reads nothing for this time; default 10 s
 
 	// MaxBytes bounds what is held for one gRPC connection: messages that have not arrived in full, and on the lean transport
 	// also messages in work, headers, and answers that the client does not take. MaxBytesOfAll bounds what all
@@ -92,7 +92,7 @@ type Connections struct {
 	MaxBytes, MaxBytesOfAll int64
 
 	MaxAge      time.Duration // a gRPC client is asked to reconnect after this time; default 24 h
-	MaxAgeGrace time.Duration // how long its calls may then go on; default 1 h
+	MaxAgeGrace time.Duration // how long calls on the old connection may still run after that; default 1 h
 }
 
 // Metrics says what is measured of calls, and what /metrics shows.

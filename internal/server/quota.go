@@ -32,11 +32,12 @@ type QuotaStreams interface {
 
 // QuotaStream is the stream of one client. Report is called by one goroutine; Next and Sent are called by another one.
 type QuotaStream interface {
-	// Report takes in what a client reports. It must not wait for anything: other streams may wait for it. The slice, and those in it, are reused when Report returns. A string of them keeps the
-	// whole message in memory: clone a string that is kept. The domain is the same string each time, and may be kept.
+	// Report takes in what a client reports. It must not wait for anything, because other streams may wait for it. The slice all and the
+	// slices inside it are reused when Report returns. A string inside them keeps the whole message in memory, so clone each string
+	// that is kept. The domain is the same string each time, and may be kept.
 	Report(now time.Time, domain string, all []assigner.Usage)
 
-	// Next waits until there is something to send, and appends it to all. Its error is that of ctx.
+	// Next waits until there is something to send, and appends it to all. Its error is the error of ctx.
 	Next(ctx context.Context, all []assigner.Action) ([]assigner.Action, error)
 
 	// Sent is called when what Next returned has been passed to the transport.

@@ -156,7 +156,7 @@ func (d *decoder) usage(r *quotaReport) bool {
 	return true
 }
 
-// bucketID adds the entries of a bucket id to a report. Those of the same bucket begin at first. It sets tooLong for an id over a bound.
+// bucketID adds the entries of a bucket id to a report. The entries of this bucket begin at index first. It sets tooLong for an id over a bound.
 func (d *decoder) bucketID(r *quotaReport, first int) bool {
 	outer, ok := d.enter()
 	if !ok {

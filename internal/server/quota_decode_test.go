@@ -105,7 +105,7 @@ func FuzzDecodeReport(f *testing.F) {
 	f.Fuzz(checkReport)
 }
 
-// What is over a bound costs its sender something, and nobody else.
+// A report that exceeds a bound has consequences for its sender only.
 func TestBoundsOfReports(t *testing.T) {
 	entry := field(1, join(field(1, "k"), field(2, "v")))
 	of := func(id []byte) []byte { return field(2, field(1, id)) }

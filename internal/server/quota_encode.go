@@ -23,7 +23,7 @@ const (
 )
 
 // encodeActions returns the first actions as an envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse, and returns the others. An
-// assignment of nothing is left out: Envoy would not renew what it has.
+// empty assignment is left out: if Envoy received one, it would not renew the assignment that it holds.
 func encodeActions(all []assigner.Action) (b []byte, sent int, rest []assigner.Action) {
 	for i := range all {
 		if sent == maxAnswerActions || len(b) >= maxAnswerBytes {

@@ -498,7 +498,7 @@ func TestQuotaStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// A client that reads nothing loses its connection, and holds nobody up.
+// A client that reads nothing loses its connection, and does not delay other clients.
 func TestQuotaClientThatReadsNothing(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	q := &shares{repeat: 20_000}

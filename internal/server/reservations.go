@@ -19,8 +19,7 @@ const (
 	resultUnknown = 2
 )
 
-// reservations is ratelimitd.v1.ReservationService. Its messages are read and written without the generated code, like those of
-// ShouldRateLimit.
+// reservations is ratelimitd.v1.ReservationService. It reads and writes its messages without the generated code, as ShouldRateLimit does.
 type reservations struct {
 	ids    *reservation.Signer
 	bounds Requests

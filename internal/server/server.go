@@ -161,7 +161,7 @@ func (s *Server) serveGRPC(l net.Listener) error {
 	return err
 }
 
-// stopGRPC refuses new calls and waits for those in flight. When ctx ends it cuts them off.
+// stopGRPC refuses new calls and waits for the calls in flight. When ctx ends, it cuts these calls off.
 func (s *Server) stopGRPC(ctx context.Context) {
 	if s.transport == nil {
 		s.shared.StopGRPC(ctx, s.grpc)

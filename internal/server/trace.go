@@ -31,7 +31,7 @@ const (
 	traceparent = "traceparent"
 	tracestate  = "tracestate"
 
-	spanOfJSON = "/json" // that of a call is its method
+	spanOfJSON = "/json" // the span of a gRPC call is named after its method
 )
 
 // traced records the decisions whose trace is sampled. It does not see requests that cannot be decoded: the caller's span

@@ -49,7 +49,7 @@ descriptors:
 	return l, func() { _, _ = l.Close(), os.RemoveAll(dir) }
 }
 
-// start starts a service with interceptors, and returns a client of it. The service is that of health checks.
+// start starts a service with interceptors, and returns a client of it. The service answers health checks.
 func start(server *grpc.Server, dial ...grpc.DialOption) (c healthpb.HealthClient, end func()) {
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	listener, err := net.Listen("tcp", "localhost:0")

@@ -154,8 +154,8 @@ func idempotent(r *http.Request) bool {
 	}
 }
 
-// retryAfter reads Retry-After: seconds, or a date. The date is compared with that of the answer, if it has one, so that it need
-// not be the time of this machine. False: it says nothing.
+// retryAfter reads Retry-After: seconds, or a date. A date is compared with the answer's Date header, if there is
+// one, because the server's clock may differ from the clock of this machine. False: the header is missing or invalid.
 func retryAfter(h http.Header) (time.Duration, bool) {
 	text := h.Get("Retry-After")
 	if n, err := strconv.ParseUint(text, 10, 63); err == nil {

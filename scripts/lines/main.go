@@ -57,7 +57,7 @@ func lines(ctx context.Context, files []string, out io.Writer) error {
 	return t.print(out)
 }
 
-// tracked returns the files of the repository, with those that git does not know yet.
+// tracked returns the files of the repository, including files that git does not track yet.
 func tracked(ctx context.Context) ([]string, error) {
 	text, err := output(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {

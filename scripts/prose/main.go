@@ -69,7 +69,7 @@ func run(ctx context.Context) ([]string, error) {
 	return vale(ctx, dir, args)
 }
 
-// tracked returns the files to check: those of the project, without test data and without generated code.
+// tracked returns the files to check: the files of the project, without test data and without generated code.
 func tracked(ctx context.Context) ([]string, error) {
 	listed, err := exec.CommandContext(ctx, "git", "ls-files", "-co", "--exclude-standard").Output()
 	if err != nil {

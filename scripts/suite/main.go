@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-// packagesOf returns the packages of a module to test: those that the arguments name, or all of them if the arguments
+// packagesOf returns the packages of a module to test: the packages that the arguments name, or all packages if the arguments
 // name none. ./e2e/outages is ./outages of the module in e2e.
 func packagesOf(module string, args []string) (packages []string) {
 	named := false

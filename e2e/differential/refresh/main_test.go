@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Nobody has changed the copied limiter: it is what its commit has.
+// The copied limiter was not edited: it equals the limiter in its commit.
 func TestCopyIsOfItsCommit(t *testing.T) {
 	top := filepath.Join("..", "..", "..")
 	folder := filepath.Join(top, filepath.FromSlash(before))

@@ -1,5 +1,5 @@
-// Command grpcgo is the client of the interop tests in Go. Arguments: the service's address, and that of one that cannot
-// decide.
+// Command grpcgo is the client of the interop tests in Go. Arguments: the address of the service, and the address of a service
+// that cannot decide.
 package main
 
 import (
@@ -70,7 +70,7 @@ func codeOf(err error) string {
 	return strings.ToUpper(codeNames.Replace(status.Code(err).String()))
 }
 
-// codeNames turns Go's names of codes into those of the protocol.
+// codeNames turns Go's names of codes into the names of the protocol.
 var codeNames = strings.NewReplacer("DeadlineExceeded", "DEADLINE_EXCEEDED", "InvalidArgument", "INVALID_ARGUMENT", "NotFound", "NOT_FOUND", "Canceled", "CANCELLED")
 
 // outcome is the answer's code, or the status of a call that failed.

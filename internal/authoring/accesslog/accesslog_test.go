@@ -208,7 +208,7 @@ descriptors: [[{key: user, field: user}]]
 		"1 2026-03-01T12:00:00Z d (user=tom) by user=tom")
 }
 
-// A quote that is never closed makes one bad line, however long the log goes on.
+// A quote that is never closed makes one bad line, however long the rest of the log is.
 func TestCSVQuoteNeverClosed(t *testing.T) {
 	m := parse(t, "format: csv\ncolumns: [when, user]\ntime: when\ndomain: d\ndescriptors: [[{key: user, field: user}]]\n")
 	log := "2026-03-01T12:00:00Z,\"tom\n" + strings.Repeat("2026-03-01T12:00:00Z,ann\n", 20_000)

@@ -175,7 +175,7 @@ func FuzzTime(f *testing.F) {
 	})
 }
 
-// FuzzMapping reads mappings, and a log by those that can be read.
+// FuzzMapping reads mappings, and reads a log with each mapping that is valid.
 func FuzzMapping(f *testing.F) {
 	for _, s := range []string{
 		"format: envoy\ndomain: d\ndescriptors: [[{key: k, header: ':path', part: path, regex: 'a(b)?'}]]\n",

@@ -171,7 +171,7 @@ type compiler struct {
 	*yamlform.Reader
 	mapping *Mapping
 	needed  map[string]int      // index in Mapping.fields by name
-	columns map[string]struct{} // those of the mapping; nil: not looked at yet
+	columns map[string]struct{} // columns of the mapping; nil: not looked at yet
 }
 
 func (c *compiler) compile(n *mappingReading, top yamlform.Value) {
@@ -347,7 +347,7 @@ func (c *compiler) field(v yamlform.Value) int {
 // unknownField is a message about a field that a log does not have. It is made only if it is reported, because there may be many names.
 type unknownField struct {
 	what, name string
-	names      func() []string // those that there are
+	names      func() []string // the names that exist
 }
 
 const (
@@ -366,7 +366,7 @@ func (u unknownField) String() string {
 	return fmt.Sprintf("%s %s: there are %s", u.what, yamlform.Quote(u.name), yamlform.List(names, "and"))
 }
 
-// need returns the index of the field with that name. If the field is new, it is added to those that lines are searched for.
+// need returns the index of the field with that name. It adds a new field to the fields that lines are searched for.
 func (c *compiler) need(name string, at yamlform.Value) int {
 	if i, known := c.needed[name]; known {
 		return i

@@ -15,7 +15,7 @@ type Mapping struct {
 	name    string // of its file
 	format  format
 	pattern *pattern // of the formats of text
-	own     bool     // the mapping has the pattern, which is not that of the format
+	own     bool     // the mapping itself gives the pattern, not its format
 	columns []string // of CSV without a header line
 	comma   byte     // of CSV
 

@@ -49,7 +49,7 @@ func (c *checker) buckets(d *domain) {
 	}
 }
 
-// fixKey says what to write in place of a key that no rule of the domain has.
+// fixKey suggests a fix for a key that no rule of the domain uses.
 func fixKey(key string, keys []string) string {
 	if near := yamlform.Closest(key, keys[:min(len(keys), 1000)]); near != "" {
 		return "did you mean `" + near + "`?"

@@ -1,6 +1,6 @@
 // Package rulecheck finds errors and probable mistakes in rule files.
 //
-// Errors are those of package config: a load would report them too. Files without errors are checked for probable
+// Errors come from package config: a load would report them too. Files without errors are checked for probable
 // mistakes: rules that no request reaches, values that match something else than intended, limits that look forgotten or
 // odd, names that refer to nothing. Each Finding has a code that does not change, a position, a reason and a fix. A comment
 // in a rule file can accept a finding. Reports are written as text, JSON, one line per finding, or commands of GitHub

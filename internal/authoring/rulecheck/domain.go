@@ -42,7 +42,7 @@ type node struct {
 	values   []listed
 	share    bool
 	fold     bool              // the case of letters does not matter; value and values are in lower case
-	inherits bool              // what it does not say itself, it takes from the key alone
+	inherits bool              // it inherits what it does not say itself from the node that has the key and no value
 	flags    []listed          // keys that need a limit
 	largest  yamlform.Position // of max_share
 	rule     *descriptor.Rule

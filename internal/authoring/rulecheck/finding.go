@@ -41,7 +41,7 @@ func (f *Finding) Text() string {
 	}
 }
 
-// Position is file:line:col, or the file alone.
+// Position is file:line:col, or only the file.
 func (f *Finding) Position() string {
 	if f.Line == 0 {
 		return f.File

@@ -46,7 +46,7 @@ func (g *globBuilder) star() {
 
 func (g *globBuilder) add(re *syntax.Regexp) {
 	if g.ended && re.Op != syntax.OpEndText {
-		g.exact = false // something goes on after the end
+		g.exact = false // the expression continues after its end anchor
 	}
 	switch re.Op {
 	case syntax.OpLiteral:

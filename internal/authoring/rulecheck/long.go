@@ -11,15 +11,15 @@ import (
 // maxOverlaps bounds the pairs of patterns of one key that are compared.
 const maxOverlaps = 1000
 
-// longValues finds expressions through which long values reach a higher limit than that of the pattern which they match. Expressions see
-// only the beginning of a long value.
+// longValues finds expressions through which a long value reaches a higher limit than the limit of the pattern that the value matches.
+// This can happen because expressions see only the beginning of a long value.
 func (c *checker) longValues(nodes []*node, alone *node) {
 	left := maxOverlaps
 	for i, n := range nodes {
 		if n.kind != descriptor.MatchRegex {
 			continue
 		}
-		others := nodes[i+1:] // those before it are tried first
+		others := nodes[i+1:] // earlier siblings are tried first
 		if alone != nil {
 			others = append([]*node{alone}, others...)
 		}
@@ -42,7 +42,7 @@ func (c *checker) longValues(nodes []*node, alone *node) {
 	}
 }
 
-// expressionOf returns an expression that matches what a wildcard, an expression or the key alone matches.
+// expressionOf returns an expression that matches what a node matches: a wildcard, an expression, or any value of the key.
 func expressionOf(n *node) (text string, is bool) {
 	switch {
 	case n.kind == descriptor.MatchRegex:
@@ -59,7 +59,8 @@ func expressionOf(n *node) (text string, is bool) {
 	return "", false
 }
 
-// higher reports whether a limit of a node admits more than that of another node, or below them on levels with the same keys.
+// higher reports whether a limit of a node admits more than the limit of another node. It also compares the levels below the two nodes
+// that have the same keys.
 func higher(n, other *node) bool {
 	if a, b := n.perSecond(), other.perSecond(); a > b && !math.IsInf(a, 1) {
 		return true

@@ -50,7 +50,7 @@ func (c *checker) names(d *domain) {
 	}
 }
 
-// fixName says what to write in place of a name that no rate limit of the domain has.
+// fixName suggests a fix for a name that no rate limit of the domain has.
 func fixName(name string, names []string) string {
 	if near := yamlform.Closest(name, names[:min(len(names), 1000)]); near != "" {
 		return "did you mean `" + near + "`?"

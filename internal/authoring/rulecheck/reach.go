@@ -44,7 +44,7 @@ func (c *checker) sameText(nodes []*node) {
 // sameKey checks siblings with one key.
 func (c *checker) sameKey(nodes []*node) {
 	exact := make(map[exactValue]*node)
-	var alone *node // the key alone
+	var alone *node // the node that has the key and no value
 	for _, n := range nodes {
 		switch n.kind {
 		case descriptor.MatchExact:
@@ -186,8 +186,8 @@ func (n *node) limited() bool {
 	return n.rule != nil && !n.rule.Unlimited || slices.ContainsFunc(n.children, (*node).limited)
 }
 
-// hides finds nodes with a value that lack levels which the key alone has below it. Matching does not go back, so nothing
-// matches on these levels.
+// hides finds nodes with a value that lack levels which the node without a value has below it. Matching never returns to the node
+// without a value, so requests with this value match nothing on these levels.
 func (c *checker) hides(nodes []*node, alone *node) {
 	var below []string
 	for _, child := range alone.children {
@@ -213,8 +213,8 @@ func (c *checker) hides(nodes []*node, alone *node) {
 	}
 }
 
-// cannotReserve finds nodes with a value and a limit of their own under which nothing is reserved, although the key alone has
-// reservations. A request of Envoy that names a reservation matches no rule there, because that name is one more level.
+// cannotReserve finds nodes with a value and a limit of their own that allow no reservations, although the node without a value allows
+// them. A request of Envoy that names a reservation matches no rule there, because the reservation's name is one more level.
 func (c *checker) cannotReserve(nodes []*node, alone *node) {
 	if alone.rule == nil || !alone.rule.Reservable() {
 		return

@@ -116,7 +116,7 @@ func TestRuleFiles(t *testing.T) {
 	}
 }
 
-// The shipped rule files have no warnings except those that a comment accepts.
+// The shipped rule files have no warnings except the warnings that a comment accepts.
 func TestShippedDomains(t *testing.T) {
 	r, err := Run(Options{Paths: []string{"../../../config"}})
 	if err != nil {

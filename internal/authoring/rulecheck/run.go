@@ -24,7 +24,7 @@ type Options struct {
 	// checked together.
 	Paths   []string
 	Merge   bool     // files that give the same domain share it
-	Months  bool     // months are those of the calendar, as with USE_CALENDAR_MONTH_RATE_LIMIT
+	Months  bool     // a month is a calendar month, as with USE_CALENDAR_MONTH_RATE_LIMIT
 	Disable []string // codes that are left out
 
 	Overrides []string // files of overrides, each checked against the rules of all paths
@@ -75,8 +75,8 @@ func Run(o Options) (*Report, error) {
 }
 
 // Check checks the text of rule files that are loaded together. It is a pure function. A file with errors has no warnings,
-// because the file may be very different without them. Files that give the same domain share it with merge; with months, a month is
-// that of the calendar. now is the time that limits with an end are compared with.
+// because the file may be very different without them. Files that give the same domain share it with merge; with months, a
+// month is a calendar month. Limits that end are compared with now.
 func Check(files []config.File, merge, months bool, now time.Time) []Finding {
 	files = slices.SortedStableFunc(slices.Values(files), func(a, b config.File) int { return cmp.Compare(a.Name, b.Name) })
 	tree, errs := config.Compile(files, config.CompileOptions{Merge: merge, Tree: descriptor.Options{CalendarMonths: months}})
@@ -163,7 +163,7 @@ func (c *checker) domain(d *domain) {
 	c.buckets(d)
 }
 
-// oncePerFile are codes with at most one finding per file: there may be thousands, and each alone says little.
+// oncePerFile are codes with at most one finding per file: there may be thousands of findings, and a single one says little.
 var oncePerFile = []string{codePerSecond, codeWindowUnnamed}
 
 // together keeps only the first finding of these codes in a file.

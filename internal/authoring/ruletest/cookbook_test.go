@@ -148,8 +148,8 @@ func sends(item []action, entries []descriptor.Entry) bool {
 	})
 }
 
-// The rate_limits beside the rules of each cookbook file reach all of them: for each rule there is an item that sends a descriptor
-// of the tests that the rule matches. A test with Envoy shows that Envoy reads these items.
+// The rate_limits in each cookbook file reach all rules of the file: for each rule an item sends a descriptor of the tests that
+// the rule matches. A test with Envoy shows that Envoy reads these items.
 func TestCookbookActionsReachEachRule(t *testing.T) {
 	racetest.Sequential(t)
 	tests, _, err := Find([]string{shipped + "/cookbook"})

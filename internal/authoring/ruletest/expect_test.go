@@ -2,7 +2,7 @@ package ruletest
 
 import "testing"
 
-// The order of names is that of the descriptors and limits: a test file need not know it.
+// The names come in the order of descriptors and limits. A test file need not know that order.
 func TestWouldRefuseInAnyOrder(t *testing.T) {
 	v := verdict{wouldRefuse: &want[[]string]{value: []string{"b", "a"}}}
 	for _, c := range []struct {

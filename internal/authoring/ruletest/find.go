@@ -150,7 +150,7 @@ func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlfor
 		return nil, "", errs
 	}
 	var domains []string
-	for _, r := range tree.Rules { // those of a domain are together
+	for _, r := range tree.Rules { // the rules of a domain follow each other
 		if len(domains) == 0 || domains[len(domains)-1] != r.Domain {
 			domains = append(domains, r.Domain)
 		}

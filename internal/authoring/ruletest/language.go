@@ -49,7 +49,7 @@ type testCase struct {
 	start time.Time
 	// settings are shared by the cases without settings of their own.
 	settings  *limiter.Settings
-	overrides []override.Placed // beside the file's
+	overrides []override.Placed // in addition to the file's overrides
 	steps     []*step
 }
 

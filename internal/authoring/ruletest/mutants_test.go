@@ -97,7 +97,7 @@ func (m *mutator) written(v yamlform.Value) string {
 	return ""
 }
 
-// with returns the file with another text in place of a scalar. In quotes, it is still a text.
+// with returns the file with a scalar replaced by another text. A scalar in quotes stays in quotes, so that it is still a text.
 func (m *mutator) with(v yamlform.Value, text string) ([]byte, error) {
 	at := m.offset(v)
 	end := at + len(v.Written())
@@ -205,7 +205,7 @@ func (m *mutator) number(key string, v yamlform.Value, t yamlform.Type) {
 	}
 }
 
-// costs makes the mutants of a cost, also of those in maps, whose keys are none of the rule language.
+// costs makes the mutants of a cost, and of the costs in a map, whose keys do not belong to the rule language.
 func (m *mutator) costs(key string, v yamlform.Value) {
 	if !v.IsMap() {
 		m.number(key, v, yamlform.Between(1, descriptor.MaxHitCost))
@@ -361,8 +361,7 @@ func judge(ctx context.Context, mutants []Mutant, byRules map[string][]*suite) (
 	return r, nil
 }
 
-// fails runs the suite with a mutant in place of its rules, or with its own rules if there is none. It returns the first
-// failure, or "".
+// fails runs the suite with its rules replaced by a mutant, or with its own rules if m is nil. It returns the first failure, or "".
 func (s *suite) fails(ctx context.Context, m *Mutant) string {
 	with := &suite{testFile: s.testFile, rules: slices.Clone(s.rules)}
 	for i := range with.rules {

@@ -89,7 +89,7 @@ type State struct {
 	Shadow    bool   `json:"shadow_mode,omitempty"`
 	Unlimited bool   `json:"unlimited,omitempty"`
 
-	Overridden bool `json:"overridden,omitempty"` // the numbers are those of an override
+	Overridden bool `json:"overridden,omitempty"` // the numbers come from an override
 
 	Limit     string `json:"limit,omitempty"` // "5 per day"; empty if none applied
 	Name      string `json:"name,omitempty"`  // of the limit

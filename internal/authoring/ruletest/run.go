@@ -22,12 +22,12 @@ import (
 type Options struct {
 	Match    *regexp.Regexp // runs the cases it matches, of "FILE: NAME"; nil: all
 	Parallel int            // files at once; 0 means as many as Go uses processors
-	Rules    []string       // rule files that count in Report.Coverage beside those that the tests name
+	Rules    []string       // rule files that count in Report.Coverage in addition to the files that the tests name
 
 	firstOnly bool // stop a file at its first failure
 }
 
-// Run runs test files. Their errors are in the report; the returned error is that of ctx.
+// Run runs test files. Their errors are in the report; the returned error is the error of ctx.
 func Run(ctx context.Context, files []string, o Options) (*Report, error) {
 	if o.Parallel <= 0 {
 		o.Parallel = runtime.GOMAXPROCS(0)
@@ -81,7 +81,7 @@ type suiteRun struct {
 // limiterFor is the key of a limiter. Only requests of several descriptors need to know which one decided.
 type limiterFor struct {
 	settings  *limiter.Settings
-	overrides *testCase // nil: those of the file alone
+	overrides *testCase // nil: only the overrides of the file
 	explain   bool
 }
 

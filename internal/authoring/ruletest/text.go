@@ -12,7 +12,7 @@ import (
 // TextOptions say how WriteText writes.
 type TextOptions struct {
 	Color    bool // with the colours of a terminal
-	Verbose  bool // every case, also those that passed
+	Verbose  bool // every case, also the ones that passed
 	Coverage bool // the rules that no test reached
 }
 

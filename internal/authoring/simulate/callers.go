@@ -12,8 +12,8 @@ import (
 )
 
 // callers counts by caller. Counts are exact while there are no more callers than it may hold. Then it moves the less
-// important half into one row for all others: callers that were never refused and whose verdicts do not change, those
-// with the fewest requests first. A caller that comes back starts a new row, which also keeps by how much its count may
+// important half into one row for all others: callers that were never refused and whose verdicts do not change, beginning
+// with the callers that made the fewest requests. A caller that comes back starts a new row, which also keeps by how much its count may
 // be too small.
 //
 // Rows are found by a 64-bit hash with a secret seed, without comparing names, which halves the time. Among ten million
@@ -31,7 +31,7 @@ type callerRow struct {
 	requests, refused int64
 	old               int64 // refused by the old rules
 	newly, passed     int64 // refused only by the new rules, and only by the old rules
-	by, byNewly       blame // the limits that refused it, and those that newly refused it
+	by, byNewly       blame // the limits that refused it, and the limits that newly refused it
 	byOld             blame // the limits of the old rules that refused it
 	first             int64 // when it was first refused, or newly refused if rules are compared; 0: never
 	missed            int64 // requests that an earlier, dropped row may have had

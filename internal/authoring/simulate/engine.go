@@ -81,7 +81,7 @@ func newEngine(rules *Rules, o *Options) *engine {
 	return e
 }
 
-// Start settles the takes of one request at once, and notes those that are refused.
+// Start settles the takes of one request at once, and notes the takes that are refused.
 func (s *refusingStore) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
 	s.whole = s.whole[:0]
 	for i := range r.Takes {
@@ -184,8 +184,8 @@ func (e *engine) matches(req *limiter.Request) bool {
 	})
 }
 
-// refusedBy records the limits of a rule that refuse the current request: those whose takes were refused, or the whole
-// rule if none of its own limits was.
+// refusedBy records which limits of a rule refuse the current request: the limits whose takes were refused, or the whole
+// rule if no take of its own limits was refused.
 func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 	known, overridden := false, e.decision.Statuses[place].Overridden
 	for _, take := range e.store.refused {

@@ -149,7 +149,7 @@ func cpuSeconds(t testing.TB) float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// BenchmarkRun reports requests per second, of a log in memory. GOMAXPROCS=1 gives those of one core.
+// BenchmarkRun reports how many requests per second of a log in memory are simulated. GOMAXPROCS=1 measures one core.
 func BenchmarkRun(b *testing.B) {
 	const lines = 1_000_000
 	for _, f := range formats {

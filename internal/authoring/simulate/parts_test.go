@@ -34,8 +34,8 @@ func add(t *testing.T, o *order, line int, at time.Duration) {
 	}
 }
 
-// Lines that are displaced by less than the window come out in the order of time, those of one time in the order of the
-// log, and none is lost.
+// Lines that are displaced by less than the window come out in the order of time. Lines with the same time come out in the
+// order of the log. No line is lost.
 func TestOrderWithinWindow(t *testing.T) {
 	for _, spread := range []time.Duration{0, time.Millisecond, time.Second, 5 * time.Second} {
 		var got released

@@ -63,9 +63,9 @@ type Order struct {
 type Side struct {
 	Allowed       int64  `json:"allowed"`
 	Refused       int64  `json:"refused"`
-	NotEnforced   int64  `json:"not_enforced"`       // of those allowed, over a limit: shadow mode, quota mode
-	NoRule        int64  `json:"no_rule"`            // of those allowed, matched by no rule
-	Inactive      int64  `json:"inactive,omitempty"` // of those allowed, matched only by rules of which no limit was active
+	NotEnforced   int64  `json:"not_enforced"`       // of the allowed requests, over a limit: shadow mode, quota mode
+	NoRule        int64  `json:"no_rule"`            // of the allowed requests, matched by no rule
+	Inactive      int64  `json:"inactive,omitempty"` // of the allowed requests, matched only by rules of which no limit was active
 	UnknownDomain int64  `json:"unknown_domain"`
 	Failed        int64  `json:"failed"` // no decision could be made
 	FirstFailure  string `json:"first_failure,omitempty"`
@@ -121,7 +121,7 @@ type RuleCount struct {
 type Limit struct {
 	Name  string `json:"name,omitempty"`
 	Limit string `json:"limit"`           // 5 per minute
-	Burst string `json:"burst,omitempty"` // of a bucket, beside its rate: 20, or 20 may wait
+	Burst string `json:"burst,omitempty"` // of a bucket, in addition to its rate: 20, or 20 may wait
 	Over  int64  `json:"over"`            // how often it refused, enforced or not
 }
 
@@ -135,7 +135,7 @@ type RuleChange struct {
 	New  []string `json:"new,omitempty"` // nil: the rule is gone
 }
 
-// Callers has the results of callers: those that were refused or whose verdicts change, and the busiest of the others.
+// Callers has the results of the callers that were refused or whose verdicts change, and of the busiest other callers.
 type Callers struct {
 	Seen  int64    `json:"seen"`  // number of different callers
 	Exact bool     `json:"exact"` // false: there were too many to count individually, and Seen is a lower bound

@@ -173,7 +173,8 @@ func settingText(key, value string) string {
 	return key + " " + value
 }
 
-// patterns are siblings of which the first that matches a value wins: those of one key, or those with a star in their key.
+// patterns are siblings of which the first that matches a value wins: the siblings with one key, or the siblings with a wildcard in their
+// key.
 type patterns struct {
 	path  string // of the rules above them, and the key that they share
 	first *descriptor.Rule
@@ -234,7 +235,7 @@ func changedOrders(now, old *descriptor.Tree) (all []RuleChange) {
 	return all
 }
 
-// keptIn returns those texts that are in the other list too.
+// keptIn returns the texts that are in the other list too.
 func keptIn(other, texts []string) (kept []string) {
 	in := make(map[string]struct{}, len(other))
 	for _, t := range other {

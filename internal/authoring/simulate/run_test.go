@@ -111,8 +111,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What refused a caller most is reported, not what refused it last: of the rules, and of the limits of one rule. What is in
-// shadow mode refuses nobody.
+// The report names the rule, and the limit of the rule, that refused a caller most often, not the one that refused it last. A rule in
+// shadow mode refuses no caller.
 func TestRefusedBy(t *testing.T) {
 	old := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}\n")
 	old.Folder = "old"
@@ -219,7 +219,7 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
-// A rule is found in the other folder by what it matches, not by its path: that of a_b and of a with the value b are one.
+// A rule is found in the other folder by what it matches, not by its path: the key a_b and the key a with the value b have the same path.
 func TestRulesWithOnePath(t *testing.T) {
 	set := rules(t, "domain: edge\ndescriptors:\n- {key: path_/x, rate_limit: {unit: minute, requests_per_unit: 1}}\n- {key: path, value: /x, rate_limit: {unit: minute, requests_per_unit: 1}}\n")
 	m := mapping(t, strings.Replace(jsonMapping, "remote_address", "path_/x", 1))
@@ -283,7 +283,7 @@ descriptors:
 	}
 }
 
-// A bucket's burst stands beside its rate, with the rule and with the callers that it refused.
+// A bucket's burst is shown with its rate, both for the rule and for the callers that it refused.
 // What a penalty refuses is refused by its limit, once for each request.
 func TestPenalty(t *testing.T) {
 	r := run(t, simulate.Options{Rules: rules(t, `
@@ -318,7 +318,7 @@ descriptors:
 	}
 }
 
-// The rules that differ are those that are new, gone, or have other limits or flags; a rule that only moved is not one of them.
+// A rule differs if it is new, is gone, or has other limits or flags. A rule that only moved does not differ.
 func TestChangedRules(t *testing.T) {
 	old := rules(t, `
 domain: edge
@@ -476,7 +476,7 @@ func TestLimitsThatAreNotActive(t *testing.T) {
 	}
 }
 
-// The counters are bounded as those of the service, and the report counts what did not fit.
+// A simulation bounds its counters as the service does, and the report counts the takes that did not fit.
 func TestCountersAreBounded(t *testing.T) {
 	var lines []string
 	for i := range 100 {

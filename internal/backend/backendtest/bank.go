@@ -26,16 +26,16 @@ type bank struct {
 	ids     int64 // of all reservations so far
 	history []event
 
-	// possible are the accounts as they may be: one set of them for each way in which steps whose answer was lost took place or
-	// did not. Every answer must agree with one of them; those that it does not agree with are dropped.
+	// possible are the accounts as they may be: one set for each way in which steps whose answer was lost took place or
+	// did not. Every answer must agree with one of the sets. The sets that it contradicts are dropped.
 	possible     [][]*account
-	took, didNot int // how many of those steps took place, and how many did not, as far as later answers tell
+	took, didNot int // how many steps with a lost answer took place, and how many did not, as far as later answers tell
 }
 
 // ErrLost is what Start of a store returns if the answer was lost. The request was carried out, or it was not.
 var ErrLost = errors.New("the answer is lost")
 
-// account is what a counter must contain. Its window is a fixed window on the clock, or so long that nothing leaves it.
+// account is what a counter must contain. The counter's window is a fixed window on the clock, or so long that no hit leaves it.
 type account struct {
 	key   []byte
 	limit *descriptor.Limit
@@ -226,7 +226,7 @@ func (b *bank) ask(together bool, which []int, takes []backend.Take) {
 		b.Fatalf("got %+v, want %+v", got, want)
 	}
 	if len(possible) == 2 && len(b.possible) == 1 && !lost {
-		if b.possible[0][0] == possible[0][0] { // those without the lost step come first
+		if b.possible[0][0] == possible[0][0] { // the accounts without the lost step come first
 			b.didNot++
 		} else {
 			b.took++
@@ -234,7 +234,7 @@ func (b *bank) ask(together bool, which []int, takes []backend.Take) {
 	}
 }
 
-// consider adds accounts to those that are possible, unless they are there.
+// consider adds a set of accounts to the possible ones, unless it is among them.
 func (b *bank) consider(accounts []*account) {
 	known := slices.ContainsFunc(b.possible, func(other []*account) bool { return slices.EqualFunc(other, accounts, (*account).equal) })
 	if !known {
@@ -458,7 +458,7 @@ func (a *account) change(mark, hits int64) {
 			a.log = a.log[max(0, int64(len(a.log))-capacity):]
 		} else {
 			end := min(first+int(-hits), len(a.log))
-			if a.limit.Algorithm == descriptor.Concurrency { // those of other times stay, unless too few are of this one
+			if a.limit.Algorithm == descriptor.Concurrency { // entries of other times stay, unless too few have this time
 				end = first
 				for end < min(first+int(-hits), len(a.log)) && a.log[end] == mark {
 					end++

@@ -45,7 +45,7 @@ func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 	limit, length := int64(l.Requests), l.Window.Length().Microseconds()
 	switch l.Algorithm {
 	case descriptor.FixedWindow:
-		// At most the limit in each window, wherever those begin.
+		// At most the limit in each window, wherever the windows begin.
 		end, sum := int64(-1), int64(0)
 		for _, p := range passed {
 			if p.at >= end {

@@ -9,8 +9,8 @@
 //   - clearing counters
 //
 // RunHolds tests reservations: scripts, random steps that are compared with plain arithmetic, and exactness under concurrency.
-// RunFull tests what a bounded store promises when it is full. The test of each store calls Run; what is special to a store
-// is tested beside it.
+// RunFull tests what a bounded store promises when it is full. The test of each store calls Run. What only one store does
+// is tested in that store's package.
 //
 // Time is virtual: a store under test must use only the time given to Start. Every case uses its own keys, so that stores may
 // share a server.

@@ -94,7 +94,7 @@ func drawLarge(t *rapid.T) *descriptor.Limit {
 	}).Filter(func(l *descriptor.Limit) bool { return l.Compile() == nil }).Draw(t, "large limit")
 }
 
-// large are numbers with more than 32 bits: around those at which the form of a counter changes, and at which a double is not exact.
+// large are numbers with more than 32 bits: near the numbers at which the form of a counter changes or a double stops being exact.
 var large = []uint64{
 	1 << 32, 5_000_000_000, 1<<40 - 1, 1 << 40, 1_000_000_000_000, 4_000_000_000_001, 1<<45 + 1, 1<<51 - 1, 1 << 52,
 	descriptor.MaxRequests - 1, descriptor.MaxRequests,

@@ -55,8 +55,8 @@ type caller struct {
 	key   []byte
 	alone backend.State // as if the caller had its own counter, which counted what the caller was admitted
 	exact bool          // the caller has had its own counter since alone was last unused
-	// Where windows begin with a hit, the windows of a shared counter are not those of the caller: then what passed is checked
-	// separately.
+	// Where windows begin with a hit, the windows of a shared counter begin at other times than the caller's own windows would. So what
+	// passed is checked separately.
 	passed []admission
 	shared []bool // for each of passed: whether a shared counter admitted it
 	from   int64  // when the caller got its own counter; 0 if a reset gave it one
@@ -173,7 +173,7 @@ func (c *crowd) request(crowd int) {
 	}
 }
 
-// check compares the outcome of a take with the outcome that its caller would have had alone.
+// check compares the outcome of a take with the outcome that its caller would get if it were the only caller.
 func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) {
 	t, o, holds := &r.Takes[i], &r.Outcomes[i], c.store.Holds(w.key)
 	if t.Hits > 0 && !holds {

@@ -85,8 +85,8 @@ func RunHoldsStepped(t *testing.T, open func(t testing.TB) backend.Store) {
 	}
 }
 
-// runAllOrNothing sends groups of plain takes, reservations and commits on two counters. A group passes if all that it takes of
-// each counter fits beside what is in use after its commits. Else it takes nothing.
+// runAllOrNothing sends groups of plain takes, reservations and commits on two counters. A group passes if, on each counter,
+// everything that it takes fits on top of what is in use after its commits. Otherwise it takes nothing.
 func runAllOrNothing(t *rapid.T, s backend.Store) {
 	const most = 12
 	l := Limit(fmt.Sprintf("%d/1h,reservations", most))
@@ -130,7 +130,7 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 		for i := range r.Takes {
 			reserves = reserves || r.Takes[i].Hold != nil && r.Takes[i].Hold.Op == backend.HoldReserve
 		}
-		if !reserves && !fits { // plain takes of one counter are judged alone: a limiter makes them one take
+		if !reserves && !fits { // each plain take of one counter is judged by itself: a limiter makes one take of them
 			return
 		}
 		if passed := !backend.Refused(r.Takes, r.Outcomes); passed != fits {
@@ -384,7 +384,7 @@ func runHoldsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	}
 }
 
-// runHoldsReset checks that a reset forgets the holds of a counter, and only those.
+// runHoldsReset checks that a reset forgets the reservations of its counter, and no others.
 func runHoldsReset(t *testing.T, s backend.Store) {
 	l, prefix := Limit("10/1h,reservations"), newCase()
 	reset, other := key(prefix, "reset", l), key(prefix, "other", l)

@@ -155,8 +155,8 @@ func parseWindow(s string) (descriptor.Window, error) {
 	return descriptor.Window{Unit: unit, Multiplier: uint32(n)}, nil
 }
 
-// EveryAlgorithm returns limits of n hits, one for every way to keep a counter. Their windows are so long that nothing comes
-// back during a test, whatever its clock.
+// EveryAlgorithm returns limits of n hits, one for every way to keep a counter. Their windows are so long that no hit
+// leaves a window during a test, whatever the test's clock says.
 func EveryAlgorithm(n int) map[string]*descriptor.Limit {
 	return map[string]*descriptor.Limit{
 		"fixed window":              Limit(fmt.Sprintf("%d/1y", n)),

@@ -17,7 +17,7 @@ type modelHold struct {
 	claimed bool // by a take of the group that is being settled
 }
 
-// look deals with the reservations of a counter that have ended, and fills in what is recorded about that of a take.
+// look settles the reservations of a counter that have ended, and fills in what is recorded about the reservation that a take names.
 func (m *Model) look(t *backend.Take, s *backend.State, now int64) *modelHold {
 	if t.Hold == nil && (t.Limit.Reservations == nil || !t.Limit.Reservations.Release) {
 		return nil
@@ -94,7 +94,7 @@ func drawReservations(t *rapid.T, l *descriptor.Limit) {
 	}
 }
 
-// drawHolds draws a step of reservations of some counters. Takes of the others stand beside them.
+// drawHolds draws a request that has operations on reservations for some counters, and plain takes for the others.
 func drawHolds(t *rapid.T, keys []backend.Take) *backend.Request {
 	r := &backend.Request{Together: rapid.Bool().Draw(t, "together")}
 	hold := backend.Hold{Op: rapid.SampledFrom([]backend.HoldOp{

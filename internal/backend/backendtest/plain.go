@@ -31,8 +31,8 @@ func (p *plain) capacity() *big.Int { return new(big.Int).SetUint64(p.limit.Capa
 
 func (p *plain) length() int64 { return p.limit.Window.Length().Microseconds() }
 
-// bounds are those of the window on the clock or the calendar that contains a time. The zones of these tests have no clock that is set
-// at midnight.
+// bounds returns the start and the end of the window, on the clock or the calendar, that contains a time. No zone of these tests sets its
+// clocks at midnight, so a day has one midnight.
 func (p *plain) bounds(at int64) (start, end int64) {
 	w := p.limit.Window
 	if w.Location == nil {
@@ -126,7 +126,7 @@ func (p *plain) missing(at int64) *big.Int {
 	return n
 }
 
-// estimate is that of a sliding window: the sub-window that leaves counts by the share of it that is left.
+// estimate returns the estimate of a sliding window: the sub-window that is leaving counts in proportion to the part that is still inside.
 func (p *plain) estimate(at int64) *big.Int {
 	l := p.limit
 	n, quanta := int64(max(l.Precision, 1)), l.Arithmetic.Length/l.Arithmetic.Quantum

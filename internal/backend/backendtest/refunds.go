@@ -11,7 +11,7 @@ import (
 )
 
 // runRefunds sends takes and refunds to one counter at random times that go forward. A refund of more than what is used fills
-// a bucket, and changes nothing elsewhere. In every span of time, the hits that passed minus those that were given back are
+// a bucket, and changes nothing elsewhere. In every span of time, the hits that passed minus the hits that were given back are
 // within what the algorithm admits in such a span.
 func runRefunds(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)

@@ -115,8 +115,8 @@ func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 			l := v.limit(t)
 			k := key(newCase(), "k", l)
 			if p := v.Config.Prime; p != nil {
-				// The hits from before are taken at times when they are sure to pass; those of the current window at its very
-				// end. Then the clock goes back to the first step.
+				// The hits of the previous window are taken at a time when they are sure to pass, and the hits of the current window at
+				// its very end. Then the clock goes back to the first step.
 				start, end := l.Window.Bounds(v.Steps[0].T)
 				mustPass(t, s, 2*start-end, k, l, p.Previous)
 				mustPass(t, s, end-1, k, l, p.Current)

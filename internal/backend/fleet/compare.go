@@ -10,8 +10,8 @@ import (
 // upToDate is how soon a process that reaches Redis has a change of the overrides, with some to spare.
 const upToDate = 2 * time.Second
 
-// compare marks live processes whose rules or overrides are not those of most processes, or whose overrides are older than those of
-// another one.
+// compare marks live processes whose rules or overrides differ from the ones that most processes have, or whose overrides are older
+// than the overrides of another process.
 func compare(all []Process, every time.Duration) {
 	rules := most(all, func(p *Process) string { return strconv.FormatUint(p.Rules.Checksum, 10) })
 	overrides := most(all, overridesOf)
@@ -24,9 +24,10 @@ func compare(all []Process, every time.Duration) {
 	}
 }
 
-// overridesOf is what must be equal. The version of those in Redis changes at different times in different processes.
+// overridesOf returns the part of a process' overrides that must be equal everywhere. The version of overrides in Redis is not part of
+// it, because processes learn of a new version at different times.
 func overridesOf(p *Process) string {
-	if p.Overrides.Source == OverridesInFile { // the version is that of the content
+	if p.Overrides.Source == OverridesInFile { // the version says which content the file has
 		return OverridesInFile + strconv.FormatInt(p.Overrides.Version, 10)
 	}
 	return p.Overrides.Source
@@ -73,7 +74,7 @@ func (p *Process) IsTroubled() bool {
 	}
 }
 
-// sort puts processes in the order in which operators look at them: the troubled first, those that stopped last.
+// sort puts processes in the order in which operators look at them: processes with trouble first, stopped processes last.
 func sort(all []Process) {
 	rank := func(p *Process) int {
 		switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// counting is a Fleet that only counts, as that of package ratelimit.
+// counting is a Fleet that only counts processes, as package ratelimit uses one.
 func counting(t *testing.T, where redisconn.Options, o Options) *Fleet {
 	t.Helper()
 	store := redis.New(redis.Options{Client: servicetest.Connect(t, where)})

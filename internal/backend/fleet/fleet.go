@@ -22,11 +22,12 @@ import (
 
 // Options are the settings of a Fleet.
 type Options struct {
-	// Beat writes the name of this process to the list of those that share a Redis, or takes it off the list if the process leaves, and returns how
-	// many there are. A process is on the list for lives after its last beat. Nil: this process is alone.
+	// Beat writes the name of this process to the list of processes that share a Redis, or takes the name off the list if the process
+	// leaves. It returns how many processes are on the list. A process stays on the list for the time lives after its last beat. Nil:
+	// this process shares its Redis with no other.
 	Beat func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error)
 
-	// Changed is called by Run when the number of processes has changed; nil: nobody needs it.
+	// Run calls Changed when the number of processes has changed. Nil: nothing is called.
 	Changed func(n int)
 
 	// Self returns what this process says of itself. It must not wait. Nil: it is only counted, and List must not be called.
@@ -56,7 +57,7 @@ const (
 	readPerPeer = 600 * time.Millisecond
 )
 
-// Fleet is this process among those that share a Redis.
+// Fleet is this process among the processes that share a Redis.
 type Fleet struct {
 	o  Options
 	id string
@@ -77,7 +78,7 @@ type Fleet struct {
 	silent     int   // processes on the list that say nothing
 	failed     error // of the last attempt to reach Redis
 
-	// Of Run alone.
+	// Only Run uses these.
 	seen   [keptNumbers]int // the latest numbers of processes
 	next   int              // index in seen
 	last   int              // the argument of the latest call of Changed
@@ -339,7 +340,7 @@ func (f *Fleet) namesOf(list string, now, beatAt time.Time) map[string]time.Time
 type View struct {
 	Self      string    // the ID of this process
 	Shared    bool      // it shares a Redis with others
-	Processes []Process // those with trouble first
+	Processes []Process // processes with trouble first
 	ReadAt    time.Time // when the others were read; zero: never
 	Err       error     // why they could not be read now
 

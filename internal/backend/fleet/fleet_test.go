@@ -176,7 +176,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// While Redis is away the list is that of before, with the time and the reason. It heals by itself.
+// While Redis is unreachable, the list shows what it last read, with the time and the reason. When Redis is back, so is the list.
 func TestRedisIsAway(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -298,7 +298,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Rates are those between two announcements, and versions are kept for two of them.
+// A rate is measured between two announcements, and versions are kept for two announcements.
 func TestMeasure(t *testing.T) {
 	self := named("a")
 	f := New(Options{Self: func() Process { return self }})

@@ -30,8 +30,8 @@ type Process struct {
 	State     State     `json:"-"`
 	Seen      time.Time `json:"-"` // when it last wrote, by the clock of the reader
 
-	RulesDiffer     bool `json:"-"` // from those of most processes
-	OverridesDiffer bool `json:"-"` // from those of most processes, or they are older
+	RulesDiffer     bool `json:"-"` // from the rules of most processes
+	OverridesDiffer bool `json:"-"` // from the overrides of most processes, or they are older than another process' overrides
 }
 
 // State is whether a process runs.

@@ -6,7 +6,14 @@
 --
 -- The state is a, or "a:b" if there is a fraction.
 
--- The state, or a whole bucket's and true, if the state lies further ahead than by two of them, or by one and SLACK.
+-- A bucket is kept as the moment at which it will be at rest again: full of tokens, or empty if it leaks. Time moves toward that moment by
+-- itself, so an unused bucket needs no writes, and a hit only moves the moment further ahead. How far it lies ahead of now says how much
+-- is used, and it may lie at most a whole bucket (limit hits) ahead. The fraction b/p3 keeps rates such as 7 per second exact: rounding
+-- each hit to a microsecond would add up.
+
+-- Returns the state and false. If the state lies too far ahead, returns the state of a bucket that was just used up, and true. Too far is
+-- a whole bucket and as much again, or a whole bucket and SLACK if SLACK is longer. Such a state was written before a clock went
+-- back, or before the limit was lowered.
 local function nearer(a, b, limit, p1, p2, p3)
   if a - now <= max(SLACK, 2 * limit * p1) then return a, b, false end
   local f = limit * p2

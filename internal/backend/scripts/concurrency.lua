@@ -1,4 +1,5 @@
--- Concurrency limits: a log of the places in use. It follows log.lua, and differs in refunds: they drop the oldest entries.
+-- Concurrency limits: a log of the places in use. The functions of log.lua do the work, except for refunds. In a log a refund drops the
+-- newest entries. Here a refund means that a request has ended, so it frees the places that were taken first.
 
 local try_log = try
 

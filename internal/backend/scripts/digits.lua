@@ -1,5 +1,5 @@
--- Writes a state of 19 digits, of which the first says how many at the end are a count that grows within one window,
--- which ends at expires. While nothing else changes, INCRBY is cheaper and keeps the time to live.
+-- Writes a state of 19 digits. Its first digit says how many digits at its end are the count of the present window, which ends at expires.
+-- If only these digits change, INCRBY with the difference gives the same value. It is cheaper than SET and keeps the time to live.
 
 local function save_digits(key, value, state, expires, window)
   if value == state then return end

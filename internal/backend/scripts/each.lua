@@ -3,7 +3,7 @@
 -- ARGV[1]  after the time, for each run of counters with equal takes: how many counters (16 bit), the letter of their
 --          algorithm's part, whether refused hits count (0, 1), how often each take is repeated (16 bit; 0: this only
 --          reads), then the hits, the limit, p1 to p3 (64 bit each)
--- Reply    as that of many.lua
+-- Reply    as in many.lua
 --
 -- Algorithms whose read may ask for other arguments are not for this part: it writes some counters before it reads others.
 

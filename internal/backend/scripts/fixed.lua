@@ -5,9 +5,12 @@
 -- a, b    the number of the window and its count
 -- c       the integer that the key held, 0 if that counts as nothing; -1 - (number mod 4096) if it held a larger count
 --
--- The state is one integer, so that Redis keeps it without an allocation: (number mod 4096) * 2^40 + count. A count that does
--- not fit is in a text, "number mod 4096:count", which the reply shows as two integers. Windows up to 255 ahead are believed: the clock went back. The next window stays, and the hits of a later one count in this one. Any
--- other distance means that the window is over.
+-- The state is one integer, so that Redis keeps it without an allocation: (number mod 4096) * 2^40 + count. A count that does not fit
+-- is kept in a text, "number mod 4096:count", which the reply shows as two integers.
+--
+-- Only 12 bits of the window's number are kept, so the distance between the state's window and the current one is known modulo 4096.
+-- A distance of 1 to 255 ahead means that the clock went back. A state of the next window stays as it is. Hits of a window further ahead
+-- count in the current window. Any other distance means that the state's window is over.
 
 local WINDOWS, COUNTS, AHEAD = 4096, 1099511627776, 256 -- 2^12, 2^40
 local function current(p1, p2, p3)

@@ -60,14 +60,16 @@ local function save(key, state, expires, window)
   end
 end
 
--- A state that lies in the future is one of ours only if it expires: a clock went back.
+-- Whether a key never expires. All states that these scripts write expire. So a state that lies in the future was written before a clock
+-- went back if its key expires, and by another program if it does not.
 local function forever(key) return redis.call('PTTL', key) < 0 end
 
--- Whether an error says that memory is full. Redis refuses the first write of a script then, or none: nothing was done.
+-- Whether an error says that memory is full. Redis checks the memory at the first write of a script only. So after this error nothing was
+-- written, and the script may answer without its writes.
 local function full(err) return find(type(err) == 'table' and err.err or err, 'OOM', 1, true) end
 
--- Applies the same take several times. Returns the state after it, whether that differs, and whether any of them was
--- allowed. If all fit, one take with all their hits gives the same result.
+-- Applies the same take several times. Returns the state after the last one, whether the state differs, and whether any take was
+-- allowed. If all takes fit, one take with the sum of their hits gives the same result, so that is tried first.
 local function repeated(try, times, count_denied, a, b, c, hits, limit, p1, p2, p3)
   if times > 1 and hits > 0 and hits * times <= limit and hits * times < MAX_COUNT then
     local allowed, a2, b2, c2 = try(a, b, c, hits * times, limit, p1, p2, p3)
@@ -76,7 +78,7 @@ local function repeated(try, times, count_denied, a, b, c, hits, limit, p1, p2, 
   local changed, any = false, false
   for _ = 1, times do
     local allowed, a2, b2, c2 = try(a, b, c, hits, limit, p1, p2, p3)
-    if allowed == nil or (not allowed and count_denied == 0) then break end -- nor are those that follow
+    if allowed == nil or (not allowed and count_denied == 0) then break end -- the state did not change, so the next take fails too
     a, b, c, changed, any = a2, b2, c2, true, any or allowed
   end
   return a, b, c, changed, any

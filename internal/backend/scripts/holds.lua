@@ -1,12 +1,17 @@
--- Many takes, some of which reserve hits or end a reservation. A reservation charges its counter at once. A record beside
--- the counter says what was charged and when, so that the counter can be corrected when the true amount is known.
+-- Many takes, some of which reserve hits or end a reservation. A reservation charges its counter at once. A record in
+-- a second key says what was charged and when, so that the counter can be corrected when the true amount is known.
 --
--- The records of a counter are in one string, which is its book. Book after book is small, and then one SETRANGE changes it. A
--- large book is a hash and a sorted set instead, and the string says so (holds_large.lua).
+-- The records of a counter are in one string, which is the counter's book. Nearly all books are small, and one SETRANGE changes a small
+-- book. Rewriting the string of a large book for each record would be slow, so a large book is a hash and a sorted set instead, and
+-- its string says so (holds_large.lua).
+--
+-- A step is the only take of its counter, so it cannot change the outcome of another step. A simple step is written at once, without
+-- tables, which is much cheaper. A step is simple if its book is small and well-formed, and no record has to be settled first.
+-- Everything else (takes that share a counter, large books, records that have expired) is decided in holds_open.lua.
 --
 -- KEYS     the counters, the books, and then, for calls that may meet large books, the hash and the sorted set of each book
--- ARGV[1]  as in many.lua, without the takes that are steps or that commit or extend. A take that reserves has 2 in place of
---          whether refused hits count, and its number in its group in place of how often it is repeated
+-- ARGV[1]  as in many.lua, without the takes that are steps or that commit or extend. A take that reserves has a 2 where other takes say
+--          whether refused hits count, and its number in its group where other takes say how often they are repeated
 -- ARGV[2]  packed, little-endian: how many counters and books there are, how many records a small book may have, how many runs
 --          of steps and how many open books follow (16 bit each), and where the open books begin (32 bit).
 --          A step is the only take of its counter, and reserves or commits. A run is of steps under equal limits: how many
@@ -27,8 +32,8 @@
 --
 -- An error that begins with PARTLY says that the takes may have counted. After all other errors, they have not.
 --
--- A record is settled when its time has come, before anything else: then its state in the reply is one that backend.Settle
--- goes on from.
+-- A record whose time has come is settled before anything else is done. So the state in the reply already includes it, and backend.Settle
+-- can continue from that state.
 
 -- A book: 'R', how many records, until when the key lives at least, and when the first record is to be settled at the earliest.
 -- Then the records, oldest first: ID, charged, reported, mark, expires, keep. What follows these counts as nothing.
@@ -41,11 +46,11 @@ local RUN, STEP, STEP_SIZE = '<I2BI4i8I8I8I8I8', '<I2I2Bc16i8i8', 37
 local BOOK, OPERATION = '<I2I2BI2BI4i8I8I8I8I8', '<i4i4I2Bc16i8i8i8'
 local SAME_ID = 16          -- reservations that have not expired may have the same ID
 local LEAST_KEEP = 60000000 -- how long a record is kept at least after it has expired
-local EXTRA = 60000000      -- a book lives longer than needed, so that its time to live is not written again each time
+local EXTRA = 60000000      -- a book lives longer than needed, so that its time to live need not be written with every change
 local SPARE = 600           -- bytes that a book may have after its records before it is written anew
 local RESERVE, REPORT, COMMIT_OR_CHARGE, EXTEND, BEGINS = 0, 1, 3, 4, 128
 local FIXED, LOG, IN_FLIGHT, LYFT = byte('f'), byte('l'), byte('c'), byte('y')
-local RESERVES_HITS = 2 -- in place of whether refused hits count
+local RESERVES_HITS = 2 -- in the field that says for other takes whether refused hits count
 local SETTLED = 8       -- records that a step settles at most
 local NO_RECORD, A_RECORD, TOO_MANY = '\0', '\1', '\2'
 
@@ -63,7 +68,7 @@ local function look(k, shape, limit, p1, p2, p3)
   reply[k + 1] = pack('<I4', #seen) .. seen
 end
 
--- What has other takes than steps: the open books, and the operations by group.
+-- The takes that are not steps: their open books, and their operations by group.
 local books, groups = {}, {}
 local FULL_TEXT = HEAD_SIZE + small * RECORD_SIZE
 if #packed > 8 or open_count > 0 then
@@ -94,7 +99,8 @@ if #packed > 8 or open_count > 0 then
   end
 end
 
--- Steps are written at once, so they begin when nothing can make the script ask again: no counter, and no large book.
+-- Steps are written at once, and a script that asks its caller again must not have written anything. So everything that can make the
+-- script ask again is looked at first: counters whose read may set again, and large books whose keys are not named.
 local at = runs_at
 for _ = 1, runs do
   local count, shape, _, _, limit, p1, p2, p3, next = unpack_from(RUN, operations, at)

@@ -1,6 +1,7 @@
--- Large books. The string of such a book is IS_LARGE. Its records are in a hash by their ID: for each record its ordinal among those with
--- the same ID, charged, reported, mark, expires, keep. A sorted set has the same records, as ID and ordinal, by the time when
--- something is to be done with them.
+-- Large books, whose string is IS_LARGE. A step on a large book must not cost more with each record, so a step reads only the records that
+-- it needs. A hash finds the records of an ID. For each record it holds the record's ordinal among the records with the same ID,
+-- charged, reported, mark, expires, keep. A sorted set finds the records whose time has come: it has each record, as ID and
+-- ordinal, by the time when something must be done with it.
 
 local PART, PART_SIZE = '<Bi8i8i8i8i8', 41
 local PAST = 4503599627370496 -- 2^52: the score of a record is when it expires, and then when it is dropped, less PAST
@@ -125,7 +126,7 @@ function LARGE.make_space(book)
   local ended = redis.call('ZRANGEBYSCORE', book.set, '-inf', '(0', 'LIMIT', 0, #book.removed + 1)
   for _, member in ipairs(ended) do
     local r, id, i = of_member(book, member)
-    if r and r.expires <= now then return remove(book, id, i) end -- else it is a new one in place of one that was removed
+    if r and r.expires <= now then return remove(book, id, i) end -- else it is a new record that took the ordinal of a removed one
   end
 end
 

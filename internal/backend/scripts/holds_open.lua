@@ -108,7 +108,7 @@ local function list_of(book, id)
   return list
 end
 
--- Reads a book. all are its records, oldest first, and lists those with the same ID.
+-- Reads a book into book.all, its records with the oldest first, and book.lists, its records by ID.
 local function read_book(book)
   local j = book.j
   book.lists, book.changed, book.more = {}, {}, 0
@@ -230,7 +230,7 @@ local function has_space(book)
   return live < book.most
 end
 
--- Removes records that have expired, first those that are to be dropped first, if there are too many.
+-- Removes one expired record if the book has too many records: the one that would be dropped first anyway.
 local function make_space(book)
   if book.large then return LARGE.make_space(book) end
   local count, first = 0, nil
@@ -371,9 +371,11 @@ local function keep(o)
   end
 end
 
--- Decides the takes of a group that are packed between from and to. reservations are those that reserve, by number. Takes of the
--- same counter are judged together if any take reserves: each with what the earlier ones add. All reservations that accept fewer
--- hits get as many as the one that gets least.
+-- Decides the takes of a group that are packed between from and to. reservations has the operations that reserve, by number.
+--
+-- If the group reserves, takes of the same counter are judged one after the other: each take together with the hits that the earlier
+-- takes of the group add to that counter. Otherwise two reservations that fit one at a time could both be granted. Reservations that
+-- accept fewer hits all get the same number, the smallest that any of them gets, because they stand for the same request.
 local function vote(from, to, reservations)
   local together, ahead, allowed, least = reservations[1], {}, {}, nil
   local member_passed, refused, any_voted, any_passed = nil, false, false, false

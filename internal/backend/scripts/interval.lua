@@ -1,4 +1,5 @@
--- Token buckets that get all tokens of a window at once when the window begins.
+-- Token buckets that get all tokens of a window at once when the window begins. The state counts missing tokens, not present ones, so that a
+-- counter without a state is a full bucket, and raising the limit adds tokens at once.
 --
 -- p1, p2  the window's length, and the tokens it brings
 -- p3      1: windows begin with the first hit that takes from a full bucket; 0: they lie on the clock

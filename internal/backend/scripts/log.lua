@@ -5,11 +5,12 @@
 -- a, b    the base, and the state as it is kept
 -- c       how many entries of it have left the window
 --
--- The state is the base in quanta (64 bit), then an offset from it for each hit (32 bit), big-endian, oldest first.
+-- The state is the base in quanta (64 bit), then an offset from it for each hit (32 bit), big-endian, oldest first. An offset takes half the
+-- space of a time, and sorted entries of a fixed size let a binary search find the first entry that is still in the window.
 
 local MAX_EXACT, MAX_ENTRIES, MAX_OFFSET = 4503599627370496, 65536, 4294967295
 
--- The state whose entries after a time are entries of that time.
+-- Returns the state with every entry after a time moved to that time.
 local function not_after(a, b, at)
   if a > at then return at, pack('>I8', at) .. string.rep('\0', #b - 8) end
   local first, last = 0, (#b - 8) / 4
@@ -49,10 +50,10 @@ local function try(a, b, c, hits, limit, p1, p2, p3, judge)
   if hits < 0 then return allowed, a, sub(b, 1, 8 + 4 * (c + used + hits)), c end
 
   local keep, at = hits, ceil(now / p2)
-  if not allowed then -- only the newest count: no decision looks further back
+  if not allowed then -- a refused take that counts: more entries than the limit would change no decision
     keep = min(hits, limit)
   end
-  if used > 0 then at = max(at, a + unpack_from('>I4', b, #b - 3)) end -- in order when the clock goes back
+  if used > 0 then at = max(at, a + unpack_from('>I4', b, #b - 3)) end -- the entries stay sorted when the clock goes back
   if not allowed then
     local over = max(0, used + keep - limit)
     c, used = c + over, used - over

@@ -29,7 +29,8 @@ local function write(key, value, a, b, c, p1, p2, p3)
     if value then redis.call('DEL', key) end
     return
   end
-  -- The others' EXPIRE may be missing, if they died before it, or be that of a shorter window that begins with this one.
+  -- The reference sets the time to live with EXPIRE, after INCRBY. The time to live is missing if the reference died between the two, and
+  -- it is too short if the reference set it for a shorter window that began at the same time. Then SET writes the whole key anew.
   if value and redis.call('PTTL', key) * 1000 >= p2 - now then
     if a == 0 then
       redis.call('SET', key, format(WHOLE, b), 'KEEPTTL')

@@ -1,4 +1,4 @@
--- One take alone, the most common call, or many that are just like it.
+-- One take, which is the most common call, or several identical takes of one counter.
 --
 -- ARGV[1]  after the time: how many there are (16 bit; 0: this only reads), whether refused hits count (0, 1), the hits
 --          of each, the limit, p1 to p3 (64 bit each)

@@ -1,5 +1,5 @@
--- Sliding windows of a higher precision: the counts of the newest sub-windows, and the oldest one weighted by what is
--- left of it.
+-- Sliding windows of a higher precision: the sum of the counts of the newest sub-windows, plus the count of the oldest sub-window weighted
+-- by the part of it that is still inside the window. More sub-windows make the estimate closer, because only the oldest one is estimated.
 --
 -- p1, p2, p3  the length of a sub-window, its quantum, and how many make the window
 -- a           the number of the newest sub-window

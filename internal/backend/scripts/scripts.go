@@ -1,9 +1,10 @@
 // Package scripts holds the Lua that runs inside Redis.
 //
-// A script is put together from head.lua, one part for each Shape of counter that the call uses, and one.lua (for one take),
-// each.lua (for takes that have nothing to do with each other) or many.lua, votes.lua and written.lua. If some takes concern reservations, holds.lua and
-// holds_written.lua take the place of written.lua, and each part includes what follows the line "For scripts with reservations".
-// So a call loads no code that it does not use. The comment at the top of each file describes its arguments and its reply. Package redis packs the arguments and reads the reply.
+// A script is put together from head.lua, one part for each Shape of counter that the call uses, and one of: one.lua (for one
+// take), each.lua (for takes that do not affect each other), or many.lua with votes.lua and written.lua. If some takes concern
+// reservations, holds.lua, holds_open.lua and holds_written.lua replace written.lua, and each part includes the code after its line
+// "For scripts with reservations". So a call loads no code that it does not use. The comment at the top of each file describes its
+// arguments and its reply. Package redis packs the arguments and reads the reply.
 //
 // The pure functions of package backend define what happens to a counter, and the scripts do the same. The suite in backendtest
 // compares the two step by step.
@@ -42,12 +43,12 @@ const (
 // Set is a set of shapes.
 type Set uint16
 
-// Of returns the set of this shape alone.
+// Of returns the set that has only this shape.
 func Of(s Shape) Set { return 1 << index(s) }
 
 type part struct {
 	shape Shape
-	files []string // one after the other; a function in a later one replaces that of an earlier one
+	files []string // in this order; a function in a later file replaces the function of the same name in an earlier one
 	needs []string // before the files of all parts, each once
 }
 
@@ -198,7 +199,7 @@ func assemble(set Set, k kind) string {
 	return b.String()
 }
 
-// source returns what every script with this part has, or what only scripts with reservations have.
+// source returns the code of this part that every script includes, or the code that only scripts with reservations include.
 func (p *part) source(reservations bool) string {
 	var b strings.Builder
 	for _, file := range p.files {

@@ -3,9 +3,9 @@
 -- p1, p2   the window's length and its quantum
 -- a, b, c  the number of the window, its count, and the count of the one before
 --
--- The state is 19 digits that are cut as a string, because a number here has not so many: how many digits each count
--- has (1 to 7), the last digits of the window's number, the earlier count, this count. Larger counts are kept as
--- "number:earlier:this".
+-- The state is 19 digits, so that Redis keeps it as an integer. A Lua number is exact to 16 digits only, so the digits are cut as a string:
+-- one digit that says how many digits each count has (1 to 7), the last digits of the window's number, the earlier count, this count.
+-- Larger counts are kept as the text "number:earlier:this".
 
 local MAX_EXACT = 4503599627370496 -- 2^52
 

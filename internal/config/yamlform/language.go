@@ -4,8 +4,8 @@ import (
 	"math"
 )
 
-// Language describes the files of one kind: which maps they have, and which keys those have. Schemas and references are
-// made of it.
+// Language describes the files of one kind: which maps they have, and which keys each map has. Schemas and references are
+// generated from it.
 type Language struct {
 	Maps []*Map // the first is the file itself
 }
@@ -50,7 +50,7 @@ type Key struct {
 // Type is what a key's value may be. The same type reads the value, describes it and bounds it in a schema.
 type Type struct {
 	Kind        Kind
-	Names       []string // of Choice and Choices; of Nested and ListOf: names that may stand in place of the map
+	Names       []string // of Choice and Choices; of Nested and ListOf: names that may replace the map
 	AnyCase     bool     // of Names: in any case of letters
 	Least, Most uint64   // of Number; of Decimal and Weights: Most alone
 	Word        string   // of Number: a word that may stand in its place

@@ -54,7 +54,7 @@ func (u unknownWordMessage) String() string {
 	return UnknownWord(u.label, u.text, slices.DeleteFunc(slices.Clone(u.names), func(name string) bool { return name == "" }))
 }
 
-// UnknownWord is a message about a text that is none of those that label takes.
+// UnknownWord is a message about a text that is not among the names that label accepts.
 func UnknownWord(label, text string, names []string) string {
 	if c := Closest(text, names); c != "" {
 		return fmt.Sprintf("unknown %s %s: did you mean `%s`?", label, Quote(text), c)

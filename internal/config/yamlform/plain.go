@@ -8,8 +8,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Pairs is a map as plain values, in order. Its values, and those within them, are string, bool, uint32, float64, nil,
-// []any and Pairs.
+// Pairs is a map as plain values, in order. A value, at any depth, is a string, bool, uint32, float64, nil, []any or Pairs.
 type Pairs []Pair
 
 // Pair is one key of such a map. Path is where its value really stands, if that is not below the map: errors name it.
@@ -19,8 +18,8 @@ type Pair struct {
 	Path  string
 }
 
-// Plain values become the nodes that the library makes of a file, so that one reader reads both. In place of a line a node
-// has the number of the step that leads to it; errors name the path that these steps make.
+// Plain values become the same nodes that the library makes of a file, so that one reader reads both. Where a node of a file has a
+// line, a node of plain values has the number of the step that leads to it. Errors name the path that these steps make.
 
 // step is one step of the path from the top of plain values to one of them.
 type step struct {

@@ -121,7 +121,7 @@ func TestReadErrors(t *testing.T) {
 	merges := strings.Repeat("{<<: ", MaxLevels+2) + "{}" + strings.Repeat("}", MaxLevels+2)
 	for _, c := range []struct {
 		text string
-		want []string // all of the errors, each up to where it goes on
+		want []string // all errors, each only its beginning
 	}{
 		{"[]", []string{"f:1:1: a box must be a map of keys (`text`, `texts`, `flag`,"}},
 		{"txt: a", []string{"f:1:1: unknown key `txt`: did you mean `text`?"}},

@@ -22,13 +22,14 @@ type Options struct {
 	// Places are the maps that a file of this language may have. A key that stands in the wrong one gets an error that
 	// names the right one; earlier places win.
 	Places []*Map
-	// Lenient takes some probable mistakes with a warning in place of an error: of a key that stands twice the last one
-	// counts, the keys in Ignored are ignored where they do not belong, and text behind the end of a document is left out.
+	// Lenient accepts some probable mistakes with a warning instead of an error. If a key is given twice, its last value counts. The
+	// keys in Ignored are ignored where they do not belong. Text after the end of a document is left out.
 	Lenient bool
 	Ignored []string
 	// Hint returns a better message about an unknown key, or "".
 	Hint func(key string, value Value) string
-	// Meant returns what to write in place of a key that is like no other, or "". The key stands in the map in, which has the form m.
+	// Meant suggests what to write instead of an unknown key that resembles no known key, or returns "". The key is in the map in, which
+	// has the form m.
 	Meant func(m *Map, in Value, key string, value Value) string
 	// Lines is how many lines of the file come before the text, if the text is a piece of it.
 	Lines int
@@ -151,7 +152,8 @@ func (r *Reader) position(n *yaml.Node) Position {
 	return Position{File: r.file, Line: max(n.Line, 1) + r.o.Lines, Col: max(n.Column, 1)}
 }
 
-// documents parses all YAML documents in data, in order. When one is not YAML, those before it come with the error.
+// documents parses all YAML documents in data, in order. When one is not YAML, the documents before it are
+// returned with the error.
 func documents(data []byte) (docs []*yaml.Node, err error) {
 	defer recovered(&err)
 	d := yaml.NewDecoder(bytes.NewReader(data))

@@ -171,8 +171,8 @@ func (v Value) Weight() (uint64, bool) {
 }
 
 // MillionthsByText reads a map of texts to decimal numbers within the bounds of the type. It yields the numbers in millionths, in
-// the order of the file, and records an error for each pair that it leaves out. It leaves out maps without an error: they are those of
-// WeightsByText.
+// the order of the file, and records an error for each pair that it leaves out. It leaves out maps without an error, because
+// WeightsByText reads them.
 func (v Value) MillionthsByText() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for name, value := range v.byText() {
@@ -253,7 +253,7 @@ func millionths(text string) (uint64, bool) {
 	return u, err == nil
 }
 
-// IsWord says whether the value is the word that may stand in place of a number.
+// IsWord reports whether the value is the word that is allowed instead of a number.
 func (v Value) IsWord() bool {
 	n := v.node()
 	return n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value == v.typed().Word

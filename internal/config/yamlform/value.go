@@ -133,7 +133,7 @@ func (v Value) Len() int {
 	return len(v.node().Content)
 }
 
-// Items yields the items of a list. In place of a list of one item, the item may stand alone.
+// Items yields the items of a list. A value that is not a list counts as a list of one item.
 func (v Value) Items() iter.Seq[Value] {
 	return func(yield func(Value) bool) {
 		if !v.IsList() {
@@ -148,8 +148,8 @@ func (v Value) Items() iter.Seq[Value] {
 	}
 }
 
-// Pairs yields the keys and values of a map: its own, as often as they stand there, and then those of the maps that it
-// merges in and that were not there before. Nulls are among them.
+// Pairs yields the keys and values of a map. First come its own pairs, also repeated keys. Then come the pairs of the maps that it merges in,
+// if their keys were not yielded before. Nulls are included.
 func (v Value) Pairs() iter.Seq2[Value, Value] {
 	return func(yield func(key, value Value) bool) {
 		if !v.IsMap() {
@@ -217,7 +217,7 @@ func (v Value) Keys() map[string]Value {
 }
 
 // eachMap calls read for a map and then for every map that it merges in, in the order in which their keys count: a map's
-// own keys come before those that it merges in, and earlier merges before later ones. merges is how many merges lead here.
+// own keys come before merged keys, and earlier merges before later ones. merges is how many merges lead here.
 func (v Value) eachMap(merges int, read func(Value)) {
 	read(v)
 	var merge *yaml.Node

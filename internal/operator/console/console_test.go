@@ -108,7 +108,7 @@ func (p *pipe) Write(b []byte) (int, error) { return p.Writer.Write(b) }
 
 func (*pipe) Flush() {}
 
-// A listener gets an event at once and then one a second, for a minute. While nobody listens, nobody looks.
+// A listener gets an event at once and then one a second, for a minute. Without a listener, look is not called.
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64

@@ -20,8 +20,8 @@ const (
 	writeTimeout = 5 * time.Second
 )
 
-// Events sends server-sent events to each listener. Once a second it calls look and sends the result as JSON. While nobody
-// listens, it does not call look.
+// Events sends server-sent events to each listener. Once a second it calls look and sends the result as JSON. Without a
+// listener it does not call look.
 type Events struct {
 	look    func(context.Context) any
 	looking sync.Mutex
@@ -42,7 +42,7 @@ func NewEvents(look func(context.Context) any) *Events {
 	return &Events{look: look, listeners: make(map[chan []byte]bool), ctx: ctx, end: end}
 }
 
-// Close ends all streams, and waits until nobody looks.
+// Close ends all streams, and waits until no call of look is running.
 func (e *Events) Close() {
 	e.mu.Lock()
 	e.end()
@@ -96,7 +96,7 @@ func (e *Events) run(ctx context.Context) {
 		}
 		began := time.Now()
 		next.Reset(every)
-		text, err := json.Marshal(e.look(e.ctx)) // also for those who listen next
+		text, err := json.Marshal(e.look(e.ctx)) // the result is kept for listeners that come next
 		if err == nil && e.ctx.Err() == nil {
 			e.send(began, slices.Concat([]byte("data: "), text, []byte("\n\n")))
 		}
@@ -129,7 +129,7 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer e.leave(c)
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // that of a request does not fit a stream
+	_ = control.SetReadDeadline(time.Time{}) // the server's read deadline is meant for requests, and a stream lasts longer
 	w.Header().Set("Content-Type", "text/event-stream")
 	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
 	old := time.NewTimer(maxAge)

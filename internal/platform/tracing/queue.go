@@ -10,8 +10,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// queue bounds the spans that wait for the collector, and counts those that it never gets. The SDK bounds its own queue too, but
-// says nothing about it: as queue lets through no more spans than fit there, only queue drops any.
+// queue bounds the spans that wait for the collector, and counts the spans that the collector never gets. The SDK bounds its own queue
+// too, but does not report what it drops. queue lets through only as many spans as fit there, so only queue drops spans.
 type queue struct {
 	sdktrace.SpanProcessor       // of the SDK: collects spans into batches
 	max                    int64 // spans that have ended and are neither sent nor dropped

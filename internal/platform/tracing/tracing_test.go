@@ -248,7 +248,8 @@ ratelimitd_spans_waiting 100
 	stop(t, tr)
 }
 
-// What is wrong with a variable is logged, and not what is in it. It costs nobody the service: OpenTelemetry leaves it out.
+// The log says what is wrong with a variable, and does not show its value. The service starts all the same: OpenTelemetry ignores the
+// variable.
 func TestVariablesThatCannotBeRead(t *testing.T) {
 	racetest.Sequential(t)
 	for _, protocol := range []string{"http", "grpc"} {

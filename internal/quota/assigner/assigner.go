@@ -34,7 +34,7 @@ type Store interface {
 // Options are the settings of an Assigner.
 type Options struct {
 	Limiter Limiter // required
-	Store   Store   // nil: this process is alone
+	Store   Store   // nil: this process shares its limits with no other
 
 	MaxSubscriptions int // on all streams together; default 500,000
 	MaxBuckets       int // different ones; default 200,000
@@ -42,7 +42,7 @@ type Options struct {
 	MaxBytes         int // of all that is kept: buckets, subscriptions, limits, and answers that are not sent yet; default 96 MiB. One stream may have less than half of it
 	MaxIDBytes       int // of the id of a bucket that a rule matches; default 8 KiB
 
-	Idle time.Duration // a bucket without a request for so long is abandoned; default 2 min
+	Idle time.Duration // a bucket without a request for this time is abandoned; default 2 min
 
 	Metrics prometheus.Registerer // nil: counted, but not registered
 	Log     *slog.Logger          // default slog.Default()

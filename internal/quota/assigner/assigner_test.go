@@ -112,7 +112,7 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
-// A bucket that nobody uses is abandoned, and subscribed again by its next request.
+// A bucket without requests is abandoned, and its next request subscribes to it again.
 func TestIdleBucketIsAbandoned(t *testing.T) {
 	inWorld(t, assigner.Options{Idle: time.Minute}, []descriptor.NodeSpec{node("k", limitOf(10, descriptor.Second))}, func(w *world) {
 		c := w.join(5, pair("k", "a"))

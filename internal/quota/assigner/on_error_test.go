@@ -28,8 +28,8 @@ func (s *shares) Renew(_ context.Context, asks []quota.Ask) ([]quota.Share, erro
 	return all, nil
 }
 
-// While the store of shares is away, a process goes on with its shares for 13 s, and then on_error decides. When it is back, they share the
-// limit again.
+// While the store of shares is unreachable, a process uses its shares for another 13 s. Then on_error decides. When the store is back, the
+// processes share the limit again.
 func TestOnErrorOfShares(t *testing.T) {
 	for on, want := range map[descriptor.OnError]struct {
 		kind  quota.Kind

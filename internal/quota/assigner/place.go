@@ -111,7 +111,7 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 		return nil // it was removed in the meantime
 	}
 	b.entries = f.entries
-	if p := b.pool; p != nil && p.rated && f.err != nil { // its clients keep their places, so that they go on when the counters are back
+	if p := b.pool; p != nil && p.rated && f.err != nil { // its clients keep their places, so that they are served again when the counters are back
 		b.unread = true
 		p.failed(now, f.quota.OnError)
 		return p

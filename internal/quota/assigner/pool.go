@@ -36,7 +36,7 @@ type pool struct {
 
 	asked time.Time // when the store was asked for a share
 	until time.Time // when that share expires
-	empty time.Time // since when nobody has been subscribed
+	empty time.Time // since when there has been no subscription
 }
 
 // shortWindow is the length from which on a window's counter is worth a look between reports.
@@ -146,13 +146,14 @@ func (p *pool) guard(now time.Time) {
 		if _, fixed := p.planner.Fixed(); fixed && p.reopens.IsZero() && !p.unread {
 			p.planner.Divide()
 		}
-	case p.onError == descriptor.OnErrorLocal && p.planner.Share().Processes > 0: // it goes on with what it has
+	case p.onError == descriptor.OnErrorLocal && p.planner.Share().Processes > 0: // it keeps dividing the share that it has
 	default:
 		p.fixOnError()
 	}
 }
 
-// fixOnError gives all clients what on_error says. With error, and with local if there is no share to go on with, what they hold runs out.
+// fixOnError gives all clients what on_error says. With error, and with local if this process has no share to keep dividing, the
+// assignments of the clients expire.
 func (p *pool) fixOnError() {
 	switch p.onError {
 	case descriptor.OnErrorAllow:
@@ -199,8 +200,9 @@ func (p *pool) next(now time.Time) time.Time {
 	return at
 }
 
-// kept is how long a pool without subscriptions is kept, so that those who come back find as many tokens saved as there were. Longer windows are
-// remembered by their counters. While more than half of the bytes are in use, it is kept until all that clients held has expired.
+// kept is how long a pool without subscriptions is kept, so that clients that come back find as many tokens saved as when they left.
+// The counters of longer windows remember what was used. While more than half of the bytes are in use, a pool is kept for keptAtLeast
+// only: until everything that clients held has expired.
 const kept, keptAtLeast = 10 * time.Minute, quota.TTL + 2*time.Second
 
 // removable reports whether nothing is left to remember.
@@ -224,7 +226,7 @@ func (a *Assigner) removable(now time.Time, p *pool) bool {
 	return !p.rated || p.planner.Full(now) || now.Sub(p.empty) >= long
 }
 
-// removeBucket forgets a bucket that nobody is subscribed to.
+// removeBucket forgets a bucket without subscriptions.
 func (a *Assigner) removeBucket(b *bucket) {
 	if p := b.pool; p != nil {
 		p.leave(b)

@@ -20,7 +20,7 @@ type BucketShares struct {
 	ProcessRate, ProcessBurst float64 // the part of this process
 	Processes                 int     // that share the limit
 
-	Held []HeldShare // by this process' clients: those that hold most first
+	Held []HeldShare // by this process' clients: the clients that hold most first
 }
 
 // HeldShare is what one client holds.
@@ -33,13 +33,13 @@ type HeldShare struct {
 }
 
 const (
-	copiedAtOnce = 100  // buckets that are copied before assignments go on
-	rankedAtOnce = 1000 // buckets whose clients are asked for their demand before assignments go on
+	copiedAtOnce = 100  // buckets that are copied before assignments may continue
+	rankedAtOnce = 1000 // buckets whose demand is read before assignments may continue
 )
 
-// Shares returns who holds what in a domain: the buckets whose ids have all entries of where, those with most demand first, at most n of them.
-// It also returns how many such buckets there are, and how many the domain has. It holds up assignments only for a list of the buckets, and
-// then for a few of them at a time.
+// Shares returns which client holds what in a domain. It returns at most n buckets whose ids have all entries of where, the buckets with
+// most demand first. It also returns how many such buckets there are, and how many buckets the domain has. Assignments wait only while
+// Shares lists the buckets, and then while it reads a few buckets at a time.
 func (a *Assigner) Shares(_ time.Time, domain string, where []descriptor.Entry, n int) (all []BucketShares, matching, total int) {
 	some := a.list(domain)
 	for part := range slices.Chunk(some, rankedAtOnce) {
@@ -88,7 +88,7 @@ func (a *Assigner) list(domain string) []rankedBucket {
 	return slices.DeleteFunc(some, func(x rankedBucket) bool { return x.b.domain != domain })
 }
 
-// rank looks which of some buckets clients have, and for the demand of those that match.
+// rank finds out which of some buckets still have clients, and reads the demand of the buckets that match.
 func (a *Assigner) rank(some []rankedBucket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,7 +106,7 @@ func (a *Assigner) rank(some []rankedBucket) {
 	}
 }
 
-// appendShares copies the shares of some buckets, except those that clients have left meanwhile.
+// appendShares copies the shares of some buckets, except the buckets that all clients have left meanwhile.
 func (a *Assigner) appendShares(all []BucketShares, some []rankedBucket) []BucketShares {
 	a.mu.Lock()
 	defer a.mu.Unlock()

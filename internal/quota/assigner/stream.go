@@ -70,7 +70,8 @@ func (a *Assigner) Open(client string) *Stream {
 	return s
 }
 
-// Report takes in what a client reports. The first report of a bucket subscribes to it. The domain of a stream is that of its first report.
+// Report takes in what a client reports. The first report of a bucket subscribes to it. The first report
+// also sets the domain of the stream.
 func (s *Stream) Report(now time.Time, domain string, all []Usage) {
 	sweep := false
 	if s.swept.IsZero() {
@@ -284,7 +285,7 @@ func (s *Stream) rouse() {
 	}
 }
 
-// Next waits until there is something to tell, and appends it to all: at most five hundred actions. Its error is that of ctx.
+// Next waits until there is something to tell, and appends it to all: at most five hundred actions. Its error is the error of ctx.
 func (s *Stream) Next(ctx context.Context, all []Action) ([]Action, error) {
 	for {
 		s.a.mu.Lock()

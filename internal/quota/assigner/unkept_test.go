@@ -102,7 +102,7 @@ func TestBytesOfIDs(t *testing.T) {
 		large.Close(time.Now())
 		small.Close(time.Now())
 		large, small = nil, nil
-		w.pass(11 * time.Minute) // limits that nobody asks for stay for ten minutes, if there is room
+		w.pass(11 * time.Minute) // limits without requests stay for ten minutes, if there is room
 		if g := gauges(t, registry); g["ratelimitd_quota_bytes"] != 0 || g["ratelimitd_quota_buckets"] != 0 {
 			t.Errorf("after the streams have ended: %v", g)
 		}

@@ -2,30 +2,32 @@
 -- KEYS: a hash with a field for each process that holds a share, and one for the saved tokens.
 -- ARGV: process, rate, burst, saved at the beginning, demand, held rate, held burst, returned tokens, claimed rate, 1 if the process has held a
 -- share before, ms until a share expires, number of the question, number of the last question whose answer arrived,
--- 1 if the process ends, ms since the first of those came who claim.
+-- 1 if the process ends, ms since the first client with a claim came.
 -- Answers with rate, burst, tokens to mint, fair rate, fair burst, claimed rate, claimed burst, 1 if more may be claimed later, and the number of
 -- processes.
 --
--- The rates of all shares never exceed the rate of the limit. Their bursts and the saved tokens never exceed its burst. Tokens are saved at the
--- rate that nobody holds.
+-- The rates of all shares never exceed the rate of the limit. The bursts of all shares plus the saved tokens never exceed the burst of the
+-- limit. Tokens are saved at the rate that no process holds.
 local key, me = KEYS[1], ARGV[1]
 local function arg(i) return tonumber(ARGV[i]) end
 local rate, burst, first, demand = arg(2), arg(3), arg(4), arg(5)
 local held_rate, held_burst, returned = arg(6), arg(7), arg(8)
 local claim_rate, known, ttl = arg(9), ARGV[10] == '1', arg(11)
 local number, answered = arg(12), arg(13)
--- ms without a renewal after which a process counts as gone: until all its clients have come to others, the claim of one of them could take what
--- another one still holds. If it says that it ends, that is sooner: Envoys look for another process every 5 s.
+-- How many ms after its last renewal a process counts as gone. It must be long enough for all clients of the process to reach other
+-- processes: before that, the claim of one client could take what another client still holds. If a process says that it ends, its
+-- clients need less time (moving), because Envoys look for another process every 5 s.
 local silent, moving = 12000, 7000
 local reserve, floor = 0.125, 0.25
-local spare = 0.02 -- of the rate: nobody gets it, so that tokens are saved
+local spare = 0.02 -- of the rate: no process gets this part, so that tokens are saved
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- What is stored for each process: rate, burst, demand, time of the last renewal, and time of the expiry. A process with claims has six more: the
--- claimed rate and burst in its last answer, the number of that question, the rate that it still claims, and the rate and burst that were taken for
--- its claims since that answer, and the time when the first of its claims came. The demand of a process that has ended is -1. Earlier versions write and read only the first five.
+-- Five numbers are stored for each process: rate, burst, demand, time of the last renewal, and time of the expiry. A process with claims has
+-- seven more: the claimed rate and burst in its last answer, the number of the question that this answer belongs to, the rate that it
+-- still claims, the rate and the burst that were taken for its claims since that answer, and the time when its first claim came.
+-- The demand of a process that has ended is -1. Earlier versions write and read only the first five numbers.
 local all, names, total_rate, total_burst = {}, {}, 0, 0
 local saved, since, learning = nil, now, 0
 local stored = redis.call('HGETALL', key)
@@ -49,7 +51,7 @@ end
 if since > now then since = now end -- the clock was set back
 learning = math.min(learning, now + silent) -- likewise
 
--- Tokens that nobody could use were saved. What expires is free from now on.
+-- The rate that no process held since the last call became saved tokens. Shares that have expired are free from now on.
 local before = 0
 for name, p in pairs(all) do before = before + p.rate end
 saved = saved + math.max(rate - before, 0) * (now - since) / 1000
@@ -169,8 +171,8 @@ while open > 0 do
 end
 for _, name in ipairs(live) do fair[name] = fair[name] + math.max(left, 0) / #live end
 
--- The fair bursts: a token for each, the rest by rate. If there are too few, those without demand get none, and if there are too few
--- for the others, these take turns.
+-- The fair bursts: a token for each, the rest by rate. If there are too few, processes without demand get none. If there
+-- are still too few, the processes with demand take turns.
 local whole = math.floor(burst)
 local fair_burst = 0
 local asking = {}
@@ -199,7 +201,7 @@ if own.burst + mint < 1 or learning > now then mint = 0 end
 saved, own.burst = saved - mint, own.burst + mint
 
 own.rate = math.max(held_rate, 0) + own.claimed_rate
-if own.burst >= 1 then -- without a token the rate is of no use; nobody has it then, and tokens are saved
+if own.burst >= 1 then -- without a token the rate is of no use: no process gets it then, and tokens are saved
   own.rate = math.max(own.rate, math.min(most, rate - total_rate))
 end
 

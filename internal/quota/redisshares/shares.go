@@ -18,7 +18,7 @@ import (
 type Options struct {
 	Client  goredis.UniversalClient // required
 	Prefix  string                  // of every key
-	Process string                  // the name of this process among those that share limits; not empty
+	Process string                  // the name of this process among the processes that share limits; not empty
 }
 
 // Shares divides limits among processes.
@@ -55,7 +55,7 @@ func (s *Shares) Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, er
 	)
 	for i := 0; i < len(asks); i += atOnce {
 		n := min(i+atOnce, len(asks))
-		wait.Go(func() { // side by side: a node that does not answer holds up its own limits alone
+		wait.Go(func() { // concurrently: a node that does not answer delays only its own limits
 			missing, err := s.renew(ctx, asks[i:n], shares[i:n])
 			mu.Lock()
 			defer mu.Unlock()

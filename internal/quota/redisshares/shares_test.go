@@ -250,7 +250,7 @@ func live(t *testing.T, other *world, seed uint64) {
 	for range 6 {
 		w.join(w.processes[r.IntN(3)], l.PerSecond*r.Float64())
 	}
-	var answers, usable time.Duration // Redis has answered for so long; in all, less a minute after each outage
+	var answers, usable time.Duration // answers: how long Redis has answered in all; usable: the same, less a minute after each outage
 	for range int(10 * time.Minute / step) {
 		switch r.IntN(240) {
 		case 0:
@@ -328,7 +328,7 @@ func TestSharesFollowDemand(t *testing.T) {
 	}
 }
 
-// All clients are those of one process, which ends. Another one that had none takes their shares over.
+// All clients belong to one process, which ends. A process that had no clients takes their shares over.
 func TestClientsOfAnEndedProcess(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 	r := rand.New(rand.NewPCG(1, 1))
@@ -508,7 +508,7 @@ func TestFieldsOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// A process does not learn that its claim was served. Until it knows, what was claimed is nobody else's, and it is answered again.
+// A process does not learn that its claim was served. Until it does, no other process gets what was claimed, and the answer is repeated.
 func TestLostAnswerToAClaim(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	of := func(name string) func(quota.Ask) quota.Share {
@@ -571,7 +571,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// A node of a cluster that is away, or does not answer, costs only the limits that it has.
+// A cluster node that is down, or does not answer, affects only the limits that it stores.
 func TestNodeOfAClusterIsAway(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hangs=%t", hangs), func(t *testing.T) {

@@ -7,12 +7,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// peerFactor bounds the calls of a peer to this multiple of the free calls: one peer alone may use eight ninths of all.
+// peerFactor bounds the calls of a peer to this multiple of the free calls: a single peer may use eight ninths of all.
 const peerFactor = 8
 
-// Calls bounds the calls in flight. A connection may have as many as are still free, minus an eighth of those of its
-// peer. So one connection alone gets nearly half of all, and one peer at most eight ninths. However many connections
-// flood the server, some calls stay free for other connections, even for those of the same peer.
+// Calls bounds the calls in flight. A connection may have as many calls as are still free, minus an eighth of the calls of its
+// peer. So a single connection gets nearly half of all calls, and one peer at most eight ninths. However many connections
+// flood the server, some calls stay free for other connections, even for other connections of the same peer.
 type Calls struct {
 	most  int64
 	total atomic.Int64

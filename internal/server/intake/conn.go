@@ -38,7 +38,7 @@ var reasons = [...]string{
 	frames: "frames", pings: "pings", noPong: "no_pong",
 }
 
-// never marks a connection without any call, in place of the time of its last one.
+// never is the time of the last call of a connection that has had no call.
 const never = 0
 
 var epoch = time.Now().Add(-time.Second) // so that no time is 0

@@ -72,13 +72,13 @@ type framedConn struct {
 }
 
 // Frames wraps the unencrypted side of an HTTP/2 connection: c itself, or the connection that decrypts c. It closes
-// connections with endless header blocks, and those with too many bytes of incomplete messages.
+// connections with endless header blocks, and connections with too many bytes of incomplete messages.
 func (c *Conn) Frames(plain net.Conn) net.Conn {
 	return &framedConn{Conn: plain, conn: c, frames: frameScanner{skip: prefaceSize}}
 }
 
 // Read implements net.Conn. It returns a few calls at a time and waits until they have begun. So no connection fills
-// the scheduler's queue with calls that delay those of others.
+// the scheduler's queue with calls that delay the calls of other connections.
 func (f *framedConn) Read(p []byte) (int, error) {
 	f.conn.awaitCalls()
 	n, err := f.Conn.Read(p[:min(len(p), readAtOnce)])

@@ -109,8 +109,8 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
-// admit adds a connection, if necessary in place of another one, which the caller must close. It returns nil if there
-// is no room.
+// admit adds a connection. If there is no room it may replace another connection, which the caller must close. It returns nil if
+// no connection can be replaced either.
 func (l *Listener) admit(raw net.Conn) (admitted, replaced *Conn) {
 	now := clock()
 	key := peerOf(raw.RemoteAddr())

@@ -64,7 +64,7 @@ func (b *Streams) End(c *Conn) {
 	}
 }
 
-// Detach ends a call's count as a call in flight, and the wait for its message. The call goes on, as a stream. End must still be
+// Detach ends a call's count as a call in flight, and the wait for its message. The call continues as a stream. End must still be
 // called.
 func (b *Calls) Detach(call *InFlight) {
 	if b == nil || call.detached {

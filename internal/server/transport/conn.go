@@ -360,7 +360,7 @@ func (c *conn) count(n int64) {
 	}
 }
 
-// countMore is count for those who do not hold the lock.
+// countMore is count for callers that do not hold the lock.
 func (c *conn) countMore(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

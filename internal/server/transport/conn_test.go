@@ -25,8 +25,8 @@ func startOn(t testing.TB, l net.Listener, h Handler, change func(*Options)) *Se
 	return s
 }
 
-// The time that a handler gets, and from which a deadline counts, is that of the call: also where an earlier request on the
-// connection was for somebody else, or never became a call.
+// A handler gets the time at which its own call arrived, and the deadline counts from that time. This holds also if an earlier request
+// on the connection was for Other, or never became a call.
 func TestArrivalTimeIsThatOfTheCall(t *testing.T) {
 	for name, before := range map[string]func(*rawClient){
 		"nothing":           func(*rawClient) {},

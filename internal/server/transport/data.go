@@ -74,7 +74,7 @@ func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
 		c.out = appendCredit(c.out, st.id, st.received)
 		st.received = 0
 	}
-	if st.exchange != nil && len(data) < int(size) { // nobody reads the padding
+	if st.exchange != nil && len(data) < int(size) { // the handler never reads the padding
 		st.received -= size - int64(len(data))
 		c.out = appendCredit(c.out, st.id, size-int64(len(data)))
 	}

@@ -26,8 +26,8 @@ func (c *conn) leave() {
 	time.AfterFunc(leaveTimeout, c.close)
 }
 
-// closeTLS tells the client of an encrypted connection that nothing follows. Without that it has to assume that somebody has cut
-// the connection.
+// closeTLS tells the client of an encrypted connection that nothing follows. Without this alert the client must assume that
+// an attacker cut the connection.
 func (c *conn) closeTLS() {
 	c.mu.Lock()
 	plain := c.plain

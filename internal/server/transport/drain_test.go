@@ -219,7 +219,7 @@ func TestStorm(t *testing.T) {
 			answer := func() {
 				rand.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
 				for _, call := range some {
-					if rand.IntN(4) == 0 { // somebody watches it
+					if rand.IntN(4) == 0 { // the handler watches this call's context
 						select {
 						case <-call.Done():
 						default:

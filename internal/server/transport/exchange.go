@@ -48,7 +48,7 @@ type exchange struct {
 	cancel   context.CancelFunc
 	body     body
 
-	// Used by the handler's goroutine alone.
+	// Only the handler's goroutine uses these.
 	header   http.Header
 	trailers []string // names that the handler has announced
 	began    bool     // the header was sent

@@ -212,7 +212,8 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// A request for Other whose answer is not read waits, also where its handler flushes every few bytes. It goes on when the client reads.
+// A request for Other waits while the client does not read its answer, even if its handler flushes every few bytes. It continues when the
+// client reads.
 func TestUnreadAnswersOfOtherAreBounded(t *testing.T) {
 	const part, size = 1 << 10, 16 << 20
 	most := make(chan int64, 1)

@@ -96,8 +96,8 @@ func (c *conn) shift(change int64) error {
 	return nil
 }
 
-// wake lets those requests for Other go on that the windows have room for. To wake all would let a client keep the server busy
-// with small frames. The caller holds the lock.
+// wake wakes a handler of Other if both the connection's window and the window of its stream have room. If it woke every handler that
+// waits, a client could keep the server busy with small frames. The caller holds the lock.
 func (c *conn) wake() {
 	if c.blockedHandlers == 0 || c.window <= 0 {
 		return

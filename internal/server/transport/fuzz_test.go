@@ -35,8 +35,8 @@ func dialUnix(t testing.TB, l net.Listener, settings ...http2.Setting) *rawClien
 // callBlock is a header block of a call, without the dynamic table.
 func callBlock(extra ...string) []byte { return encode(callFields(extra...)...) }
 
-// frames makes HTTP/2 frames of any bytes: kind, flags, stream, length, content. A kind of 10 and more is the header block of a
-// call, 20 and more that of another request, 30 and more a whole message.
+// frames makes HTTP/2 frames of any bytes: kind, flags, stream, length, content. A kind below 10 is the type
+// of the frame. 10 to 19 is the header block of a call, 20 to 29 the header block of another request, 30 to 39 a whole message.
 func frames(in []byte) []byte {
 	var out []byte
 	for len(in) >= 4 && len(out) < 1<<20 {
@@ -64,8 +64,8 @@ func frames(in []byte) []byte {
 	return out
 }
 
-// FuzzFrames sends any frames to a server. It goes on: the connection ends or answers a ping, no call stays in flight, and other
-// connections are served.
+// FuzzFrames sends any frames to a server. The server keeps working: the connection ends or answers a ping, no call stays in flight,
+// and other connections are served.
 func FuzzFrames(f *testing.F) {
 	const h, d, m, p = byte(http2.FrameHeaders), byte(http2.FrameData), byte(http2.FrameSettings), byte(http2.FramePing)
 	for _, seed := range [][]byte{

@@ -25,7 +25,8 @@ const (
 	cachedBlocks = 4
 )
 
-// head is what the header fields of a request say. It is not changed any more, and may be shared by requests.
+// head is what the header fields of a request say. It is never changed once it is complete, because requests with the same header block
+// share it.
 type head struct {
 	fields []hpack.HeaderField
 
@@ -52,6 +53,15 @@ func (h *head) value(name string) string {
 }
 
 // headerReader decodes the header blocks of a connection.
+//
+// HPACK compresses a block against a dynamic table, which both ends of a connection build up from the blocks before. A client that calls
+// the same method again and again soon sends nothing but references to the table: the same few bytes for each call. Decoding them would
+// cost a string, a slice and a validation for each field. So the reader remembers such blocks with their meaning, and a repeated block
+// is found by comparing bytes, without the decoder.
+//
+// That is correct only because a block of references leaves the table as it is: a skipped block is not missing from the decoder's
+// state. Any other block may insert or evict a field, after which the same bytes mean something else. The decoder reads every such
+// block, even of a request that is refused, and all remembered blocks are forgotten.
 type headerReader struct {
 	path    string
 	more    []string // further paths
@@ -65,8 +75,8 @@ type headerReader struct {
 	invalid error
 	regular bool // a field that is no pseudo field was seen
 
-	// Blocks that consist of references to the dynamic table only, with their meaning. They are right as long as no other
-	// block changes the table.
+	// Blocks that consist of indexed fields only, with their meaning. They are valid until another kind of block arrives, because that
+	// block may change the dynamic table. A full array overwrites its oldest block.
 	cached [cachedBlocks]cachedBlock
 	used   int
 }
@@ -92,7 +102,8 @@ func (r *headerReader) find(block []byte) *head {
 	return nil
 }
 
-// remember keeps the meaning of a block. Any other kind of block may have changed the table, so all are forgotten then.
+// remember keeps the meaning of a block of references. A nil block stands for any other kind of block: it may have changed the table,
+// so everything that was remembered is forgotten.
 func (r *headerReader) remember(block []byte, h *head) {
 	if block == nil || h == nil {
 		clear(r.cached[:])
@@ -179,8 +190,9 @@ func (r *headerReader) finish() error {
 	return nil
 }
 
-// letGo makes the decoder forget the memory of the last block, to which it still refers. Between two blocks it reads a field that
-// changes nothing.
+// letGo makes the decoder release the memory of the last block. The decoder keeps a reference to the bytes that it was given last, which
+// an idle connection would hold for as long as it lives. hpack has no call that drops the reference, so the decoder is given three
+// bytes of its own: a complete block whose only field is empty and enters no table.
 func (r *headerReader) letGo() {
 	r.decoder.SetEmitEnabled(false)
 	_, _ = r.decoder.Write(emptyField)
@@ -270,7 +282,7 @@ func (r *headerReader) classify(h *head, hosts int) {
 	h.forHandler = true
 }
 
-// isGRPC reports whether a content type is that of gRPC with messages in protobuf's format.
+// isGRPC reports whether a content type means gRPC with protobuf messages.
 func isGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest == "+proto")

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// What an idle connection costs does not depend on what it has done before.
+// The memory of an idle connection does not depend on the traffic that the connection carried before.
 func TestIdleConnectionsAreSmall(t *testing.T) {
 	if raceDetector {
 		t.Skip("memory cannot be compared")

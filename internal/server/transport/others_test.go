@@ -9,7 +9,7 @@ import (
 )
 
 // Requests for Other count as calls in flight from their headers on, so that a client cannot make the server hold any number of
-// them. Those beyond the bound never reach Other.
+// them. Requests beyond the bound never reach Other.
 func TestOtherRequestsAreBounded(t *testing.T) {
 	const most = 8
 	let := make(chan struct{})

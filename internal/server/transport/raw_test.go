@@ -155,7 +155,7 @@ func (c *rawClient) block(fields ...hpack.HeaderField) []byte {
 	return bytes.Clone(c.buf.Bytes())
 }
 
-// callFields are the header fields of a call. Extra fields replace those with the same name; an empty name ends them.
+// callFields are the header fields of a call. An extra field replaces the field with the same name; an empty name ends the extra fields.
 func callFields(extra ...string) []hpack.HeaderField {
 	fields := []hpack.HeaderField{
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: echoPath}, {Name: ":authority", Value: "test"},

@@ -72,8 +72,8 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 	return c.request(hf.StreamID, h, hf.StreamEnded())
 }
 
-// readBlock decodes a header block. Each block is decoded, also that of a request that is refused, because the dynamic table
-// depends on all of them.
+// readBlock decodes a header block. It must decode the block even if the request is refused, because later blocks refer to the dynamic
+// table that this block may change.
 func (c *conn) readBlock(hf *http2.HeadersFrame) error {
 	block := hf.HeaderBlockFragment()
 	c.large = c.large || len(block) > readBuffer
@@ -92,8 +92,8 @@ func (c *conn) readBlock(hf *http2.HeadersFrame) error {
 	return c.headers.finish()
 }
 
-// readContinuations reads the rest of a header block. The decoder gets the whole block at once: it would keep a buffer for
-// the parts as long as the connection lasts.
+// readContinuations reads the rest of a header block and returns the whole block. The decoder gets the block in one piece: if it were
+// given the parts, it would keep a buffer for them for as long as the connection lives.
 func (c *conn) readContinuations(first []byte) ([]byte, error) {
 	block := append([]byte(nil), first...)
 	c.countMore(int64(len(block)))

@@ -31,7 +31,7 @@ type Options struct {
 	Path    string        // of the method that Handler answers most: "/package.Service/Method"
 	More    []string      // paths of further methods that Handler answers
 	Handler Handler       // answers the calls of these methods
-	Calls   *intake.Calls // bounds the requests in flight, those for Other as well
+	Calls   *intake.Calls // bounds the requests in flight, including requests for Other
 
 	// Other answers every other request, in a goroutine of its own. The context of a request has its connection for
 	// intake.FromContext. The http.ResponseWriter has a method Detach for requests that stay open for long.
@@ -54,7 +54,7 @@ type Options struct {
 	PingTimeout      time.Duration // for the answer to that ping; then the connection is closed
 	MinPingInterval  time.Duration // a client that pings more often is disconnected; 0: no bound
 	MaxConnectionAge time.Duration // a client is asked to reconnect after this time, give or take a tenth; 0: never
-	MaxAgeGrace      time.Duration // how long its requests may then go on; 0: without end
+	MaxAgeGrace      time.Duration // how long requests on the old connection may still run after that; 0: without end
 
 	Log *slog.Logger // default slog.Default()
 }

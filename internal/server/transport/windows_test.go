@@ -7,7 +7,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Answers of Other that wait for a window go on when it opens, whichever frame opens it, and wherever the other window was closed.
+// An answer of Other that waits for a window continues when the window opens, whichever frame opens it, and whichever of the two windows
+// was closed.
 func TestOtherGoesOnWhenWindowsOpen(t *testing.T) {
 	const size = 200_000
 	addr, _ := start(t, echo{}, func(o *Options) {

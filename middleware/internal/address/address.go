@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Client returns the address of the client of a request from a peer, "host:port" or an address. The lines are those of
-// X-Forwarded-For, in order. Without trusted proxies, or if the peer is none of them, the client is the peer. A peer without an
+// Client returns the address of the client of a request from a peer, "host:port" or an address. lines are the
+// X-Forwarded-For headers, in order. Without trusted proxies, or if the peer is none of them, the client is the peer. A peer without an
 // address is a unix socket: a process of this machine, which is trusted if any proxy is.
 //
 // Addresses are without zones, and IPv4 addresses in IPv6 form are IPv4 addresses, so that a client has one address only.

@@ -70,8 +70,8 @@ func (g *Gate) ask(ctx context.Context, r *limits.Request) (*limits.Reservation,
 	return limits.NewReservation(d, 0, time.Time{}, nil), err
 }
 
-// Wait waits until a request is allowed. Its errors are those of limits.Wait. Without an answer of the decider there is none, unless
-// FailClosed is set.
+// Wait waits until a request is allowed. It returns the errors of limits.Wait. If the decider does not answer, Wait returns no error
+// unless FailClosed is set.
 func (g *Gate) Wait(ctx context.Context, r *limits.Request) error {
 	d, err := limits.Wait(ctx, g.Decider, r)
 	if d.Err != nil {

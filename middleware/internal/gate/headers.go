@@ -11,8 +11,8 @@ import (
 // delayHeader is for clients that wait by themselves. Here the middleware waits, and a client must not wait a second time.
 const delayHeader = "X-RateLimit-Delay-Ms"
 
-// Headers returns the headers for the client: those of the decision, or else, if made is set, RateLimit-Limit and so on, made from
-// the status that decided. A refusal always has Retry-After, unless no wait helps or the time is not known.
+// Headers returns the headers for the client. These are the headers of the decision. If the decision has none and made is set, they are
+// RateLimit-Limit and so on, made from the status that decided. A refusal always has Retry-After, unless no wait helps or the time is not known.
 func Headers(d *limits.Decision, made bool) []limits.Header {
 	all := make([]limits.Header, 0, len(d.Headers)+4)
 	retryAfter := false

@@ -52,8 +52,8 @@ func everything(t *testing.T) *simulate.Report {
 	return r
 }
 
-// structure parses a page. It returns its tags and comments in order, without the texts between them; those texts; and
-// the data of the charts.
+// structure parses a page. It returns its tags and comments in order, without the texts between them; the texts;
+// and the data of the charts.
 func structure(t *testing.T, page []byte) (tags []string, text, data string) {
 	t.Helper()
 	var all strings.Builder

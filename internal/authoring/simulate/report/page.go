@@ -190,14 +190,14 @@ func titled(id, title string, parts ...g.Node) g.Node {
 	return h.Section(h.H2(h.ID(id+"-title"), g.Text(title)), g.Group(parts))
 }
 
-// name is a cell with a text of any length; of is the title of its column, which narrow windows show beside it.
+// name is a cell with a text of any length. of is the title of its column, which narrow windows show next to the text.
 func name(of string, parts ...g.Node) g.Node {
 	return h.Td(h.Class("name"), h.Data("of", of), h.Div(g.Group(parts)))
 }
 
 // breakable is the path of a rule or of a file. It may break after its separators.
 func breakable(path string) g.Node {
-	const most = 200 // parts and breaks: a path of separators alone must stay small
+	const most = 200 // parts and breaks: a path that consists only of separators must stay small
 	var parts g.Group
 	for len(parts) < most {
 		at := strings.IndexAny(path, "._/") + 1
@@ -382,7 +382,7 @@ func remark(word string) g.Node {
 	return g.Group{g.Text(" "), h.I(g.Text(word))}
 }
 
-// byCaller is the callers of one folder of rules. A comparison has those whose verdicts change.
+// byCaller shows the callers under one folder of rules. A comparison shows the callers whose verdicts change instead.
 func (v *view) byCaller() g.Node {
 	if v.compared() {
 		return nil
