@@ -73,7 +73,7 @@ func Ended(w *Waiter, decided bool, err error) error {
 	return err
 }
 
-// Decide is Decide by l.
+// Decide answers a request, and waits for the answer: see Decider.
 func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *Decision) error {
 	return Decide(ctx, l, now, req, d)
 }

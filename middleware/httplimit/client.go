@@ -119,8 +119,11 @@ func (t *Transport) begin() {
 
 // wait waits until the request is allowed.
 func (t *Transport) wait(r *http.Request) error {
-	if t.gate == nil {
+	switch {
+	case t.Decider == nil:
 		return nil
+	case t.gate == nil: // begin has panicked, and somebody has recovered: no request may go out unlimited
+		check(t.Domain, t.Descriptors)
 	}
 	q := request(t.Domain, t.Descriptors, r, nil)
 	if q == nil {

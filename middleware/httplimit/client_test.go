@@ -15,6 +15,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
+	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 )
 
 // pipes is a listener without sockets, so that time stands still in tests.
@@ -326,4 +327,31 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%v; %d closed", err, closed)
 		}
 	})
+}
+
+// neverSent is a Base that must not be reached.
+type neverSent struct{ t *testing.T }
+
+func (n neverSent) RoundTrip(*http.Request) (*http.Response, error) {
+	n.t.Error("a request was sent without a limit")
+	return nil, errors.New("sent")
+}
+
+// A mistake in the options panics on every request, also after somebody has recovered from the first panic: no request goes out unlimited.
+func TestTransportWithMistakesSendsNothing(t *testing.T) {
+	tr := &httplimit.Transport{Base: neverSent{t}, Decider: &gatetest.Decider{}, Domain: ""}
+	for i := range 3 {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("request %d does not panic", i+1)
+				}
+			}()
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = tr.RoundTrip(r) //nolint:bodyclose // there is none
+		}()
+	}
 }
