@@ -15,7 +15,7 @@ import (
 
 // plainRules reports by Rule.Index which decisions are plain. It is nil if none is.
 func (l *Limiter) plainRules(s *snapshot) []bool {
-	if !l.NoMetrics || s.settings.Shadow || s.hot != nil || l.Usage != nil || l.Events != nil || l.Refused != nil {
+	if !l.parts.NoMetrics || s.settings.Shadow || s.hot != nil || l.parts.Usage != nil || l.parts.Events != nil || l.parts.Refused != nil {
 		return nil
 	}
 	all := make([]bool, len(s.tree.Rules))
@@ -52,7 +52,7 @@ func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, 
 		return false, 0, false, nil
 	}
 	w.chargePlain(&snap.settings, d, rule)
-	if err = backend.Await(ctx, l.Store, now, &w.request); err != nil {
+	if err = backend.Await(ctx, l.parts.Store, now, &w.request); err != nil {
 		if p, ok := errors.AsType[*PanicError](err); ok {
 			panic(p) // w is not used again
 		}

@@ -62,9 +62,9 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 			toClear = append(toClear, backend.Counter{Key: descriptor.AppendPenaltyKey(nil, t.Key, n > 0), Limit: t.Limit.Penalty, Rule: t.Rule})
 		}
 	}
-	err = l.Store.Reset(ctx, toClear)
-	if l.Local != nil {
-		err = errors.Join(err, l.Local.Reset(ctx, toClear))
+	err = l.parts.Store.Reset(ctx, toClear)
+	if l.parts.Local != nil {
+		err = errors.Join(err, l.parts.Local.Reset(ctx, toClear))
 	}
 	if err != nil {
 		return Counters{}, fmt.Errorf("clear counters: %w", err)
@@ -200,5 +200,5 @@ func (l *Limiter) Explain(domain string, entries []descriptor.Entry) descriptor.
 	if tree == nil {
 		return descriptor.Explanation{Reason: ErrNoRules.Error()}
 	}
-	return tree.Domain(domain).Explain(entries, l.Keys)
+	return tree.Domain(domain).Explain(entries, l.parts.Keys)
 }

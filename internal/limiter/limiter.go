@@ -18,7 +18,7 @@ import (
 
 // Limiter decides requests.
 type Limiter struct {
-	parts
+	parts     parts
 	snapshot  atomic.Pointer[snapshot]
 	swapping  sync.Mutex    // guards writes to snapshot, replicas and overrides
 	replicas  int           // set by SetReplicas; 0: not called yet
@@ -40,7 +40,7 @@ func New(opts Options) *Limiter {
 		w.resume = func(err error) { l.resume(w, err) }
 		return w
 	}
-	metric.Register(opts.Metrics, l.metrics.families()...)
+	metric.Register(opts.Metrics, l.parts.metrics.families()...)
 	return l
 }
 
@@ -102,11 +102,11 @@ func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Reque
 	if len(w.request.Takes) > 0 {
 		w.pending = pending{ctx, d, done}
 		if req.Purpose == Look { // stores look only while their caller waits
-			backend.InGoroutine(func() error { return l.Store.Peek(ctx, now, &w.request) }, w.resume)
+			backend.InGoroutine(func() error { return l.parts.Store.Peek(ctx, now, &w.request) }, w.resume)
 			return false, nil
 		}
 		var settled bool
-		if settled, err = l.Store.Start(ctx, now, b, &w.request, w.resume); !settled {
+		if settled, err = l.parts.Store.Start(ctx, now, b, &w.request, w.resume); !settled {
 			return false, nil
 		}
 	}
@@ -142,7 +142,7 @@ func (l *Limiter) begin(ctx context.Context, now time.Time, req *Request, d *Dec
 	d.reset()
 	snap, err := l.accept(req)
 	if err != nil {
-		l.metrics.invalid.Add(1)
+		l.parts.metrics.invalid.Add(1)
 		return nil, err
 	}
 	w := l.workOn(question{req: req, snap: snap, domain: snap.tree.Domain(req.Domain), now: now})

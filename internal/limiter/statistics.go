@@ -9,7 +9,7 @@ import (
 // Statistics calls visit for every counter that the reference has too, under the reference's name: path, a dot, and stat.
 // If several calls have the same name, the value is their sum.
 func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
-	m := l.metrics
+	m := l.parts.metrics
 	for _, s := range m.named.All() {
 		if s == m.named.Other && s.Total.Load() == 0 {
 			continue

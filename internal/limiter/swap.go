@@ -25,18 +25,18 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	}
 	for i, r := range tree.Rules {
 		next.needs[i] = needsOf(r)
-		next.series[i] = l.metrics.ofRule(r)
+		next.series[i] = l.parts.metrics.ofRule(r)
 		if r.Varies {
 			if next.limits == nil {
 				next.limits = make([][]*limitSeries, len(tree.Rules))
 			}
-			next.limits[i] = l.metrics.ofLimits(r)
+			next.limits[i] = l.parts.metrics.ofLimits(r)
 		}
 	}
-	if l.HotKeys != nil {
-		next.hot = hotRulesOf(l.HotKeys, tree, s.Shadow)
+	if l.parts.HotKeys != nil {
+		next.hot = hotRulesOf(l.parts.HotKeys, tree, s.Shadow)
 	}
-	next.reports = l.reports(&s)
+	next.reports = l.parts.reports(&s)
 	next.plain = l.plainRules(next)
 	l.snapshot.Store(next)
 }

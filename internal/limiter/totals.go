@@ -21,7 +21,7 @@ type RuleTotals struct {
 
 // Totals returns the numbers of all decisions.
 func (l *Limiter) Totals() Totals {
-	m := l.metrics
+	m := l.parts.metrics
 	return Totals{
 		Passed: m.decisions[OK].Load(), Refused: m.decisions[OverLimit].Load(), Shadowed: m.shadowed.Load(),
 		UnknownDomain: m.unknown.Load(), Failed: m.failed.requests.Load(), OnError: m.failed.answered.Load(),
@@ -37,7 +37,7 @@ func (l *Limiter) RuleTotals() (*descriptor.Tree, func(index int) *RuleTotals) {
 	}
 	return s.tree, func(index int) *RuleTotals {
 		series := s.series[index]
-		if series == nil || series == l.metrics.named.Other {
+		if series == nil || series == l.parts.metrics.named.Other {
 			return nil
 		}
 		return &RuleTotals{Hits: series.Total.Load() + series.Unlimited.Load(), Refused: series.Over.Load(), Shadowed: series.Shadow.Load()}

@@ -149,7 +149,7 @@ func TestWalk(t *testing.T) {
 		},
 		func(o *walk, _ *Decision) { w.charge(); o.charged() },
 		func(o *walk, _ *Decision) {
-			if err := backend.Await(t.Context(), l.Store, now, &w.request); err != nil {
+			if err := backend.Await(t.Context(), l.parts.Store, now, &w.request); err != nil {
 				t.Fatal(err)
 			}
 			o.settled()

@@ -351,7 +351,7 @@ func TestTransportWithMistakesSendsNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, _ = tr.RoundTrip(r) //nolint:bodyclose // there is none
+			_, _ = tr.RoundTrip(r)
 		}()
 	}
 }
