@@ -14,6 +14,7 @@ type Rule struct {
 	Unlimited bool     // every request passes, and nothing is counted
 	Varies    bool     // a limit does more or less than refuse what is above it, for all callers; filled in by Compile
 	refuses   refusal  // filled in by Compile
+	Needs     Needs    // filled in by Compile
 	Index     int32    // index in Tree.Rules; metric handles are looked up by it, not by name
 
 	RuleSettings

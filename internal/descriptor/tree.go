@@ -288,6 +288,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	if c.anyOf.shared {
 		r.shared = &sharedLevels{slices.Clone(c.shared), slices.ContainsFunc(c.shared, func(s shared) bool { return s.group != nil })}
 	}
+	r.Needs = r.needs()
 	c.conditional.add(r)
 	if c.anyOf.metric {
 		r.MetricValues = append([]bool(nil), c.metric...)

@@ -24,7 +24,7 @@ func (w *work) apply(s *subject, d *Descriptor) {
 	if s.rule == nil {
 		return
 	}
-	needs := w.snap.needs[s.rule.Index]
+	needs := need(s.rule.Needs)
 	if w.overridable() && s.rule.Overridable() {
 		needs |= needOverride
 	}
@@ -52,7 +52,7 @@ func (w *work) chargeRule(s *subject) {
 		w.charges = append(w.charges, charge{limit: &s.rule.Limits[i], index: i, take: none, guard: none})
 	}
 	s.end = len(w.charges)
-	if w.snap.needs[s.rule.Index]&needActive != 0 {
+	if need(s.rule.Needs)&needActive != 0 {
 		w.leaveOutInactive(s)
 	}
 }

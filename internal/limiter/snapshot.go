@@ -77,7 +77,6 @@ type HeaderNames struct {
 type snapshot struct {
 	tree      *descriptor.Tree
 	settings  Settings
-	needs     []need               // by Rule.Index
 	series    []*series            // by Rule.Index; nil for rules whose metric name depends on the request
 	limits    [][]*limitSeries     // by Rule.Index and limit; nil for rules whose limits do not vary
 	shares    [][]descriptor.Limit // by Rule.Index: this process' share of each limit; nil with one replica
@@ -93,14 +92,14 @@ type report func(*work, *Decision)
 // need is a set of what a decision needs besides counting hits and refusing them. Most rules need nothing, and cost nothing here.
 type need uint16
 
-// What rules need. The snapshot knows it of each rule.
+// What rules need: descriptor.Needs has the same bits.
 const (
-	needActive  need = 1 << iota // a limit applies only at some times
-	needReplace                  // limits of other rules do not apply
-	needGroup                    // several values of an entry count as one
-	needCost                     // a hit counts for more than one
-	needScale                    // an entry multiplies a limit
-	needVary                     // a limit is not enforced for all callers, or warns
+	needActive  = need(descriptor.NeedsActive)
+	needReplace = need(descriptor.NeedsReplace)
+	needGroup   = need(descriptor.NeedsGroup)
+	needCost    = need(descriptor.NeedsCost)
+	needScale   = need(descriptor.NeedsScale)
+	needVary    = need(descriptor.NeedsVary)
 )
 
 // What only the request, or the stages, know.
@@ -111,22 +110,6 @@ const (
 	needHold                            // a descriptor is a step of a reservation
 	needGuard                           // a take is on a penalty
 )
-
-// needsOf returns what decisions under a rule need.
-func needsOf(r *descriptor.Rule) (n need) {
-	add := func(bit need, set bool) {
-		if set {
-			n |= bit
-		}
-	}
-	add(needActive, r.Scheduled())
-	add(needReplace, len(r.Replaces) > 0)
-	add(needGroup, r.Grouped())
-	add(needCost, r.HitCost() != nil)
-	add(needScale, r.Scales() != nil)
-	add(needVary, r.Varies)
-	return n
-}
 
 // allOrNothing reports whether a domain has all_or_nothing admission.
 func (s *Settings) allOrNothing(d *descriptor.Domain) bool {

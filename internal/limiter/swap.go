@@ -20,11 +20,10 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 		s.Replicas = l.replicas
 	}
 	next := &snapshot{
-		tree: tree, settings: s, needs: make([]need, len(tree.Rules)), series: make([]*series, len(tree.Rules)),
+		tree: tree, settings: s, series: make([]*series, len(tree.Rules)),
 		shares: shares(tree, s.Replicas), overrides: l.overrides,
 	}
 	for i, r := range tree.Rules {
-		next.needs[i] = needsOf(r)
 		next.series[i] = l.parts.metrics.ofRule(r)
 		if r.Varies {
 			if next.limits == nil {

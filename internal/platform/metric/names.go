@@ -30,11 +30,16 @@ const maxNameLength = 512
 // get a second one.
 func NewNames[V any](most int, nameOfOthers string, others *V) *Names[V] {
 	n := &Names[V]{Other: others, max: int64(most), seed: maphash.MakeSeed()}
-	for i := range n.shards {
-		n.shards[i].byName = make(map[string]*V)
-	}
-	n.shard([]byte(nameOfOthers)).byName[nameOfOthers] = others
+	n.shard([]byte(nameOfOthers)).set(nameOfOthers, others)
 	return n
+}
+
+// set adds a name. The caller holds the lock. Most sets have few names, so maps are made only for shards that have some.
+func (sh *namesShard[V]) set(name string, v *V) {
+	if sh.byName == nil {
+		sh.byName = make(map[string]*V)
+	}
+	sh.byName[name] = v
 }
 
 func (n *Names[V]) shard(name []byte) *namesShard[V] {
@@ -82,7 +87,7 @@ func (n *Names[V]) add(name string, most int64, create func(name string) *V) *V 
 		return nil
 	}
 	v := create(name)
-	sh.byName[name] = v
+	sh.set(name, v)
 	return v
 }
 

@@ -1,0 +1,30 @@
+package descriptor
+
+// Needs is a set of what a decision under a rule needs besides counting hits and refusing them. Most rules need nothing.
+type Needs uint8
+
+// What rules need.
+const (
+	NeedsActive  Needs = 1 << iota // a limit applies only at some times
+	NeedsReplace                   // limits of other rules do not apply
+	NeedsGroup                     // several values of an entry count as one
+	NeedsCost                      // a hit counts for more than one
+	NeedsScale                     // an entry multiplies a limit
+	NeedsVary                      // a limit is not enforced for all callers, or warns
+)
+
+// needs returns what decisions under a rule need.
+func (r *Rule) needs() (n Needs) {
+	add := func(bit Needs, set bool) {
+		if set {
+			n |= bit
+		}
+	}
+	add(NeedsActive, r.Scheduled())
+	add(NeedsReplace, len(r.Replaces) > 0)
+	add(NeedsGroup, r.Grouped())
+	add(NeedsCost, r.HitCost() != nil)
+	add(NeedsScale, r.Scales() != nil)
+	add(NeedsVary, r.Varies)
+	return n
+}
