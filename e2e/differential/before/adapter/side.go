@@ -11,10 +11,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/e2e/differential/before/backend/memory"
 	"github.com/ratelimitd/ratelimitd/e2e/differential/before/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
-	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 )
 

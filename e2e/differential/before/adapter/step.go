@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/e2e/differential"
 	"github.com/ratelimitd/ratelimitd/e2e/differential/before/backend"
 	"github.com/ratelimitd/ratelimitd/e2e/differential/before/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // Step takes one step.

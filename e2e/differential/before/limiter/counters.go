@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/e2e/differential/before/backend"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // Counters are the counters of one descriptor, for operators.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // ownNumbers is what operators' overrides, or the numbers of a request's entries, make of a rule for one descriptor.

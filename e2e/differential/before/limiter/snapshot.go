@@ -1,8 +1,8 @@
 package limiter
 
 import (
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.
