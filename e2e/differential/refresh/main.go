@@ -141,8 +141,17 @@ func placeOf(folder string) string {
 	return strings.TrimPrefix(folder, "internal/")
 }
 
-// rename makes a file import the copies.
+// moved are packages that stood elsewhere when the copy was made.
+var moved = map[string]string{
+	"internal/events": "internal/limiter/events", "internal/hotkeys": "internal/limiter/hotkeys", "internal/usage": "internal/limiter/usage",
+	"internal/override": "internal/config/override",
+}
+
+// rename makes a file import the copies, and other packages from where they are today.
 func rename(text string) (string, error) {
+	for from, to := range moved {
+		text = strings.ReplaceAll(text, `"`+module+from+`"`, `"`+module+to+`"`)
+	}
 	for _, folder := range copied {
 		text = strings.ReplaceAll(text, `"`+module+folder+`"`, `"`+module+before+"/"+placeOf(folder)+`"`)
 	}
