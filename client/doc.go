@@ -8,7 +8,7 @@
 //	ok, err := c.Allow(ctx, "api", "customer", id)
 //
 // Allow answers yes or no. Decide also returns what is left and when to try again. Wait blocks until a request may pass. Reserve sets
-// hits aside for a request whose cost is known only at its end. Package limits has the types of requests and answers.
+// hits aside for a request whose cost is known only at its end. The types of requests and answers are in package limits.
 //
 // A call ends by its deadline: after Options.Timeout, which is 20 ms, or earlier if the context of the caller ends earlier. Without an
 // answer by then the request passes: Options.OnFailure changes that. The source of a decision says how it came about, and Stats counts

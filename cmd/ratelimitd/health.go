@@ -26,9 +26,9 @@ func (s *service) reportHealth() {
 const noRules = "no rules are in force that could be used; the log and /rlconfig on the debug port say why"
 
 // healthy reports whether the rules in force suffice. Without FORCE_START_WITHOUT_INITIAL_CONFIG rules must have been loaded,
-// even if they are empty. With it no rules need to have been loaded yet, because a control plane without rules sends nothing. But
-// if only bad rules have arrived, the process is not healthy: the limits that their author wants are not in force. With HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED there must be a
-// domain.
+// even if they are empty. With it no rules need to have been loaded yet, because a control plane without rules sends nothing.
+// If only bad rules have arrived, the process is unhealthy, because nothing enforces the limits in them. With
+// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED there must be a domain.
 func (s *service) healthy() bool {
 	o := &s.options.Rules
 	tree := s.limiter.Tree()

@@ -156,7 +156,7 @@ func TestLyftKeysInRedis(t *testing.T) {
 		t.Errorf("a peek: %v", s)
 	}
 
-	// The key has the pattern instead of the value, unless the request brings its own limit.
+	// The key contains the pattern, not the value, unless the request brings its own limit.
 	do(ask("d", "path", "/a/1"))
 	do(ask("d", "path", "/a/2"))
 	holds(fmt.Sprintf("p:d_path_/a/*_%d", at(year)), "2")

@@ -68,16 +68,24 @@ func (w *Waiter) wait() error {
 
 // InGoroutine does something that waits in a goroutine of its own, and calls done with its error. A panic becomes a PanicError.
 func InGoroutine(do func() error, done func(error)) {
-	go func() {
-		var err error
-		defer func() {
-			if p := recover(); p != nil {
-				err = &PanicError{Value: p, Stack: debug.Stack()}
-			}
-			done(err)
-		}()
-		err = do()
-	}()
+	go func() { done(recovering(do)) }()
+}
+
+func recovering(do func() error) (err error) {
+	defer Recover(&err)
+	return do()
+}
+
+// Recover turns a panic of the function that defers it into a PanicError. A PanicError that was passed on by another panic keeps the
+// stack of the first one.
+func Recover(err *error) {
+	switch p := recover().(type) {
+	case nil:
+	case *PanicError:
+		*err = p
+	default:
+		*err = &PanicError{Value: p, Stack: debug.Stack()}
+	}
 }
 
 // PanicError is a panic of code that ran for a caller in another goroutine.

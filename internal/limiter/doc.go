@@ -1,7 +1,7 @@
 // Package limiter makes decisions: it turns a request into a decision, with one snapshot of the rules and one store.
 //
-// Limiter is the type to use. Decide takes a Request and fills a Decision: it loads the snapshot, finds the rule of each
-// descriptor, prepares takes for the whole request, has the store settle them in one call, and judges the outcomes. When the
+// Limiter is the type to use. Start takes a Request and fills a Decision, at once or later; Decide waits for it. Both load the snapshot and
+// go through the same stages: match each descriptor, apply its rule, charge the store in one call, judge the outcomes, report. When the
 // store cannot answer, on_error determines the answer. Swap replaces rules and settings as a whole. Peek and Reset are for
 // operators: they show and clear a descriptor's counters.
 //

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -123,11 +122,7 @@ func (l *Limiter) resume(w *work, err error) {
 
 // finishStarted is finish for a decision that Start has begun. A panic becomes an error.
 func (l *Limiter) finishStarted(w *work, storeErr error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &PanicError{Value: p, Stack: debug.Stack()}
-		}
-	}()
+	defer backend.Recover(&err)
 	if _, ok := errors.AsType[*PanicError](storeErr); ok {
 		return storeErr // what the store left behind is not known, so on_error does not answer, and w is not used again
 	}

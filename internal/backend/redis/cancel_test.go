@@ -26,6 +26,6 @@ func TestCancelledDialOfAnotherCall(t *testing.T) {
 	s := redis.New(redis.Options{Client: client})
 	err := takeOne(t.Context(), s, "k")
 	if !errors.Is(err, backend.ErrUnavailable) || errors.Is(err, context.Canceled) {
-		t.Errorf("Take returns %v, want an error that is ErrUnavailable and not context.Canceled", err)
+		t.Errorf("Await returns %v, want an error that is ErrUnavailable and not context.Canceled", err)
 	}
 }
