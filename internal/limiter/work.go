@@ -95,7 +95,9 @@ func (b *buffers) empty() {
 	empty(&b.holds, maxKept)
 	empty(&b.joining.table, maxKeptBytes/4)
 	empty(&b.joining.members, maxKept)
-	b.countedHere.Clear()
+	if b.countedHere.Clear(); cap(b.countedHere.Takes) > maxKept {
+		b.countedHere = backend.SubRequest{}
+	}
 	empty(&b.spans, maxKept)
 	empty(&b.text.bytes, maxKeptBytes)
 	empty(&b.text.ends, maxKept)
