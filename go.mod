@@ -37,7 +37,6 @@ require (
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 	gopkg.in/yaml.v3 v3.0.1
-	maragu.dev/gomponents v1.2.0
 	pgregory.net/rapid v1.3.0
 )
 

@@ -53,7 +53,6 @@ require (
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-	maragu.dev/gomponents v1.2.0 // indirect
 )
 
 // Tests of the sources beside it, whatever their version is.

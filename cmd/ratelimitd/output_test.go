@@ -209,10 +209,10 @@ func TestInterruptions(t *testing.T) {
 		code   int
 	}{{syscall.SIGINT, 130}, {syscall.SIGTERM, 143}} {
 		dir := t.TempDir()
-		html, verdicts := filepath.Join(dir, "report.html"), filepath.Join(dir, "verdicts")
-		write(t, dir, "report.html", "earlier")
+		verdicts := filepath.Join(dir, "verdicts")
+		write(t, dir, "verdicts", "earlier")
 		cmd := command(t, nil, "simulate", "--rules", filepath.Join(root, "config", "domains"), "--mapping", filepath.Join(root, "examples", "simulate", "envoy.yaml"),
-			"--log", "-", "--html", html, "--verdicts", verdicts)
+			"--log", "-", "--verdicts", verdicts)
 		logs, err := cmd.StdinPipe() // it stays open: the command waits for more lines
 		if err != nil {
 			t.Fatal(err)
@@ -222,7 +222,7 @@ func TestInterruptions(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the files are begun", func() bool { return len(namesIn(t, dir)) == 3 })
+		await(t, "the file is begun", func() bool { return len(namesIn(t, dir)) == 2 })
 		if err := cmd.Process.Signal(s.signal); err != nil {
 			t.Fatal(err)
 		}
@@ -231,10 +231,10 @@ func TestInterruptions(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != s.code || !strings.Contains(out.String(), "ratelimitd: stopped by a signal: "+s.signal.String()) {
 			t.Errorf("%s: exit code %d, want %d: %s", s.signal, code, s.code, &out)
 		}
-		if names := namesIn(t, dir); !slices.Equal(names, []string{"report.html"}) {
+		if names := namesIn(t, dir); !slices.Equal(names, []string{"verdicts"}) {
 			t.Errorf("%s leaves %v", s.signal, names)
 		}
-		if text, err := os.ReadFile(html); err != nil || string(text) != "earlier" {
+		if text, err := os.ReadFile(verdicts); err != nil || string(text) != "earlier" {
 			t.Errorf("%s leaves %q, %v", s.signal, text, err)
 		}
 	}

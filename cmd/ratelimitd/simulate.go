@@ -37,7 +37,6 @@ type simulateCommand struct {
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
 	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers counted individually."`
 
-	HTML     string `name:"html" writes:"" placeholder:"FILE" help:"Also write a report with charts to this file."`
 	Verdicts string `writes:"" placeholder:"FILE" help:"Also write each verdict here, as JSON lines."`
 	Top      int    `default:"10" placeholder:"N" help:"How many rules and callers the text and Markdown reports show."`
 
@@ -58,7 +57,7 @@ func (*simulateCommand) about() about {
 	return about{
 		examples: []example{
 			{"who would be refused", "ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log"},
-			{"a change of rules against those in force, as a page", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log --html r.html"},
+			{"a change of rules against those in force", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log"},
 			{"the same as a comment for a pull request", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log -o markdown"},
 			{"a log of many files", "zcat access.log.*.gz | ratelimitd simulate --rules new --mapping map.yaml --log -"},
 		},
@@ -79,11 +78,10 @@ func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400) // most of what lives is counters, which are not garbage
 	}
-	html, verdicts, err := o.begin(options) // before a long run, not after it
+	verdicts, err := o.beginVerdicts(options) // before a long run, not after it
 	if err != nil {
 		return misuse(err)
 	}
-	defer html.discard()
 	defer verdicts.discard()
 	if isTerminal(s.err) {
 		options.Progress = func(requests int64) { fmt.Fprintf(s.err, "\r\x1b[K%d requests", requests) }
@@ -101,7 +99,7 @@ func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 	if err := verdicts.finish(); err != nil {
 		return err
 	}
-	if err := o.write(s.out, html, r); err != nil {
+	if err := o.write(s.out, r); err != nil {
 		return err
 	}
 	return o.verdict(r)
@@ -235,19 +233,6 @@ func fit(rules *simulate.Rules, all []override.Placed) {
 	}
 }
 
-// begin begins the files that the command writes besides its output.
-func (o *simulateCommand) begin(options *simulate.Options) (html *newFile, verdicts *verdictFile, err error) {
-	if o.HTML != "" {
-		if html, err = createFile(o.HTML); err != nil {
-			return nil, nil, fmt.Errorf("write report: %w", err)
-		}
-	}
-	if verdicts, err = o.beginVerdicts(options); err != nil {
-		html.discard()
-	}
-	return html, verdicts, err
-}
-
 // verdictFile is the file of verdicts.
 type verdictFile struct {
 	*newFile // nil: verdicts are not written
@@ -283,17 +268,8 @@ func (v *verdictFile) finish() error {
 	return nil
 }
 
-func (o *simulateCommand) write(out io.Writer, html *newFile, r *simulate.Report) error {
-	var err error
-	if html != nil {
-		if err = report.WriteHTML(html, r); err == nil {
-			err = html.commit()
-		}
-	}
-	if err == nil {
-		err = o.writeTo(out, r)
-	}
-	if err != nil {
+func (o *simulateCommand) write(out io.Writer, r *simulate.Report) error {
+	if err := o.writeTo(out, r); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil

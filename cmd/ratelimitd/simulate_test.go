@@ -88,7 +88,6 @@ func TestSimulateCommand(t *testing.T) {
 		{with(same, "--fail-on", "nothing"), 2, "", "must be one of"},
 		{with(same, "--fail-above", "101"), 2, "", "--fail-above 101: use a share from 0 to 100"},
 		{with(same, "--reorder", "25h"), 2, "", "--reorder 25h0m0s: use a time from 0s to 24h"},
-		{with(same, "--html", in("no/x.html")), 2, "", "write report: open "},
 		{with(same, "--verdicts", in("no/x.json")), 2, "", "write verdicts: "},
 		{with(given, badRules), 2, "", "r.yaml:2:1: unknown key `descriptor`: did you mean `descriptors`?"},
 		{with(given, "examples/simulate/rules/shop.yaml"), 0, "rules of", ""},
@@ -117,19 +116,15 @@ func TestSimulateCommandWrites(t *testing.T) {
 	racetest.Sequential(t)
 	t.Chdir("../..")
 	dir := t.TempDir()
-	html, verdicts := filepath.Join(dir, "r.html"), filepath.Join(dir, "v.json")
+	verdicts := filepath.Join(dir, "v.json")
 	code, stdout, stderr := simulateRules(t, "--rules", "examples/simulate/stricter", "--against", "examples/simulate/rules", "--log", "examples/simulate/access.log",
-		"--mapping", "examples/simulate/envoy.yaml", "--output", "json", "--html", html, "--verdicts", verdicts)
+		"--mapping", "examples/simulate/envoy.yaml", "--output", "json", "--verdicts", verdicts)
 	var report struct {
 		Requests     int
 		NewlyRefused struct{ Requests, Callers int } `json:"newly_refused"`
 	}
 	if err := json.Unmarshal([]byte(stdout), &report); code != 0 || err != nil || report.Requests != 984 || report.NewlyRefused.Requests != 277 || report.NewlyRefused.Callers != 3 {
 		t.Errorf("exit code %d, %v\n%s\n%.2000s", code, err, stderr, stdout)
-	}
-	page, err := os.ReadFile(html)
-	if err != nil || !bytes.HasPrefix(page, []byte("<!doctype html>")) || !bytes.HasSuffix(page, []byte("</html>\n")) {
-		t.Errorf("%v, %d bytes", err, len(page))
 	}
 	f, err := os.Open(verdicts)
 	if err != nil {

@@ -1,6 +1,7 @@
 package browser_test
 
 import (
+	"flag"
 	"fmt"
 	"html"
 	"io/fs"
@@ -18,6 +19,11 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/e2e/browser"
 )
+
+var update = flag.Bool("update", false, "take the pictures of the documentation")
+
+// top is the repository's root.
+const top = "../.."
 
 // site is what scripts/site builds.
 const site = top + "/.tools/site/dist"

@@ -120,44 +120,6 @@ func TestOrderIsBounded(t *testing.T) {
 	}
 }
 
-func TestTimeline(t *testing.T) {
-	for i := range widths[1:] {
-		if widths[i+1]%widths[i] != 0 {
-			t.Errorf("%d is no multiple of %d", widths[i+1], widths[i])
-		}
-	}
-	random := rand.New(rand.NewPCG(3, 4))
-	for _, span := range []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour, 400 * 24 * time.Hour, 200 * 365 * 24 * time.Hour} {
-		var line timeline
-		all, odd := line.column(), line.column()
-		var times []int64
-		at := int64(1_234_567_890_123_456) % (50 * 365 * 86400 * second)
-		for range 5000 {
-			at += random.Int64N(span.Microseconds()/2500 + 1)
-			times = append(times, at)
-			line.advance(at)
-			line.add(all)
-			if len(times)%2 == 1 {
-				line.add(odd)
-			}
-		}
-		counts, odds := line.counts(all), line.counts(odd)
-		if len(counts) > maxBuckets || len(odds) != len(counts) || line.origin%line.width() != 0 || span > time.Hour && len(counts) < 24 {
-			t.Fatalf("%s: %d and %d buckets of %d s from %d", span, len(counts), len(odds), line.width()/second, line.origin)
-		}
-		for i, at := range times {
-			b := (at - line.origin) / line.width()
-			counts[b]--
-			odds[b] -= int64(i+1) % 2
-		}
-		for b := range counts {
-			if counts[b] != 0 || odds[b] != 0 {
-				t.Fatalf("%s: bucket %d is wrong by %d and %d", span, b, counts[b], odds[b])
-			}
-		}
-	}
-}
-
 func TestCallersAreBounded(t *testing.T) {
 	c := newCallers(100)
 	random := rand.New(rand.NewPCG(5, 6))

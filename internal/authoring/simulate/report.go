@@ -31,8 +31,7 @@ type Report struct {
 	// With two folders: the rules that differ.
 	ChangedRules []RuleChange `json:"changed_rules,omitempty"`
 
-	Callers  Callers  `json:"callers"`
-	OverTime OverTime `json:"over_time"`
+	Callers Callers `json:"callers"`
 
 	Warnings []string `json:"warnings,omitempty"`
 	Seconds  float64  `json:"seconds"` // duration of the run
@@ -170,15 +169,4 @@ type RefusedBy struct {
 	Requests int64  `json:"requests"`
 
 	Overridden bool `json:"overridden,omitempty"` // with the numbers of the caller's override, not of Limit
-}
-
-// OverTime has counts over time, in buckets of equal width.
-type OverTime struct {
-	Start        time.Time `json:"start"`
-	WidthSeconds int64     `json:"width_seconds"`
-	Requests     []int64   `json:"requests"`
-	Refused      []int64   `json:"refused"`
-	OldRefused   []int64   `json:"old_refused,omitempty"`
-	NewlyRefused []int64   `json:"newly_refused,omitempty"`
-	NewlyPassed  []int64   `json:"newly_passed,omitempty"`
 }

@@ -112,9 +112,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Against != nil {
 		r.old = newEngine(o.Against, &o)
 	}
-	for range columnCount {
-		r.total.column()
-	}
 	in := newIntake(&o)
 
 	g, running := errgroup.WithContext(ctx)
@@ -154,22 +151,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return report, nil
 }
 
-// The columns of run.total.
-const (
-	columnRequests = iota
-	columnRefused
-	columnOldRefused
-	columnNewlyRefused
-	columnNewlyPassed
-	columnCount
-)
-
 // run is the deciding part of a run.
 type run struct {
 	options  *Options
 	now, old *engine // old is nil without Options.Against
 	callers  *callers
-	total    timeline
 
 	requests      int64
 	from, to      int64
@@ -224,14 +210,11 @@ func (r *run) count(b *batch, i int) {
 	r.to = a.at
 	r.requests++
 	r.outcomes[0][now.outcome]++
-	r.total.advance(a.at)
-	r.total.add(columnRequests)
 	c := r.callers.row(a.Caller)
 	c.requests++
 	if now.outcome == refused {
 		c.refused++
 		c.by.add(refusals)
-		r.total.add(columnRefused)
 		if r.old == nil && c.first == 0 {
 			c.first = a.at
 		}
@@ -243,7 +226,6 @@ func (r *run) count(b *batch, i int) {
 	if old.outcome == refused {
 		c.old++
 		c.byOld.add(b.refusals[1][old.from:old.to])
-		r.total.add(columnOldRefused)
 	}
 	switch {
 	case now.outcome == refused && old.outcome == allowed:
@@ -252,12 +234,10 @@ func (r *run) count(b *batch, i int) {
 			c.first = a.at
 		}
 		c.byNewly.add(refusals)
-		r.total.add(columnNewlyRefused)
 		r.now.newly(refusals)
 	case now.outcome == allowed && old.outcome == refused:
 		r.passed++
 		c.passed++
-		r.total.add(columnNewlyPassed)
 		r.old.newly(b.refusals[1][old.from:old.to])
 	}
 }

@@ -21,10 +21,6 @@ func (r *run) report(in *intake) *Report {
 		Lines: in.lines, Requests: r.requests, Skipped: in.skipped, Bad: in.bad, FirstBad: in.firstBad,
 		Order: in.order.reported(o),
 		New:   r.now.side(r.outcomes[0]),
-		OverTime: OverTime{
-			Start: instant(r.total.origin), WidthSeconds: r.total.width() / second,
-			Requests: r.total.counts(columnRequests), Refused: r.total.counts(columnRefused),
-		},
 	}
 	for _, l := range o.Logs {
 		out.Logs = append(out.Logs, l.Name)
@@ -37,9 +33,6 @@ func (r *run) report(in *intake) *Report {
 		out.Old = &side
 		out.NewlyRefused, out.NewlyPassed = r.changes()
 		out.ChangedRules = changedRules(r.now.tree, r.old.tree)
-		out.OverTime.OldRefused = r.total.counts(columnOldRefused)
-		out.OverTime.NewlyRefused = r.total.counts(columnNewlyRefused)
-		out.OverTime.NewlyPassed = r.total.counts(columnNewlyPassed)
 	}
 	for _, e := range in.missed.Errors(o.Mapping) {
 		out.Warnings = append(out.Warnings, e.Error())
@@ -69,7 +62,7 @@ func instant(micro int64) time.Time { return time.UnixMicro(micro).UTC() }
 func (o *order) reported(options *Options) Order {
 	out := Order{
 		WindowSeconds: options.Window.Seconds(), Reordered: o.reordered, Shortened: o.shortened,
-		Late: o.late.Lines, MostLateSeconds: float64(o.late.Most) / second,
+		Late: o.late.Lines, MostLateSeconds: float64(o.late.Most) / 1e6,
 	}
 	if o.late.Lines > 0 {
 		out.FirstLate = place(options.Logs[o.late.Log].Name, o.late.Number)

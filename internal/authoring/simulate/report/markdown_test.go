@@ -3,6 +3,7 @@ package report_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
@@ -41,6 +42,42 @@ func TestDocumentedMarkdown(t *testing.T) {
 	if !strings.Contains(string(text), "````markdown\n"+shown+"````\n") {
 		t.Errorf("docs/do/simulating.md does not show this:\n%s", shown)
 	}
+}
+
+// setTexts gives every text in v, at any depth, what text returns for its place.
+func setTexts(v reflect.Value, place string, text func(place string) string) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text(place))
+	case reflect.Pointer:
+		if !v.IsNil() {
+			setTexts(v.Elem(), place, text)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			setTexts(v.Index(i), fmt.Sprintf("%s[%d]", place, i), text)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); f.IsExported() && f.Type.PkgPath() != "time" {
+				setTexts(v.Field(i), place+"."+f.Name, text)
+			}
+		}
+	}
+}
+
+// everything is the example with something in every part.
+func everything(t *testing.T) *simulate.Report {
+	t.Helper()
+	r := example(t, true)
+	r.Warnings, r.Unreached = []string{""}, []string{""}
+	r.New.Failed, r.New.NotEnforced = 1, 1
+	r.ByRule[0].New.Limits = append(r.ByRule[0].New.Limits, simulate.Limit{})
+	r.ByRule = append(r.ByRule, simulate.Rule{Line: 1, Old: &simulate.RuleCount{}})
+	r.ChangedRules = append(r.ChangedRules, simulate.RuleChange{Old: []string{""}}, simulate.RuleChange{New: []string{""}})
+	r.Callers.Rows[0].RefusedBy, r.Callers.Rows[1].OldRefusedBy = []simulate.RefusedBy{{}}, []simulate.RefusedBy{{}}
+	r.Callers.Rows[1].RefusedBy = nil
+	return r
 }
 
 // These match what Markdown shows as it is.

@@ -52,21 +52,6 @@ func counted(n int64, what string) string {
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
 
-// width writes the width of a bucket: 15s, 5m, 3h, 7d.
-func width(seconds int64) string {
-	d := time.Duration(seconds) * time.Second
-	switch {
-	case d%(24*time.Hour) == 0:
-		return strconv.FormatInt(int64(d/(24*time.Hour)), 10) + "d"
-	case d%time.Hour == 0:
-		return strconv.FormatInt(int64(d/time.Hour), 10) + "h"
-	case d%time.Minute == 0:
-		return strconv.FormatInt(int64(d/time.Minute), 10) + "m"
-	default:
-		return strconv.FormatInt(seconds, 10) + "s"
-	}
-}
-
 // clip shortens a text to a number of characters.
 func clip(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
@@ -82,17 +67,6 @@ func span(r *simulate.Report) string {
 		to = to[11:]
 	}
 	return from + " to " + to + " UTC"
-}
-
-// where writes the position of a rule.
-func where(r *simulate.Rule) string { return place(r.File, r.Line) }
-
-// place writes a position in a file, if there is one.
-func place(file string, line int) string {
-	if file == "" {
-		return ""
-	}
-	return file + ":" + strconv.Itoa(line)
 }
 
 // by writes a limit and its number of refusals: its rule, shortened to most characters (0: any length), and the limit.

@@ -35,7 +35,6 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	}
 	w.Line("")
 	w.sides(r)
-	w.overTime(r)
 	w.rules(r)
 	w.callers(r)
 	for _, s := range r.Warnings {
@@ -154,50 +153,6 @@ func (w *textWriter) sides(r *simulate.Report) {
 	change("newly refused", terminal.Red, r.NewlyRefused)
 	change("newly passed", terminal.Green, r.NewlyPassed)
 	w.Line("")
-}
-
-// bars are the signs for shares of refused requests.
-var bars = []rune("▁▂▃▄▅▆▇█")
-
-const barsWide = 72
-
-// overTime draws the share of refused requests over time.
-func (w *textWriter) overTime(r *simulate.Report) {
-	o := &r.OverTime
-	if r.New.Refused == 0 && (r.Old == nil || r.Old.Refused == 0) || len(o.Requests) < 2 {
-		return
-	}
-	together := (len(o.Requests) + barsWide - 1) / barsWide
-	draw := func(refused []int64) (text string, most int64, mostOf int64) {
-		var b strings.Builder
-		mostOf = 1
-		for i := 0; i < len(refused); i += together {
-			n, of := int64(0), int64(0)
-			for j := i; j < min(i+together, len(refused)); j++ {
-				n, of = n+refused[j], of+o.Requests[j]
-			}
-			if n == 0 {
-				b.WriteRune(' ')
-				continue
-			}
-			if n*mostOf > most*of {
-				most, mostOf = n, of
-			}
-			b.WriteRune(bars[min(n*int64(len(bars))/of, int64(len(bars)-1))])
-		}
-		return b.String(), most, mostOf
-	}
-	w.Line("%s", w.Paint(terminal.Dim, "refused over time, one character per "+width(o.WidthSeconds*int64(together))))
-	if r.Old != nil {
-		text, most, of := draw(o.OldRefused)
-		w.Line("before  %s  at most %s", w.Paint(terminal.Red, text), percent(most, of))
-	}
-	text, most, of := draw(o.Refused)
-	label := ""
-	if r.Old != nil {
-		label = "now     "
-	}
-	w.Line("%s%s  at most %s\n", label, w.Paint(terminal.Red, text), percent(most, of))
 }
 
 func (w *textWriter) rules(r *simulate.Report) {
