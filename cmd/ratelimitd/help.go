@@ -9,7 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// about is what the help and the manual say about a command besides its flags.
+// about is what the help says about a command besides its flags.
 type about struct {
 	note     string   // one paragraph; empty: the flags say all there is to know
 	common   []string // the flags that its help shows, if it has too many to show all

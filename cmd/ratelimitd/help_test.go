@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -62,10 +61,6 @@ func parses(t *testing.T, line string) {
 	t.Helper()
 	_, words, found := strings.Cut(" "+line, " ratelimitd ")
 	if !found {
-		_, words, found = strings.Cut(line, "<(ratelimitd ")
-		words = strings.TrimSuffix(words, ")")
-	}
-	if !found {
 		t.Errorf("%q does not run ratelimitd", line)
 		return
 	}
@@ -76,7 +71,7 @@ func parses(t *testing.T, line string) {
 }
 
 // notData lists the commands whose output is no data, and what it is.
-var notData = map[string]string{"serve": "a log", "healthcheck": "what the service said", "completion": "a script", "man": "files"}
+var notData = map[string]string{"serve": "a log", "healthcheck": "what the service said"}
 
 // Every command has what a reader of its help looks for. The test asks the model, so no new command can miss it.
 func TestHelpOfEveryCommand(t *testing.T) {
@@ -223,48 +218,5 @@ func TestExitCodesOfServe(t *testing.T) {
 		if code, text := output(t, c.env, c.args...); code != c.code {
 			t.Errorf("%s: exit code %d, want %d:\n%s", name, code, c.code, text)
 		}
-	}
-}
-
-// The pages of the manual are complete, and man and mandoc can show them.
-func TestManual(t *testing.T) {
-	racetest.Sequential(t)
-	model, _ := modelOf(t)
-	dir := t.TempDir()
-	if code, _, stderr := asks(t, "man", dir); code != 0 {
-		t.Fatalf("exit code %d: %s", code, stderr)
-	}
-	renderers := map[string][]string{"mandoc": {"-T", "utf8", "-W", "error,stop"}, "man": {"--warnings=all", "-E", "UTF-8", "-l"}}
-	shown := 0
-	for _, n := range visible(model) {
-		page := fmt.Sprintf("%s/ratelimitd-%s.1", dir, n.Name)
-		for name, args := range renderers {
-			if _, err := exec.LookPath(name); err != nil {
-				continue
-			}
-			shown++
-			cmd := exec.Command(name, append(args, page)...)
-			cmd.Env = []string{"PATH=/usr/bin:/bin", "MANPAGER=cat", "MANROFFSEQ=", "COLUMNS=80", "LC_ALL=C.UTF-8"}
-			var out, errs strings.Builder
-			cmd.Stdout, cmd.Stderr = &out, &errs
-			if err := cmd.Run(); err != nil || errs.Len() > 0 {
-				t.Errorf("%s %s: %v\n%s", name, page, err, &errs)
-			}
-			text := regexp.MustCompile(`.\x08`).ReplaceAllString(out.String(), "")
-			for _, f := range n.Flags {
-				if !f.Hidden && !strings.Contains(text, "--"+f.Name) {
-					t.Errorf("%s shows no --%s of %s:\n%s", name, f.Name, n.Name, text)
-					break
-				}
-			}
-			for _, part := range []string{"SYNOPSIS", "EXAMPLES", "EXIT STATUS"} {
-				if !strings.Contains(text, part) {
-					t.Errorf("%s shows no %s of %s", name, part, n.Name)
-				}
-			}
-		}
-	}
-	if shown == 0 {
-		missing(t, "mandoc")
 	}
 }

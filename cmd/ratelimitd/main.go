@@ -40,9 +40,7 @@ type cli struct {
 
 	Override overrideCommand `cmd:"" group:"Running servers" help:"Give single callers other numbers, on a running server."`
 
-	Completion completionCommand `cmd:"" group:"This program" help:"Print a script that completes command lines in a shell."`
-	Man        manCommand        `cmd:"" group:"This program" hidden:"" help:"Write the manual pages into a folder."`
-	Version    versionCommand    `cmd:"" group:"This program" help:"Print the version, commit and date of this build."`
+	Version versionCommand `cmd:"" group:"This program" help:"Print the version, commit and date of this build."`
 
 	EverySetting bool `kong:"-"` // the help of serve has all flags
 }
@@ -70,14 +68,6 @@ type streams struct {
 // environment. Subcommands may have more (ask.go).
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
-	if len(args) > 0 && args[0] == completing {
-		model, err := c.model()
-		if err != nil {
-			return 2
-		}
-		printCompletions(stdout, model, args[1:])
-		return 0
-	}
 	args, c.Serve.Retired = withoutRetired(args)
 	parser, err := newParser(&c, kong.Writers(stdout, stderr))
 	if err == nil {

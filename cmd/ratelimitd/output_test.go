@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
@@ -321,4 +323,9 @@ func TestNewFiles(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// isFile reports whether a value is the name of a file or folder.
+func isFile(v *kong.Value) bool {
+	return v.Tag.PlaceHolder == "FILE" || v.Tag.PlaceHolder == "DIR" || v.Flag == nil && v.Name == "path"
 }

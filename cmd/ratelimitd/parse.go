@@ -22,7 +22,6 @@ func (c *cli) commands() map[string]runner {
 	return map[string]runner{
 		"serve": &c.Serve, "check": &c.Check, "test": &c.Test, "schema": &c.Schema, "version": &c.Version, "simulate": &c.Simulate,
 		"explain": &c.Explain, "call": &c.Call, "peek": &c.Peek, "reset": &c.Reset, "usage": &c.Usage, "shares": &c.Shares, "fleet": &c.Fleet, "override": &c.Override, "healthcheck": &c.Healthcheck,
-		"completion": &c.Completion, "man": &c.Man,
 	}
 }
 

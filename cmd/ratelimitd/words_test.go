@@ -29,8 +29,6 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 		{"help help", 0, "Usage: ratelimitd [COMMAND] [FLAGS]\n", ""},
 		{"--version", 0, "go1.", ""},
 		{"--version -o json", 0, `"go": "go1.`, ""},
-		{"completion", 2, "", `expected "<shell>"`},
-		{"completion tcsh", 2, "", `<shell> must be one of "bash","zsh","fish" but got "tcsh"`},
 		{"check -o", 2, "", "--output: needs a value"},
 		{"serve --port", 2, "", "--port: needs a value"},
 		{"check " + rules + "/rules0_test.yaml", 2, "", "rules0_test.yaml is a test file: ratelimitd test runs it"},

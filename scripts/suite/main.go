@@ -22,7 +22,7 @@ import (
 )
 
 // parts are what tests need besides Go. The C compiler is for the race detector, and for a Redis whose clock is set.
-var parts = []string{"redis", "promtool", "browser", "envoy", "nginx", "shells", "cc"}
+var parts = []string{"redis", "promtool", "browser", "envoy", "nginx", "cc"}
 
 // modules are the folders with a go.mod and tests, the service's first.
 var modules = []string{".", "bench/libraries", "deploy", "e2e"}
