@@ -112,12 +112,7 @@ const (
 func (s *Server) addConsole(mux *http.ServeMux, opts *Options) {
 	s.events = console.NewEvents(opts.look)
 	mux.Handle("GET "+console.Path+"events", s.events)
-	rules := &rulePages{tree: opts.Rules.tree}
-	if opts.Decisions != nil {
-		rules.hour = &hour{totals: opts.Decisions.RuleTotals}
-		s.hour = rules.hour
-	}
-	mux.Handle("GET "+console.Path+"rules", rules)
+	mux.Handle("GET "+console.Path+"rules", &rulePages{opts})
 }
 
 // look returns the next event.
@@ -208,10 +203,7 @@ func shown(s string) string {
 }
 
 // rulePages shows the rules in force, page by page.
-type rulePages struct {
-	tree func() *descriptor.Tree
-	hour *hour // nil: the counters of rules are not known
-}
+type rulePages struct{ *Options }
 
 // rulePage is a page of the rules in force.
 type rulePage struct {
@@ -219,7 +211,6 @@ type rulePage struct {
 	Matched int               `json:"matched"`
 	Rules   []json.RawMessage `json:"rules"` // each is a oneRule
 	Next    int               `json:"next"`  // 0: this is the last page
-	Cut     int               `json:"cut"`   // minutes of the last hour for which only some rules are known
 }
 
 type oneRule struct {
@@ -233,7 +224,6 @@ type oneRule struct {
 	Line   int                 `json:"line"`
 	Column int                 `json:"column"`
 	Totals *limiter.RuleTotals `json:"totals"` // nil: the names of its metrics depend on requests
-	Hour   [][3]uint64         `json:"hour"`   // how many minutes ago, hits that passed, hits that were refused
 }
 
 const (
@@ -243,7 +233,7 @@ const (
 )
 
 // ServeHTTP answers with a page of rules: from is the index to begin at, find a text that must be in the path, the name or
-// the file, refused wants only rules that refused something in the last hour, limit is the size of the page.
+// the file, refused wants only rules that refused something, limit is the size of the page.
 func (p *rulePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	query := r.URL.Query()
@@ -258,7 +248,7 @@ func (p *rulePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		endpoint.WriteText(w, http.StatusBadRequest, fmt.Sprintf("find has more than %d bytes\n", maxFindBytes))
 		return
 	}
-	page, err := p.page(time.Now(), &q)
+	page, err := p.page(&q)
 	if err != nil {
 		endpoint.WriteText(w, http.StatusInternalServerError, err.Error()+"\n")
 		return
@@ -266,37 +256,32 @@ func (p *rulePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, page)
 }
 
-func (p *rulePages) page(now time.Time, q *ruleQuery) (*rulePage, error) {
+func (p *rulePages) page(q *ruleQuery) (*rulePage, error) {
 	page := &rulePage{Rules: []json.RawMessage{}}
-	if p.hour == nil {
-		return page, page.fill(q, p.tree(), nil)
+	if p.Decisions == nil {
+		return page, page.fill(q, p.Rules.tree(), func(int) *limiter.RuleTotals { return nil })
 	}
-	return page, p.hour.view(now, func(tree *descriptor.Tree, v *hourView) error { return page.fill(q, tree, v) })
+	tree, totals := p.Decisions.RuleTotals()
+	return page, page.fill(q, tree, totals)
 }
 
 // ruleQuery is a request for a page of rules.
 type ruleQuery struct {
 	from, limit int
 	find        string // in lower case
-	refused     bool   // only rules that refused something in the last hour
+	refused     bool   // only rules that refused something
 }
 
-// fill adds the rules of a tree that a query wants, with what they did; v is nil if that is not known.
-func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, v *hourView) error {
+// fill adds the rules of a tree that a query wants, with what they did since the process began.
+func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, totals func(index int) *limiter.RuleTotals) error {
 	if tree == nil {
 		return nil
-	}
-	refused := make([]bool, len(tree.Rules))
-	if v != nil {
-		p.Cut = v.cuts()
-		if q.refused {
-			refused = v.refused()
-		}
 	}
 	p.Total = len(tree.Rules)
 	size := 0
 	for i, rule := range tree.Rules {
-		if !ruleMatches(rule, q.find) || q.refused && !refused[i] {
+		did := totals(i)
+		if !ruleMatches(rule, q.find) || q.refused && (did == nil || did.Refused == 0) {
 			continue
 		}
 		p.Matched++
@@ -306,9 +291,7 @@ func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, v *hourView) error 
 			p.Next = i
 		default:
 			row := ruleRow(rule)
-			if v != nil {
-				row.Totals, row.Hour = v.totals(i), v.of(i)
-			}
+			row.Totals = did
 			text, err := json.Marshal(row)
 			if err != nil {
 				return fmt.Errorf("write rule as JSON: %w", err)
@@ -327,7 +310,7 @@ func ruleMatches(r *descriptor.Rule, find string) bool {
 func ruleRow(r *descriptor.Rule) oneRule {
 	row := oneRule{
 		Domain: shown(r.Domain), Path: shown(r.Path), Name: shown(r.Name), Levels: [][2]string{}, Limits: []string{}, Flags: []string{},
-		File: shown(r.Position.File), Line: r.Position.Line, Column: r.Position.Col, Hour: [][3]uint64{},
+		File: shown(r.Position.File), Line: r.Position.Line, Column: r.Position.Col,
 	}
 	for _, l := range r.Levels {
 		row.Levels = append(row.Levels, [2]string{shown(l.Key), shown(l.Value)})

@@ -23,7 +23,6 @@ type Server struct {
 	shared *endpoint.Shared
 	ports  []port
 	events *console.Events // nil: there is no console
-	hour   *hour           // nil: the console knows no counters of rules
 
 	peerShare float64
 }
@@ -83,9 +82,6 @@ func (s *Server) Run(ctx context.Context) error {
 	stopped := make(chan struct{})
 	for _, p := range s.ports {
 		g.Go(func() error { return endpoint.Serve(p.name, p.serve, p.listener, stopped) })
-	}
-	if s.hour != nil {
-		g.Go(func() error { s.hour.run(ctx); return nil })
 	}
 	g.Go(func() error {
 		<-ctx.Done()

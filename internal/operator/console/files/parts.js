@@ -92,17 +92,6 @@ export function Meter({ used, of, label }) {
   return html`<span class=${"meter " + (part >= 1 ? "full" : part >= 0.8 ? "near" : "")} role="img" aria-label=${label}><svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect width=${100 * part} height="8"/></svg></span>`;
 }
 
-// Minutes draws what happened in the last hour. Each row is how many minutes ago, how much passed, and how much was refused; the
-// highest bar is the minute with most.
-export function Minutes({ rows, label }) {
-  const most = Math.max(1, ...rows.map(([, passed, refused]) => passed + refused));
-  const bar = (ago, from, part) => `M${60 - ago} ${20 - 20 * (from + part) / most}h.8v${20 * part / most}h-.8z`;
-  const path = (of) => rows.filter((r) => r[of] > 0).map((r) => bar(r[0], of === 2 ? r[1] : 0, r[of])).join("");
-  const peak = rows.reduce((a, b) => (b[1] + b[2] > a[1] + a[2] ? b : a), [0, 0, 0]);
-  const says = label + (rows.length ? "; most " + (peak[0] ? peak[0] + " min ago" : "in this minute") + ": " + count(peak[1]) + " passed, " + count(peak[2]) + " refused" : "");
-  return html`<svg class="minutes" viewBox="0 0 61 20" preserveAspectRatio="none" role="img" aria-label=${says}><title>${says}</title><path class="passed" d=${path(1)} /><path class="refused" d=${path(2)} /></svg>`;
-}
-
 // useLoad calls load when a key changes, and returns what it gave. An answer that is overtaken is dropped.
 export function useLoad(load, key, every = 0) {
   const [state, set] = useState({ data: null, error: null, loading: true });

@@ -1,7 +1,7 @@
 // The rules in force, and the files that they come from.
 import { useState, useEffect } from "preact/hooks";
 import { call, get, live, token } from "./api.js";
-import { html, Name, Panel, Table, Problem, Since, Minutes, useLoad, count } from "./parts.js";
+import { html, Name, Panel, Table, Problem, Since, useLoad, count } from "./parts.js";
 
 const size = 100;
 const states = { RULE_FILE_STATE_LOADED: ["good", "loaded"], RULE_FILE_STATE_STALE: ["bad", "stale: its last good version is in use"], RULE_FILE_STATE_REJECTED: ["bad", "rejected: nothing of it is in use"] };
@@ -47,12 +47,11 @@ function List({ query, changed }) {
   const state = useLoad((signal) => get(path, { signal }), path + changed + token.value, 5000);
   const page = state.data;
   let before = null;
-  return html`<${Panel} title="Rules in force" note=${page ? (page.matched === page.total ? count(page.total) : count(page.matched) + " of " + count(page.total)) + ", hits of this process: in the last hour, by minute, and since it began" : ""}
+  return html`<${Panel} title="Rules in force" note=${page ? (page.matched === page.total ? count(page.total) : count(page.matched) + " of " + count(page.total)) + ", hits of this process since it began" : ""}
     tools=${html`<label>Find <input type="search" value=${typed} onInput=${(e) => setTyped(e.target.value)} spellcheck=${false} /></label>
-      <label><input type="checkbox" checked=${refused} onChange=${(e) => { setRefused(e.target.checked); setPages([0]); }} /> only rules that refused in the last hour</label>`}>
+      <label><input type="checkbox" checked=${refused} onChange=${(e) => { setRefused(e.target.checked); setPages([0]); }} /> only rules that refused</label>`}>
     <${Problem} error=${state.error} />
-    ${page && page.cut > 0 && html`<p class="warn">In ${count(page.cut)} minutes of the last hour more than 10,000 rules had hits. Of these minutes the page shows the rules that refused most, and then those with most hits.</p>`}
-    ${page && html`<${Table} label="Rules in force" head=${["Rule", "Limits", "Last hour", "#passed", "#refused", "#hits in all", "#refused in all", "Written in"]}
+    ${page && html`<${Table} label="Rules in force" head=${["Rule", "Limits", "#hits", "#refused", "Written in"]}
       empty=${page.total ? "No rule is like that." : "There are no rules: requests are answered as if nothing were limited, or with an error if rules were never loaded."}
       rows=${page.rules.map((r) => {
         const same = before ? shared(before, r) : 0;
@@ -73,14 +72,10 @@ function List({ query, changed }) {
 
 const unknown = "Not known: the names of its metrics depend on the request, or there are more rules than series of metrics";
 
-// Did is what a rule did: in the last hour, and since the process began.
-function Did({ rule }) {
-  const { hour, totals } = rule;
-  if (!totals) return html`<td title=${unknown}>–</td>${[0, 1, 2, 3].map(() => html`<td class="n">–</td>`)}`;
-  const sum = (column) => hour.reduce((n, minute) => n + minute[column], 0);
-  const passed = sum(1), refused = sum(2);
-  return html`<td><${Minutes} rows=${hour} label=${count(passed) + " passed and " + count(refused) + " refused in the last hour"} /></td>
-    <td class="n">${count(passed)}</td><td class=${"n " + (refused ? "bad" : "")}>${count(refused)}</td><td class="n">${count(totals.hits)}</td><td class="n">${count(totals.refused)}</td>`;
+// Did is what a rule did since the process began.
+function Did({ rule: { totals } }) {
+  if (!totals) return html`<td class="n" title=${unknown}>–</td><td class="n">–</td>`;
+  return html`<td class="n">${count(totals.hits)}</td><td class=${"n " + (totals.refused ? "bad" : "")}>${count(totals.refused)}</td>`;
 }
 
 // shared is how many levels from the left, with the domain, two rules have in common.
