@@ -4,5 +4,5 @@ import "embed"
 
 // Files has a folder per library, with its licence.
 //
-//go:embed preact htm signals
+//go:embed preact htm signals uplot
 var Files embed.FS
