@@ -154,7 +154,7 @@ func TestDeadlinesInABatch(t *testing.T) {
 // A caller that goes away gets its error at once, and the others their answers.
 func TestCanceledCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := client.NewOn(&service{takes: 10 * time.Millisecond}, client.Options{OnFailure: client.FailClosed})
+		c := client.NewOn(&service{takes: 10 * time.Millisecond}, client.Options{OnFailure: limits.OnFailureDeny})
 		defer c.Close()
 		all, errs, took := together(c, 20, func(i int) (context.Context, *limits.Request) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -252,7 +252,7 @@ func TestAnswersAreMissing(t *testing.T) {
 		s := &service{answer: func(r *ratelimitdv1.DecideBatchResponse) *ratelimitdv1.DecideBatchResponse {
 			return &ratelimitdv1.DecideBatchResponse{Responses: r.GetResponses()[1:]}
 		}}
-		c := client.NewOn(s, client.Options{OnFailure: client.ReturnError})
+		c := client.NewOn(s, client.Options{OnFailure: limits.OnFailureError})
 		defer c.Close()
 		if d, err := c.Decide(t.Context(), limits.New("d", "k", "v")); err == nil || d.Allowed || !strings.Contains(err.Error(), "answered 0 requests of 1") {
 			t.Errorf("%+v %v", d, err)

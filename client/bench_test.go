@@ -18,7 +18,7 @@ func BenchmarkDecide(b *testing.B) {
 	service := start(b)
 	for _, callers := range []int{1, 2, 4, 8, 16, 64, 256} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			c, err := client.New(service.GRPC, client.Options{Timeout: time.Second, OnFailure: client.ReturnError})
+			c, err := client.New(service.GRPC, client.Options{Timeout: time.Second, OnFailure: limits.OnFailureError})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -23,7 +23,7 @@ type Client struct {
 	conn         *grpc.ClientConn // nil: it is not ours
 	reservations ratelimitdv1.ReservationServiceClient
 	timeout      time.Duration
-	onFailure    OnFailure
+	onFailure    limits.OnFailure
 	observer     limits.Observer
 	queue        *queue
 	denials      *denials // nil: none are remembered
@@ -74,7 +74,7 @@ func NewOn(conn grpc.ClientConnInterface, o Options) *Client {
 	c := &Client{
 		reservations: ratelimitdv1.NewReservationServiceClient(conn),
 		timeout:      o.timeout(),
-		onFailure:    o.OnFailure,
+		onFailure:    cmp.Or(o.OnFailure, limits.OnFailureAllow),
 		observer:     o.Observer,
 	}
 	c.queue = newQueue(ratelimitdv1.NewDecisionServiceClient(conn), &c.stats)
@@ -97,16 +97,21 @@ func (c *Client) Close() error {
 }
 
 // Decide decides one request. The error is limits.ErrInvalid for a request that cannot be decided, and the error of ctx if the
-// caller has canceled ctx. If the service does not answer, Decide returns an error only with ReturnError. Otherwise the error is in Err of
+// caller has canceled ctx. If the service does not answer, Decide returns an error only with limits.OnFailureError. Otherwise the error is in Err of
 // the decision.
 func (c *Client) Decide(ctx context.Context, r *limits.Request) (limits.Decision, error) {
 	start := time.Now()
 	d, err := c.decide(ctx, r, start)
-	c.stats.count(&d, err)
-	if c.observer != nil {
-		c.observer.Decided(ctx, r, &d, err, time.Since(start))
-	}
+	c.decided(ctx, r, &d, err, start)
 	return d, err
+}
+
+// decided counts a decision, and shows it to the observer.
+func (c *Client) decided(ctx context.Context, r *limits.Request, d *limits.Decision, err error, start time.Time) {
+	c.stats.count(d, err)
+	if c.observer != nil {
+		c.observer.Decided(ctx, r, d, err, time.Since(start))
+	}
 }
 
 func (c *Client) decide(ctx context.Context, r *limits.Request, start time.Time) (d limits.Decision, err error) {
@@ -123,7 +128,7 @@ func (c *Client) decide(ctx context.Context, r *limits.Request, start time.Time)
 	call.ctx, call.deadline = ctx, deadline(ctx, start, c.timeout)
 	answered, err := c.queue.ask(call)
 	if err == nil {
-		d, err = decisionOf(call.response)
+		d, err = answerOf(call.response)
 	}
 	switch {
 	case err == nil:
@@ -158,15 +163,7 @@ func deadline(ctx context.Context, start time.Time, timeout time.Duration) time.
 
 // fail is the answer without an answer of the service.
 func (c *Client) fail(err error) (limits.Decision, error) {
-	err = fmt.Errorf("ratelimitd: %w", err)
-	switch c.onFailure {
-	case FailOpen:
-		return limits.Decision{Allowed: true, Source: limits.FailOpen, Err: err}, nil
-	case FailClosed:
-		return limits.Decision{Source: limits.FailClosed, Err: err}, nil
-	default:
-		return limits.Decision{}, err
-	}
+	return c.onFailure.Failed(fmt.Errorf("ratelimitd: %w", err))
 }
 
 // Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky bucket that

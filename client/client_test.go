@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os/exec"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -21,10 +25,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
+	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
 
 // patient are options for tests of answers, which must not fail on a busy machine.
-var patient = client.Options{Timeout: servicetest.Patience, OnFailure: client.ReturnError}
+var patient = client.Options{Timeout: servicetest.Patience, OnFailure: limits.OnFailureError}
 
 // dial returns a client that is closed at the end of the test.
 func dial(t testing.TB, target string, o client.Options) *client.Client {
@@ -87,7 +92,7 @@ func TestDecide(t *testing.T) {
 // A request that cannot be decided is an error under every OnFailure.
 func TestInvalid(t *testing.T) {
 	service := start(t)
-	for _, mode := range []client.OnFailure{client.FailOpen, client.FailClosed, client.ReturnError} {
+	for _, mode := range []limits.OnFailure{limits.OnFailureAllow, limits.OnFailureDeny, limits.OnFailureError} {
 		c := dial(t, service.GRPC, client.Options{Timeout: servicetest.Patience, OnFailure: mode})
 		for name, r := range map[string]*limits.Request{
 			"no domain":      limits.New("", "k", "v"),
@@ -245,16 +250,107 @@ func TestReserve(t *testing.T) {
 	}
 }
 
+// seen is an Observer that keeps what it sees.
+type seen []limits.Decision
+
+// Decided implements limits.Observer.
+func (s *seen) Decided(_ context.Context, _ *limits.Request, d *limits.Decision, err error, _ time.Duration) {
+	if err != nil {
+		d = &limits.Decision{Err: err}
+	}
+	*s = append(*s, *d)
+}
+
+// Whether a client or package ratelimit decides makes no difference: in decisions, in those of reservations, and for observers.
+func TestDecidersAgree(t *testing.T) {
+	servicetest.NotAtMidnight()
+	const text = "headers: [ietf]\n" + rules
+	for name, down := range map[string]bool{"memory": false, "Redis does not answer": true} {
+		t.Run(name, func(t *testing.T) {
+			folder := servicetest.RulesOf(t, text)
+			ofClient, ofLibrary := new(seen), new(seen)
+			o := ratelimit.Options{Rules: folder, Observer: ofLibrary, Logger: slog.New(slog.DiscardHandler)}
+			var env []string
+			if nowhere := filepath.Join(folder, "nowhere"); down {
+				o.Redis, o.OnFailure = &ratelimit.Redis{URL: nowhere}, limits.OnFailureDeny
+				env = []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=unix", "REDIS_URL=" + nowhere, "RATELIMITD_ON_ERROR=deny", "RATELIMITD_RESERVATION_KEY=0123456789abcdef"}
+			}
+			l := must[*ratelimit.Limiter](t)(ratelimit.Open(o))
+			defer l.Close()
+			p := patient
+			p.Observer, p.MaxDenials = ofClient, -1
+			cmd := exec.Command(ratelimitd, "--rules", folder) //nolint:noctx // it ends with the test
+			cmd.Env = env
+			c := dial(t, servicetest.Start(t, "the service", cmd).GRPC, p)
+			for _, d := range []interface {
+				limits.Decider
+				limits.Reserver
+			}{c, l} {
+				ask := func(key string, hits uint64) *limits.Request {
+					r := limits.New("shop", key, "a", "with", "two")
+					r.Descriptors = append(limits.New("shop", key, "a").Descriptors, r.Descriptors...)
+					r.Amount.Hits = hits
+					return r
+				}
+				for _, hits := range []uint64{0, 1, 1, 2000} {
+					_, _ = d.Decide(t.Context(), ask("hundred", hits))
+					_, _ = d.Decide(t.Context(), ask("free", hits))
+					_, _ = d.Reserve(t.Context(), ask("model", hits), limits.ReserveOptions{})
+				}
+				_, _ = d.Reserve(t.Context(), limits.New("shop", "customer", "a"), limits.ReserveOptions{})
+			}
+			if len(*ofClient) != 13 || len(*ofLibrary) != 13 {
+				t.Fatalf("observers saw %d and %d", len(*ofClient), len(*ofLibrary))
+			}
+			for i, got := range *ofClient {
+				if want := (*ofLibrary)[i]; !same(got, want) {
+					t.Errorf("%d: the client %+v\nthe library %+v", i, got, want)
+				}
+				if down && i < 12 && i%3 != 1 && (got.Allowed || got.Source != limits.OnError || !got.Statuses[0].Degraded) {
+					t.Errorf("%d: on_error: %+v", i, got)
+				}
+				if !down && i < 12 && i%3 != 1 && len(got.Headers) == 0 {
+					t.Errorf("%d: no headers: %+v", i, got)
+				}
+			}
+		})
+	}
+}
+
+var number = regexp.MustCompile("t=[0-9]+|^[0-9]+$")
+
+// same reports whether two decisions differ at most in how long their times are.
+func same(a, b limits.Decision) bool {
+	some := func(d time.Duration) time.Duration { return max(-1, min(d, 1)) }
+	for _, d := range []*limits.Decision{&a, &b} {
+		d.RetryAfter = some(d.RetryAfter)
+		for i := range d.Statuses {
+			s := &d.Statuses[i]
+			s.ResetAfter, s.RetryAfter = some(s.ResetAfter), some(s.RetryAfter)
+		}
+		for i := range d.Headers {
+			d.Headers[i].Value = number.ReplaceAllString(d.Headers[i].Value, "N")
+		}
+		if d.Err != nil {
+			if !errors.Is(d.Err, limits.ErrInvalid) {
+				return false
+			}
+			d.Err = limits.ErrInvalid // its text is that of grpc, or of the engine
+		}
+	}
+	return reflect.DeepEqual(a, b)
+}
+
 // Nothing is held without a service, and the reservation says why.
 func TestReserveWithoutService(t *testing.T) {
-	for mode, want := range map[client.OnFailure]limits.Source{client.FailOpen: limits.FailOpen, client.FailClosed: limits.FailClosed} {
+	for mode, want := range map[limits.OnFailure]limits.Source{limits.OnFailureAllow: limits.FailOpen, limits.OnFailureDeny: limits.FailClosed} {
 		c := dial(t, "unix:"+filepath.Join(t.TempDir(), "nobody"), client.Options{OnFailure: mode})
 		held, err := c.Reserve(t.Context(), limits.New("shop", "model", "a"), limits.ReserveOptions{})
-		if err != nil || held.Decision.Source != want || held.Decision.Allowed != (mode == client.FailOpen) || held.Decision.Err == nil || held.Commit(t.Context()) != nil {
+		if err != nil || held.Decision.Source != want || held.Decision.Allowed != (mode == limits.OnFailureAllow) || held.Decision.Err == nil || held.Commit(t.Context()) != nil {
 			t.Errorf("%+v %v", held, err)
 		}
 	}
-	c := dial(t, "unix:"+filepath.Join(t.TempDir(), "nobody"), client.Options{OnFailure: client.ReturnError})
+	c := dial(t, "unix:"+filepath.Join(t.TempDir(), "nobody"), client.Options{OnFailure: limits.OnFailureError})
 	if held, err := c.Reserve(t.Context(), limits.New("shop", "model", "a"), limits.ReserveOptions{}); err == nil || held != nil {
 		t.Errorf("%+v %v", held, err)
 	}

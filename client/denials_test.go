@@ -185,7 +185,7 @@ func TestWhatIsNotRemembered(t *testing.T) {
 		"other domain": func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, r(1), limits.New("e", "k", "v")) },
 		"failure": func(t *testing.T) {
 			s := &service{refuse: func([]*ratelimitdv1.DecideRequest) error { return status.Error(codes.Unavailable, "gone") }}
-			c := client.NewOn(s, client.Options{OnFailure: client.FailClosed})
+			c := client.NewOn(s, client.Options{OnFailure: limits.OnFailureDeny})
 			defer c.Close()
 			for range 2 {
 				if d, err := c.Decide(t.Context(), r(1)); err != nil || d.Source != limits.FailClosed {

@@ -28,7 +28,7 @@ func open() *client.Client {
 func ExampleNew() {
 	c, err := client.New(target, client.Options{ // such as "dns:///ratelimitd:8081"
 		Timeout:   patience,
-		OnFailure: client.FailOpen, // the default
+		OnFailure: limits.OnFailureAllow, // the default
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -79,7 +79,7 @@ func ExampleClient_Decide() {
 }
 
 func ExampleClient_Decide_failure() {
-	c, err := client.New("localhost:1", client.Options{OnFailure: client.FailClosed}) // there is no service
+	c, err := client.New("localhost:1", client.Options{OnFailure: limits.OnFailureDeny}) // there is no service
 	if err != nil {
 		log.Fatal(err)
 	}

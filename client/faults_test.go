@@ -120,7 +120,7 @@ func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			target, begin := f.begin(t)
-			for mode, want := range map[client.OnFailure]limits.Source{client.FailOpen: limits.FailOpen, client.FailClosed: limits.FailClosed, client.ReturnError: limits.Counted} {
+			for mode, want := range map[limits.OnFailure]limits.Source{limits.OnFailureAllow: limits.FailOpen, limits.OnFailureDeny: limits.FailClosed, limits.OnFailureError: limits.Counted} {
 				c := dial(t, target, client.Options{OnFailure: mode})
 				_, _ = c.Allow(t.Context(), "shop", "free", "x") // has a connection, if there is one
 				begin()
@@ -129,7 +129,7 @@ func TestFaults(t *testing.T) {
 					return t.Context(), limits.New("shop", "free", fmt.Sprint(i))
 				})
 				for i, d := range all {
-					if failed := errs[i] != nil; failed != (mode == client.ReturnError) || d.Source != want || d.Allowed != (mode == client.FailOpen) || !failed && d.Err == nil {
+					if failed := errs[i] != nil; failed != (mode == limits.OnFailureError) || d.Source != want || d.Allowed != (mode == limits.OnFailureAllow) || !failed && d.Err == nil {
 						t.Fatalf("%+v %v", d, errs[i])
 					}
 					if took[i] > 5*time.Second { // the benchmark measures it

@@ -21,15 +21,15 @@ type Options struct {
 	Timeout time.Duration
 
 	// OnFailure is what the client does when the service does not decide: it does not answer in time, it cannot be reached, or its
-	// store of the counters fails and no on_error of the rules decides. Default FailOpen.
-	OnFailure OnFailure
+	// store of the counters fails and no on_error of the rules decides. Default limits.OnFailureAllow.
+	OnFailure limits.OnFailure
 
 	// MaxDenials is how many refused requests the client remembers. Beyond that, a refusal replaces another one that has expired, or
 	// one of a few whose time is over soonest; to forget one costs a call. Requests of more than 1 KiB are not remembered. Default
 	// 10,000, with about 450 bytes each; negative: none.
 	MaxDenials int
 
-	// Observer is called after each decision of Decide, Allow and Wait. Default none.
+	// Observer is called after each decision of Decide, Allow, Wait and Reserve. Default none.
 	Observer limits.Observer
 
 	// TLS encrypts the connection; nil: it is not encrypted, as the service expects unless it has a certificate.
@@ -46,13 +46,3 @@ func (o *Options) timeout() time.Duration {
 	}
 	return cmp.Or(o.Timeout, defaultTimeout)
 }
-
-// OnFailure is what a client does when the service does not decide.
-type OnFailure uint8
-
-// The answers to a failure.
-const (
-	FailOpen    OnFailure = iota // the request passes; the source of the decision is limits.FailOpen
-	FailClosed                   // the request is refused; the source of the decision is limits.FailClosed
-	ReturnError                  // the error is returned, and no decision
-)

@@ -24,12 +24,13 @@ const endTimeout = time.Second
 // connection to the service. Their error is limits.ErrUnknownReservation if the service does not know the reservation any more. After
 // any other error they may be called again.
 func (c *Client) Reserve(ctx context.Context, r *limits.Request, o limits.ReserveOptions) (*limits.Reservation, error) {
+	start := time.Now()
 	held, err := c.reserve(ctx, r, o)
 	if err != nil {
-		c.stats.count(nil, err)
+		c.decided(ctx, r, new(limits.Decision), err, start)
 		return nil, err
 	}
-	c.stats.count(&held.Decision, nil)
+	c.decided(ctx, r, &held.Decision, nil, start)
 	return held, nil
 }
 
@@ -50,17 +51,12 @@ func (c *Client) reserve(ctx context.Context, r *limits.Request, o limits.Reserv
 		}
 		return limits.NewReservation(d, 0, time.Time{}, nil), nil
 	}
-	d := limits.Decision{Allowed: answer.GetCode() == ratelimitdv1.Code_CODE_OK}
+	d := decisionOf(answer.GetCode(), answer.GetStatuses(), answer.GetHeaders())
 	var reserved uint64
 	for _, s := range answer.GetStatuses() {
-		d.Statuses = append(d.Statuses, statusOf(s))
-		if reserved == 0 {
-			reserved = s.GetReserved()
+		if reserved = s.GetReserved(); reserved > 0 {
+			break
 		}
-	}
-	d.RetryAfter = retryAfter(&d)
-	if d.Allowed && answer.GetId() == "" {
-		d.Source = limits.OnError
 	}
 	if answer.GetId() == "" || answer.GetExpireTime() == nil {
 		return limits.NewReservation(d, 0, time.Time{}, nil), nil
@@ -89,10 +85,11 @@ func reserveRequest(r *limits.Request, o limits.ReserveOptions) *ratelimitdv1.Re
 
 // toReserve is an amount to hold: at least one hit, because there is no reservation of nothing.
 func toReserve(a *limits.Amount) *ratelimitdv1.Amount {
-	if a.Peek {
-		return &ratelimitdv1.Amount{Hits: 1}
+	n := a.Counted()
+	if n.Peek {
+		n.Hits = 1
 	}
-	return &ratelimitdv1.Amount{Hits: hitsOf(a), Units: a.Units}
+	return &ratelimitdv1.Amount{Hits: n.Hits, Units: n.Units}
 }
 
 // holder ends a reservation.

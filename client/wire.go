@@ -18,7 +18,7 @@ import (
 )
 
 // maxRequest bounds the message of one request. The service refuses a larger one (4 MiB) in a way that cannot be distinguished from an
-// overload: it would pass under FailOpen.
+// overload: it would pass under limits.OnFailureAllow.
 const maxRequest = 1 << 20
 
 // appendRequest appends a request as a ratelimitd.v1.DecideRequest. Two requests have the same bytes only if they are the same, so the
@@ -53,32 +53,22 @@ func appendRequest(b []byte, r *limits.Request) ([]byte, error) {
 
 // appendAmount appends a ratelimitd.v1.Amount.
 func appendAmount(b []byte, num protowire.Number, a *limits.Amount, valid *bool) []byte {
+	n := a.Counted()
 	return appendNested(b, num, func(b []byte) []byte {
-		if a.Peek {
-			return b // 0 hits
+		if n.Hits > 0 {
+			b = protowire.AppendVarint(protowire.AppendTag(b, 1, protowire.VarintType), n.Hits)
 		}
-		if hits := hitsOf(a); hits > 0 {
-			b = protowire.AppendVarint(protowire.AppendTag(b, 1, protowire.VarintType), hits)
-		}
-		if len(a.Units) == 0 {
+		if len(n.Units) == 0 {
 			return b
 		}
-		for _, kind := range slices.Sorted(maps.Keys(a.Units)) {
+		for _, kind := range slices.Sorted(maps.Keys(n.Units)) {
 			*valid = *valid && utf8.ValidString(kind)
 			b = appendNested(b, 2, func(b []byte) []byte {
-				return protowire.AppendVarint(protowire.AppendTag(appendText(b, 1, kind), 2, protowire.VarintType), a.Units[kind])
+				return protowire.AppendVarint(protowire.AppendTag(appendText(b, 1, kind), 2, protowire.VarintType), n.Units[kind])
 			})
 		}
 		return b
 	})
-}
-
-// hitsOf are the hits of an amount that is not a peek.
-func hitsOf(a *limits.Amount) uint64 {
-	if a.Hits == 0 && len(a.Units) == 0 {
-		return 1
-	}
-	return a.Hits
 }
 
 func appendText(b []byte, num protowire.Number, s string) []byte {
@@ -101,28 +91,31 @@ func appendNested(b []byte, num protowire.Number, f func([]byte) []byte) []byte 
 	return slices.Insert(b, start, length[1:]...)
 }
 
-// decisionOf makes a decision of an answer. The error is limits.ErrInvalid, or the status of grpc that the request would have had as a
+// answerOf returns the decision of an answer. The error is limits.ErrInvalid, or the status of grpc that the request would have had as a
 // call of its own.
-func decisionOf(r *ratelimitdv1.DecideResponse) (d limits.Decision, err error) {
+func answerOf(r *ratelimitdv1.DecideResponse) (d limits.Decision, err error) {
 	if e := r.GetError(); e != nil {
 		return d, errorOf(status.Error(codes.Code(uint32(e.GetCode())), e.GetMessage()))
 	}
-	d.Allowed, d.Delay = r.GetCode() == ratelimitdv1.Code_CODE_OK, atLeastZero(r.GetDelay())
-	d.Statuses = make([]limits.Status, len(r.GetStatuses()))
-	for i, s := range r.GetStatuses() {
-		d.Statuses[i] = statusOf(s)
-		if s.GetDegraded() {
-			d.Statuses[i].Degraded, d.Source = true, limits.OnError
-		}
+	d = decisionOf(r.GetCode(), r.GetStatuses(), r.GetHeaders())
+	d.Delay = atLeastZero(r.GetDelay())
+	return d, nil
+}
+
+// decisionOf makes a decision of what DecideResponse and ReserveResponse have.
+func decisionOf[S statusMessage](code ratelimitdv1.Code, statuses []S, headers []*ratelimitdv1.Header) limits.Decision {
+	all := make([]limits.Status, len(statuses))
+	for i, s := range statuses {
+		all[i] = statusOf(s)
 	}
-	d.RetryAfter = retryAfter(&d)
-	if n := len(r.GetHeaders()); n > 0 {
+	d := limits.NewDecision(code == ratelimitdv1.Code_CODE_OK, all)
+	if n := len(headers); n > 0 {
 		d.Headers = make([]limits.Header, n)
-		for i, h := range r.GetHeaders() {
+		for i, h := range headers {
 			d.Headers[i] = limits.Header{Name: h.GetKey(), Value: h.GetValue()}
 		}
 	}
-	return d, nil
+	return d
 }
 
 // statusMessage is what ratelimitd.v1.DecideStatus and DescriptorStatus have.
@@ -133,6 +126,7 @@ type statusMessage interface {
 	GetRemaining() uint64
 	GetResetAfter() *durationpb.Duration
 	GetRetryAfter() *durationpb.Duration
+	GetDegraded() bool
 }
 
 func statusOf(s statusMessage) limits.Status {
@@ -142,6 +136,7 @@ func statusOf(s statusMessage) limits.Status {
 		Limit:      s.GetLimit(),
 		Remaining:  s.GetRemaining(),
 		ResetAfter: atLeastZero(s.GetResetAfter()),
+		Degraded:   s.GetDegraded(),
 	}
 	if !to.Allowed {
 		to.RetryAfter = limits.Never
@@ -150,23 +145,6 @@ func statusOf(s statusMessage) limits.Status {
 		}
 	}
 	return to
-}
-
-// retryAfter is the longest of the times that the descriptors of a refused request have to wait.
-func retryAfter(d *limits.Decision) (longest time.Duration) {
-	if d.Allowed {
-		return 0
-	}
-	for i := range d.Statuses {
-		switch s := &d.Statuses[i]; {
-		case s.Allowed:
-		case s.RetryAfter == limits.Never:
-			return limits.Never
-		default:
-			longest = max(longest, s.RetryAfter)
-		}
-	}
-	return longest
 }
 
 func atLeastZero(d *durationpb.Duration) time.Duration { return max(0, d.AsDuration()) }

@@ -62,7 +62,7 @@ var imports = map[string][]string{
 	"client":                            {"limits", "proto/ratelimitd/v1"},
 	"ratelimit":                         {"limits", "internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter"},
 	"middleware/...":                    {"limits", "middleware/internal/..."},
-	"middleware/internal/gate/gatetest": {"limits", "ratelimit", "internal/testkit/servicetest"},
+	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"}, // both deciders
 	"proto/...":                         {"proto/..."},
 	"proto/ratelimitd/admin/v1":         {},
 	"cmd/ratelimitd":                    {"internal/..."},

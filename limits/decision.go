@@ -30,6 +30,21 @@ type Decision struct {
 	Err error
 }
 
+// NewDecision returns the decision that has these statuses. Its RetryAfter and its Source follow from them.
+func NewDecision(allowed bool, statuses []Status) Decision {
+	d := Decision{Allowed: allowed, Statuses: statuses}
+	for i := range statuses {
+		s := &statuses[i]
+		if s.Degraded {
+			d.Source = OnError
+		}
+		if !allowed && !s.Allowed && d.RetryAfter != Never && (s.RetryAfter == Never || s.RetryAfter > d.RetryAfter) {
+			d.RetryAfter = s.RetryAfter // the request has to wait for the last of its descriptors
+		}
+	}
+	return d
+}
+
 // Never is the RetryAfter of a request that no wait helps.
 const Never time.Duration = -1
 

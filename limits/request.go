@@ -34,6 +34,18 @@ type Amount struct {
 	Peek bool
 }
 
+// Counted returns the amount with what is left out filled in: one hit for the zero value, and nothing for a peek.
+func (a *Amount) Counted() Amount {
+	switch {
+	case a.Peek:
+		return Amount{Peek: true}
+	case a.Hits == 0 && len(a.Units) == 0:
+		return Amount{Hits: 1}
+	default:
+		return *a
+	}
+}
+
 // New returns a request with one descriptor, from pairs of key and value: New("api", "customer", "42", "path", "/search"). A key
 // without a value has an empty value.
 func New(domain string, pairs ...string) *Request {

@@ -3,32 +3,26 @@ package ratelimit
 import (
 	"fmt"
 
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// The bounds of a request. They are the defaults of the service, so that a value which a client chose, such as a header, takes no more
-// memory here than there.
-const (
-	maxDescriptors = 256
-	maxEntries     = 256      // of a descriptor
-	maxText        = 64 << 10 // bytes of a domain, a key or a value
-)
-
-// check refuses a request beyond the bounds.
+// check refuses a request beyond the bounds that the service has by default, so that a value which a client chose, such as a header,
+// takes no more memory here than there.
 func check(r *Request) error {
-	if len(r.Domain) > maxText {
+	if len(r.Domain) > limiter.MaxTextBytes {
 		return tooLong("the domain")
 	}
-	if n := len(r.Descriptors); n > maxDescriptors {
-		return fmt.Errorf("%w: %d descriptors, more than %d", limits.ErrInvalid, n, maxDescriptors)
+	if n := len(r.Descriptors); n > limiter.MaxDescriptors {
+		return fmt.Errorf("%w: %d descriptors, more than %d", limits.ErrInvalid, n, limiter.MaxDescriptors)
 	}
 	for i := range r.Descriptors {
 		entries := r.Descriptors[i].Entries
-		if n := len(entries); n > maxEntries {
+		if n := len(entries); n > limiter.MaxEntries {
 			return tooMany(n)
 		}
 		for j := range entries {
-			if len(entries[j].Key) > maxText || len(entries[j].Value) > maxText {
+			if len(entries[j].Key) > limiter.MaxTextBytes || len(entries[j].Value) > limiter.MaxTextBytes {
 				return tooLong("a key or a value")
 			}
 		}
@@ -38,14 +32,14 @@ func check(r *Request) error {
 
 // checkPairs is check for a request of one descriptor.
 func checkPairs(domain string, pairs []string) error {
-	if len(domain) > maxText {
+	if len(domain) > limiter.MaxTextBytes {
 		return tooLong("the domain")
 	}
-	if n := (len(pairs) + 1) / 2; n > maxEntries {
+	if n := (len(pairs) + 1) / 2; n > limiter.MaxEntries {
 		return tooMany(n)
 	}
 	for _, text := range pairs {
-		if len(text) > maxText {
+		if len(text) > limiter.MaxTextBytes {
 			return tooLong("a key or a value")
 		}
 	}
@@ -53,9 +47,9 @@ func checkPairs(domain string, pairs []string) error {
 }
 
 func tooLong(what string) error {
-	return fmt.Errorf("%w: %s has more than %d bytes", limits.ErrInvalid, what, maxText)
+	return fmt.Errorf("%w: %s has more than %d bytes", limits.ErrInvalid, what, limiter.MaxTextBytes)
 }
 
 func tooMany(entries int) error {
-	return fmt.Errorf("%w: %d entries in one descriptor, more than %d", limits.ErrInvalid, entries, maxEntries)
+	return fmt.Errorf("%w: %d entries in one descriptor, more than %d", limits.ErrInvalid, entries, limiter.MaxEntries)
 }

@@ -51,8 +51,7 @@ func (l *Limiter) decide(ctx context.Context, r *Request) (d Decision, err error
 	if err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
 		return d, failed(err)
 	}
-	c.fill(&d)
-	return d, nil
+	return c.answer(), nil
 }
 
 // Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky bucket that
@@ -115,18 +114,9 @@ func (c *call) read(r *Request) {
 		if from.Amount != nil {
 			amount = from.Amount
 		}
-		use(&d, amount)
+		n := amount.Counted()
+		exact(&d, &n)
 		c.request.Descriptors = append(c.request.Descriptors, d)
-	}
-}
-
-// use sets what a descriptor uses of its limits.
-func use(d *limiter.Descriptor, a *Amount) {
-	exact(d, a)
-	if a.Peek {
-		d.Hits, d.Amounts = 0, nil
-	} else if a.Hits == 0 && len(a.Units) == 0 {
-		d.Hits = 1
 	}
 }
 
@@ -138,30 +128,26 @@ func exact(d *limiter.Descriptor, a *Amount) {
 	}
 }
 
-// fill copies a decision, whose slices are used again.
-func (c *call) fill(d *Decision) {
+// answer copies the decision, whose slices are used again.
+func (c *call) answer() Decision {
 	from := &c.decision
-	d.Allowed, d.Delay = from.Code == limiter.OK, from.Delay
-	d.Statuses = make([]Status, len(from.Statuses))
+	all := make([]Status, len(from.Statuses))
 	for i := range from.Statuses {
-		s, to := &from.Statuses[i], &d.Statuses[i]
+		s, to := &from.Statuses[i], &all[i]
 		to.Allowed = s.Code == limiter.OK
 		if s.Rule != nil {
 			to.Rule = s.Rule.Path
 		}
 		to.Limit, to.Remaining, to.ResetAfter = s.Limit.Requests, s.Remaining, s.Reset
-		if to.Degraded = s.Degraded != descriptor.OnErrorDefault; to.Degraded {
-			d.Source = limits.OnError
-		}
-		if to.Allowed {
-			continue
-		}
-		to.RetryAfter = max(s.RetryAfter, Never)
-		if !d.Allowed && d.RetryAfter != Never && (to.RetryAfter == Never || to.RetryAfter > d.RetryAfter) {
-			d.RetryAfter = to.RetryAfter
+		to.Degraded = s.Degraded != descriptor.OnErrorDefault
+		if !to.Allowed {
+			to.RetryAfter = max(s.RetryAfter, Never)
 		}
 	}
+	d := limits.NewDecision(from.Code == limiter.OK, all)
+	d.Delay = from.Delay
 	for _, h := range from.Headers {
 		d.Headers = append(d.Headers, limits.Header{Name: h.Key, Value: h.Value})
 	}
+	return d
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/limits"
 )
 
 // Limiter decides requests. Open makes one.
@@ -128,8 +129,8 @@ func (o *Options) settings() (limiter.Settings, error) {
 	if o.AllOrNothing {
 		s.Admission = descriptor.AllOrNothing
 	}
-	if s.OnError = descriptor.ParseOnError(o.OnError); o.OnError != "" && s.OnError == descriptor.OnErrorDefault {
-		return s, fmt.Errorf("Options.OnError is %q: use error, allow, deny or local", o.OnError)
+	if s.OnError = descriptor.ParseOnError(o.OnFailure.String()); o.OnFailure != limits.OnFailureDefault && s.OnError == descriptor.OnErrorDefault {
+		return s, fmt.Errorf("Options.OnFailure is %d, which package limits does not know", o.OnFailure)
 	}
 	for _, name := range o.Headers {
 		family := descriptor.ParseHeaderFamily(name)

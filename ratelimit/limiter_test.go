@@ -300,7 +300,7 @@ func TestOpenFails(t *testing.T) {
 		{ratelimit.Options{Rules: filepath.Join(empty, "none")}, "read rules from "},
 		{ratelimit.Options{Rules: empty}, "has no rule file"},
 		{ratelimit.Options{Rules: bad}, "rules0.yaml:2:"},
-		{ratelimit.Options{Rules: good, OnError: "open"}, `Options.OnError is "open": use error, allow, deny or local`},
+		{ratelimit.Options{Rules: good, OnFailure: 9}, "Options.OnFailure is 9, which package limits does not know"},
 		{ratelimit.Options{Rules: good, Headers: []string{"x"}}, `Options.Headers has "x"`},
 		{ratelimit.Options{Rules: good, Overrides: "redis"}, "Options.Redis is nil"},
 		{ratelimit.Options{Rules: good, Overrides: filepath.Join(empty, "none")}, "read overrides"},
@@ -354,13 +354,13 @@ func TestClose(t *testing.T) {
 func TestRedisIsAway(t *testing.T) {
 	dir := servicetest.RulesOf(t, yearly)
 	for _, c := range []struct {
-		onError string
-		fails   bool
-		allowed int // of 2000
-	}{{"", true, 0}, {"allow", false, 2000}, {"deny", false, 0}, {"local", false, 1000}} {
-		t.Run(c.onError, func(t *testing.T) {
+		onFailure limits.OnFailure
+		fails     bool
+		allowed   int // of 2000
+	}{{limits.OnFailureDefault, true, 0}, {limits.OnFailureError, true, 0}, {limits.OnFailureAllow, false, 2000}, {limits.OnFailureDeny, false, 0}, {limits.OnFailureLocal, false, 1000}} {
+		t.Run(c.onFailure.String(), func(t *testing.T) {
 			l := open(t, ratelimit.Options{
-				Rules: dir, OnError: c.onError, Redis: &ratelimit.Redis{URL: filepath.Join(dir, "nobody"), Timeout: time.Second}, Logger: quiet,
+				Rules: dir, OnFailure: c.onFailure, Redis: &ratelimit.Redis{URL: filepath.Join(dir, "nobody"), Timeout: time.Second}, Logger: quiet,
 			})
 			allowed := 0
 			for range 2000 {

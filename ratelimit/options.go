@@ -28,9 +28,8 @@ type Options struct {
 	// Overrides is where operators' overrides are: "redis", or the path of a YAML file. Empty: there are none.
 	Overrides string
 
-	// OnError decides if the counters cannot be read and neither the rule nor its domain has on_error: "error" (default: Decide
-	// returns an error), "allow", "deny" or "local" (count in this process).
-	OnError string
+	// OnFailure decides if the counters cannot be read and neither the rule nor its domain has on_error. Default limits.OnFailureError.
+	OnFailure limits.OnFailure
 
 	// AllOrNothing is for domains without admission: a refused request then consumes nothing under any of its descriptors.
 	AllOrNothing bool
@@ -41,7 +40,7 @@ type Options struct {
 	// MaxCounters is the most counters in memory. Default 2,000,000; a counter takes about 100 bytes.
 	MaxCounters int
 
-	// Observer is called after each decision of Decide, Allow and Wait. Default none.
+	// Observer is called after each decision of Decide, Allow, Wait and Reserve. Default none.
 	Observer Observer
 
 	// Logger gets messages about files and connections. Default slog.Default().

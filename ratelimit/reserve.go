@@ -13,6 +13,20 @@ import (
 // Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors must have
 // reservations. If on_error decides, nothing is held.
 func (l *Limiter) Reserve(ctx context.Context, r *Request, o ReserveOptions) (*Reservation, error) {
+	if l.observer == nil {
+		return l.reserve(ctx, r, o)
+	}
+	start := time.Now()
+	held, err := l.reserve(ctx, r, o)
+	d := new(Decision)
+	if err == nil {
+		d = &held.Decision
+	}
+	l.observer.Decided(ctx, r, d, err, time.Since(start))
+	return held, err
+}
+
+func (l *Limiter) reserve(ctx context.Context, r *Request, o ReserveOptions) (*Reservation, error) {
 	if err := check(r); err != nil {
 		return nil, err
 	}
@@ -30,8 +44,7 @@ func (l *Limiter) Reserve(ctx context.Context, r *Request, o ReserveOptions) (*R
 	if err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
 		return nil, failed(err)
 	}
-	var d Decision
-	c.fill(&d)
+	d := c.answer()
 	expires := c.decision.ReservedUntil()
 	if !c.decision.Reserved() || expires.IsZero() {
 		return limits.NewReservation(d, 0, time.Time{}, nil), nil

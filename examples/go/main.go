@@ -23,7 +23,7 @@ func main() {
 	flag.Parse()
 
 	// One client serves the whole process. The timeout bounds the time that a decision adds to a request.
-	limiter, err := client.New(*target, client.Options{Timeout: 25 * time.Millisecond, OnFailure: client.FailOpen})
+	limiter, err := client.New(*target, client.Options{Timeout: 25 * time.Millisecond, OnFailure: limits.OnFailureAllow})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/client"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
+	"github.com/ratelimitd/ratelimitd/limits"
 )
 
 // The service asks a real ratelimitd. A client without interceptors is refused, and this one waits.
@@ -27,7 +28,7 @@ func TestService(t *testing.T) {
 	cmd := exec.Command(program, "--rules", "rules", "--grpc-port", "0", "--port", "0", "--debug-port", "0") //nolint:noctx // it ends with the test
 	ratelimitd := servicetest.Start(t, "ratelimitd", cmd)
 
-	limiter, err := client.New(ratelimitd.GRPC, client.Options{Timeout: 20 * time.Second, OnFailure: client.ReturnError})
+	limiter, err := client.New(ratelimitd.GRPC, client.Options{Timeout: 20 * time.Second, OnFailure: limits.OnFailureError})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
+// The default bounds of a request. The code that makes a request keeps them: a Limiter decides requests of any size.
+const (
+	MaxDescriptors = 256
+	MaxEntries     = 256      // of a descriptor
+	MaxTextBytes   = 64 << 10 // of a domain, a key or a value; more than Envoy allows for all headers together
+)
+
 // Request is a request for a decision.
 type Request struct {
 	Domain      string

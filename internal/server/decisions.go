@@ -4,7 +4,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
@@ -131,8 +130,7 @@ func appendDecided(b []byte, d *limiter.Decision) []byte {
 	for i := range d.Statuses {
 		s := &d.Statuses[i]
 		b = appendNested(b, 2, func(b []byte) []byte {
-			b = appendOwnStatus(b, s)
-			return appendUint(b, 7, protowire.EncodeBool(s.Degraded != descriptor.OnErrorDefault))
+			return appendUint(appendOwnStatus(b, s), 7, degraded(s))
 		})
 	}
 	if d.Delay > 0 {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
 )
@@ -64,7 +65,7 @@ type Requests struct {
 	MaxBytes       int // of the message; default 4 MiB
 	MaxDescriptors int // per request; default 256
 	MaxEntries     int // per descriptor; default 256
-	MaxTextBytes   int // of a domain, a key or a value; default 64 KiB, more than Envoy allows for all headers together
+	MaxTextBytes   int // of a domain, a key or a value; default 64 KiB
 }
 
 // Calls bounds the calls in flight.
@@ -106,9 +107,9 @@ func (o *Options) setDefaults() {
 	defaultTo(&o.Listen.GRPC, ":8081")
 	defaultTo(&o.Listen.HTTP, ":8080")
 	defaultTo(&o.Requests.MaxBytes, 4<<20)
-	defaultTo(&o.Requests.MaxDescriptors, 256)
-	defaultTo(&o.Requests.MaxEntries, 256)
-	defaultTo(&o.Requests.MaxTextBytes, 64<<10)
+	defaultTo(&o.Requests.MaxDescriptors, limiter.MaxDescriptors)
+	defaultTo(&o.Requests.MaxEntries, limiter.MaxEntries)
+	defaultTo(&o.Requests.MaxTextBytes, limiter.MaxTextBytes)
 	defaultTo(&o.Calls.Max, 4_096)
 	defaultTo(&o.Calls.Workers, 128)
 	defaultTo(&o.QuotaStreamsMax, 1_000)

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
@@ -22,7 +23,7 @@ func (s *reservations) appendReserved(c *rateLimitCall, b []byte) ([]byte, error
 	if d.Reserved() {
 		b = appendInstant(b, 4, d.ReservedUntil())
 	}
-	return b, nil
+	return appendHeaders(b, 5, d.Headers), nil
 }
 
 func (s *reservations) appendCommitted(c *rateLimitCall, b []byte) ([]byte, error) {
@@ -55,7 +56,8 @@ func appendStatuses(b []byte, num protowire.Number, d *limiter.Decision) []byte 
 			reserved = uint64(max(d.Holds[i].Reserved, 0))
 		}
 		b = appendNested(b, num, func(b []byte) []byte {
-			return appendUint(appendOwnStatus(b, &d.Statuses[i]), 7, reserved)
+			b = appendUint(appendOwnStatus(b, &d.Statuses[i]), 7, reserved)
+			return appendUint(b, 8, degraded(&d.Statuses[i]))
 		})
 	}
 	return b
@@ -76,6 +78,11 @@ func appendOwnStatus(b []byte, s *limiter.Status) []byte {
 		b = appendDuration(b, 6, s.RetryAfter)
 	}
 	return b
+}
+
+// degraded is the field of a status that on_error made.
+func degraded(s *limiter.Status) uint64 {
+	return protowire.EncodeBool(s.Degraded != descriptor.OnErrorDefault)
 }
 
 func appendDuration(b []byte, num protowire.Number, d time.Duration) []byte {

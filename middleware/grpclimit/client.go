@@ -43,8 +43,8 @@ type ClientOptions struct {
 	// Descriptors are what is limited, if there is a Decider. A client has no PeerAddress.
 	Descriptors []Descriptor
 
-	// FailClosed refuses calls with UNAVAILABLE if the Decider returns an error. Without it they are made.
-	FailClosed bool
+	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other value refuses it with UNAVAILABLE.
+	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
@@ -104,7 +104,7 @@ func newClient(o ClientOptions) *client {
 	c := &client{ClientOptions: o}
 	if o.Decider != nil {
 		check(o.Domain, o.Descriptors)
-		c.gate = &gate.Gate{Decider: o.Decider, FailClosed: o.FailClosed, Logger: o.Logger}
+		c.gate = &gate.Gate{Decider: o.Decider, OnFailure: o.OnFailure, Logger: o.Logger}
 	}
 	return c
 }

@@ -300,16 +300,16 @@ func TestLimitsItsCalls(t *testing.T) {
 			t.Errorf("calls at %v", times)
 		}
 		for _, x := range []struct {
-			answer limits.Decision
-			closed bool
-			want   codes.Code
+			answer    limits.Decision
+			onFailure limits.OnFailure
+			want      codes.Code
 		}{
-			{limits.Decision{RetryAfter: limits.Never}, false, codes.ResourceExhausted},
-			{limits.Decision{RetryAfter: time.Minute}, false, codes.ResourceExhausted},
-			{limits.Decision{Err: io.ErrUnexpectedEOF}, true, codes.Unavailable},
-			{limits.Decision{Err: io.ErrUnexpectedEOF}, false, codes.OK},
+			{limits.Decision{RetryAfter: limits.Never}, limits.OnFailureDefault, codes.ResourceExhausted},
+			{limits.Decision{RetryAfter: time.Minute}, limits.OnFailureDefault, codes.ResourceExhausted},
+			{limits.Decision{Err: io.ErrUnexpectedEOF}, limits.OnFailureError, codes.Unavailable},
+			{limits.Decision{Err: io.ErrUnexpectedEOF}, limits.OnFailureDefault, codes.OK},
 		} {
-			o := grpclimit.ClientOptions{Decider: &script{answers: []limits.Decision{x.answer}}, Domain: "out", Descriptors: by, FailClosed: x.closed, Logger: slog.New(slog.DiscardHandler)}
+			o := grpclimit.ClientOptions{Decider: &script{answers: []limits.Decision{x.answer}}, Domain: "out", Descriptors: by, OnFailure: x.onFailure, Logger: slog.New(slog.DiscardHandler)}
 			times := refusing(t, o, nil, func(t *testing.T, c testpb.TestServiceClient) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
@@ -326,12 +326,15 @@ func TestLimitsItsCalls(t *testing.T) {
 
 // Both sides together, over a socket.
 func TestClientOfOurServer(t *testing.T) {
-	l := gatetest.Open(t, `
+	gatetest.Each(t, `
 domain: api
 descriptors:
   - key: customer
     rate_limit: {unit: second, requests_per_unit: 20, algorithm: token_bucket, burst: 1}
-`)
+`, testClientOfOurServer)
+}
+
+func testClientOfOurServer(t *testing.T, l gatetest.Counting) {
 	o := grpclimit.ClientOptions{Attempts: 1000}
 	c := serve(t, &service{}, l, grpclimit.Options{Domain: "api", Descriptors: byCustomer},
 		grpc.WithUnaryInterceptor(grpclimit.UnaryClientInterceptor(o)), grpc.WithStreamInterceptor(grpclimit.StreamClientInterceptor(o)))

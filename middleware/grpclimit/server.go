@@ -49,8 +49,8 @@ type Options struct {
 	// have them. If the rules say which headers clients get, these are added instead, always.
 	Headers bool
 
-	// FailClosed refuses calls with UNAVAILABLE if the Decider returns an error. Without it they pass.
-	FailClosed bool
+	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other value refuses it with UNAVAILABLE.
+	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
@@ -123,7 +123,7 @@ type server struct {
 
 func newServer(d limits.Decider, o Options) *server {
 	check(o.Domain, o.Descriptors)
-	s := &server{o, &gate.Gate{Decider: d, FailClosed: o.FailClosed, Logger: o.Logger}}
+	s := &server{o, &gate.Gate{Decider: d, OnFailure: o.OnFailure, Logger: o.Logger}}
 	if o.Actual != nil {
 		var ok bool
 		if s.gate.Reserver, ok = d.(limits.Reserver); !ok {

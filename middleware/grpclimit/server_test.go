@@ -110,8 +110,10 @@ func retryInfo(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-func TestRefusal(t *testing.T) {
-	c := serve(t, &service{}, gatetest.Open(t, gatetest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
+func TestRefusal(t *testing.T) { gatetest.Each(t, gatetest.Rules, testRefusal) }
+
+func testRefusal(t *testing.T, l gatetest.Counting) {
+	c := serve(t, &service{}, l, grpclimit.Options{Domain: "api", Descriptors: byCustomer})
 	ctx := as(t, "x-api-key", "ann")
 	if _, err := c.UnaryCall(ctx, &testpb.SimpleRequest{}); err != nil {
 		t.Fatal(err)
@@ -149,20 +151,41 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestHeadersOfAllowedCalls(t *testing.T) {
-	c := serve(t, &service{}, gatetest.Open(t, gatetest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
+	gatetest.Each(t, gatetest.Rules, testHeadersOfAllowedCalls)
+}
+
+func testHeadersOfAllowedCalls(t *testing.T, l gatetest.Counting) {
+	c := serve(t, &service{}, l, grpclimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
 	var header metadata.MD
 	if _, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}, grpc.Header(&header)); err != nil || fmt.Sprint(header["ratelimit-remaining"]) != "[1]" {
 		t.Errorf("%v %v", header, err)
 	}
-	c = serve(t, &service{}, gatetest.Open(t, "headers: [ietf]\n"+gatetest.Rules), grpclimit.Options{Domain: "api", Descriptors: byCustomer})
-	if _, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}, grpc.Header(&header)); err != nil || fmt.Sprint(header["ratelimit-policy"]) != `["year";q=2;w=31536000]` {
-		t.Errorf("%v %v", header, err)
-	}
+}
+
+// Headers that the rules name are sent instead, also if hits are reserved.
+func TestHeadersOfRules(t *testing.T) {
+	gatetest.Each(t, "headers: [ietf]\n"+gatetest.Rules, func(t *testing.T, l gatetest.Counting) {
+		for want, o := range map[string]grpclimit.Options{
+			`["year";q=2;w=31536000]`: {Domain: "api", Descriptors: byCustomer},
+			`["year";q=100;w=31536000]`: {
+				Domain: "api", Descriptors: []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "tokens")}},
+				Actual: func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{Hits: 1} },
+			},
+		} {
+			var header metadata.MD
+			_, err := serve(t, &service{}, l, o).UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{}, grpc.Header(&header))
+			if err != nil || fmt.Sprint(header["ratelimit-policy"]) != want {
+				t.Errorf("%v %v, want %s", header, err, want)
+			}
+		}
+	})
 }
 
 // A call larger than its limit gets no time at which to come back.
-func TestNever(t *testing.T) {
-	c := serve(t, &service{}, gatetest.Open(t, gatetest.Rules), grpclimit.Options{
+func TestNever(t *testing.T) { gatetest.Each(t, gatetest.Rules, testNever) }
+
+func testNever(t *testing.T, l gatetest.Counting) {
+	c := serve(t, &service{}, l, grpclimit.Options{
 		Domain: "api", Descriptors: byCustomer, Cost: func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{Hits: 3} },
 	})
 	_, err := c.UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{})
@@ -222,8 +245,8 @@ func TestSpoofedAddress(t *testing.T) {
 
 func TestNoDecision(t *testing.T) {
 	unavailable := func(err error) bool { return status.Code(err) == codes.Unavailable }
-	gatetest.NoDecision(t, unavailable, func(d limits.Decider, failClosed bool, log *slog.Logger) error {
-		o := grpclimit.Options{Domain: "api", Descriptors: byCustomer, Logger: log, FailClosed: failClosed}
+	gatetest.NoDecision(t, unavailable, func(d limits.Decider, onFailure limits.OnFailure, log *slog.Logger) error {
+		o := grpclimit.Options{Domain: "api", Descriptors: byCustomer, Logger: log, OnFailure: onFailure}
 		_, err := serve(t, &service{}, d, o).UnaryCall(as(t, "x-api-key", "ann"), &testpb.SimpleRequest{})
 		return err
 	})
@@ -258,8 +281,9 @@ func TestDelay(t *testing.T) {
 }
 
 // While a call runs, what it may use is reserved. Then what it used is charged.
-func TestActualCost(t *testing.T) {
-	l := gatetest.Open(t, gatetest.Rules)
+func TestActualCost(t *testing.T) { gatetest.Each(t, gatetest.Rules, testActualCost) }
+
+func testActualCost(t *testing.T, l gatetest.Counting) {
 	s := &service{
 		unary: func(_ context.Context, r *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 			if n := gatetest.Left(t, l); n > 50 {

@@ -49,8 +49,8 @@ type Transport struct {
 	// Descriptors are what is limited, if there is a Decider.
 	Descriptors []Descriptor
 
-	// FailClosed returns the errors of the Decider. Without it the request is sent.
-	FailClosed bool
+	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other value returns that error and sends nothing.
+	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
@@ -113,7 +113,7 @@ func (t *Transport) base() http.RoundTripper {
 func (t *Transport) begin() {
 	if t.Decider != nil {
 		check(t.Domain, t.Descriptors)
-		t.gate = &gate.Gate{Decider: t.Decider, FailClosed: t.FailClosed, Logger: t.Logger}
+		t.gate = &gate.Gate{Decider: t.Decider, OnFailure: t.OnFailure, Logger: t.Logger}
 	}
 }
 

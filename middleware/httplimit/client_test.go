@@ -249,16 +249,16 @@ func TestLimitsWhatItSends(t *testing.T) {
 		t.Errorf("requests at %v", times)
 	}
 	for _, c := range []struct {
-		answer limits.Decision
-		closed bool
-		want   error
+		answer    limits.Decision
+		onFailure limits.OnFailure
+		want      error
 	}{
-		{limits.Decision{RetryAfter: limits.Never}, false, limits.ErrNever},
-		{limits.Decision{RetryAfter: time.Minute}, false, limits.ErrTooLong},
-		{limits.Decision{Err: io.ErrUnexpectedEOF}, true, io.ErrUnexpectedEOF},
-		{limits.Decision{Err: io.ErrUnexpectedEOF}, false, nil},
+		{limits.Decision{RetryAfter: limits.Never}, limits.OnFailureDefault, limits.ErrNever},
+		{limits.Decision{RetryAfter: time.Minute}, limits.OnFailureDefault, limits.ErrTooLong},
+		{limits.Decision{Err: io.ErrUnexpectedEOF}, limits.OnFailureError, io.ErrUnexpectedEOF},
+		{limits.Decision{Err: io.ErrUnexpectedEOF}, limits.OnFailureDefault, nil},
 	} {
-		tr := &httplimit.Transport{Decider: &script{answers: []limits.Decision{c.answer}}, Domain: "out", Descriptors: to, FailClosed: c.closed, Logger: slog.New(slog.DiscardHandler)}
+		tr := &httplimit.Transport{Decider: &script{answers: []limits.Decision{c.answer}}, Domain: "out", Descriptors: to, OnFailure: c.onFailure, Logger: slog.New(slog.DiscardHandler)}
 		times, _ := refusing(t, tr, nil, func(t *testing.T, client *http.Client) {
 			client.Timeout = 10 * time.Second
 			r, err := client.Post("http://server/", "text/plain", strings.NewReader("text"))

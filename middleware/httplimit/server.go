@@ -36,8 +36,8 @@ type Options struct {
 	// if there is no decision. Default: 429, or 503 without a decision, and a short text.
 	Refused func(w http.ResponseWriter, r *http.Request, d limits.Decision)
 
-	// FailClosed refuses requests if the Decider returns an error. Without it they pass.
-	FailClosed bool
+	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other value refuses it.
+	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
@@ -49,7 +49,7 @@ type Options struct {
 // New panics if the options cannot be used.
 func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
 	check(o.Domain, o.Descriptors)
-	gate := &gate.Gate{Decider: d, FailClosed: o.FailClosed, Logger: o.Logger}
+	gate := &gate.Gate{Decider: d, OnFailure: o.OnFailure, Logger: o.Logger}
 	if o.Actual != nil {
 		var ok bool
 		if gate.Reserver, ok = d.(limits.Reserver); !ok {

@@ -57,8 +57,10 @@ func serve(t *testing.T, h http.Handler) string {
 
 var byCustomer = []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "customer")}}
 
-func TestRefusal(t *testing.T) {
-	limit := httplimit.New(gatetest.Open(t, gatetest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
+func TestRefusal(t *testing.T) { gatetest.Each(t, gatetest.Rules, testRefusal) }
+
+func testRefusal(t *testing.T, l gatetest.Counting) {
+	limit := httplimit.New(l, httplimit.Options{Domain: "api", Descriptors: byCustomer})
 	url := serve(t, limit(http.HandlerFunc(hello)))
 	for range 2 {
 		answer, body := get(t, url, "X-Api-Key", "ann")
@@ -84,27 +86,47 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestHeadersOfAllowedRequests(t *testing.T) {
-	limit := httplimit.New(gatetest.Open(t, gatetest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
+	gatetest.Each(t, gatetest.Rules, testHeadersOfAllowedRequests)
+}
+
+func testHeadersOfAllowedRequests(t *testing.T, l gatetest.Counting) {
+	limit := httplimit.New(l, httplimit.Options{Domain: "api", Descriptors: byCustomer, Headers: true})
 	answer, _ := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
 	if answer.Header.Get("RateLimit-Limit") != "2" || answer.Header.Get("RateLimit-Remaining") != "1" {
 		t.Errorf("%v", answer.Header)
 	}
-	limit = httplimit.New(gatetest.Open(t, "headers: [ietf]\n"+gatetest.Rules), httplimit.Options{Domain: "api", Descriptors: byCustomer})
-	url := serve(t, limit(http.HandlerFunc(hello)))
-	for range 3 {
-		answer, _ = get(t, url, "X-Api-Key", "ann")
-		if answer.Header.Get("RateLimit-Policy") != `"year";q=2;w=31536000` || answer.Header.Get("RateLimit-Limit") != "" {
-			t.Errorf("%v", answer.Header)
+}
+
+// Headers that the rules name are sent instead, also if hits are reserved.
+func TestHeadersOfRules(t *testing.T) {
+	gatetest.Each(t, "headers: [ietf]\n"+gatetest.Rules, func(t *testing.T, l gatetest.Counting) {
+		for want, o := range map[string]httplimit.Options{
+			`"year";q=2;w=31536000`: {Domain: "api", Descriptors: byCustomer},
+			`"year";q=100;w=31536000`: {
+				Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
+				Cost:   func(*http.Request) limits.Amount { return limits.Amount{Hits: 50} },
+				Actual: func(*http.Request, int, int64) limits.Amount { return limits.Amount{Hits: 50} },
+			},
+		} {
+			url := serve(t, httplimit.New(l, o)(http.HandlerFunc(hello)))
+			for i := range 3 {
+				answer, _ := get(t, url, "X-Api-Key", "ann")
+				if answer.Header.Get("RateLimit-Policy") != want || answer.Header.Get("RateLimit-Limit") != "" {
+					t.Errorf("%v, want %s", answer.Header, want)
+				}
+				if refused := answer.StatusCode == http.StatusTooManyRequests; refused != (i == 2) || refused != (answer.Header.Get("Retry-After") != "") {
+					t.Errorf("%s %v", answer.Status, answer.Header)
+				}
+			}
 		}
-	}
-	if answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" {
-		t.Errorf("%s %v", answer.Status, answer.Header)
-	}
+	})
 }
 
 // A request larger than its limit gets no time at which to come back.
-func TestNever(t *testing.T) {
-	limit := httplimit.New(gatetest.Open(t, gatetest.Rules), httplimit.Options{
+func TestNever(t *testing.T) { gatetest.Each(t, gatetest.Rules, testNever) }
+
+func testNever(t *testing.T, l gatetest.Counting) {
+	limit := httplimit.New(l, httplimit.Options{
 		Domain: "api", Descriptors: byCustomer, Cost: func(*http.Request) limits.Amount { return limits.Amount{Hits: 3} },
 	})
 	answer, _ := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
@@ -182,8 +204,8 @@ func TestSpoofedAddress(t *testing.T) {
 
 func TestNoDecision(t *testing.T) {
 	unavailable := func(err error) bool { return strings.HasPrefix(err.Error(), "503 ") }
-	gatetest.NoDecision(t, unavailable, func(d limits.Decider, failClosed bool, log *slog.Logger) error {
-		limit := httplimit.New(d, httplimit.Options{Domain: "api", Descriptors: byCustomer, Logger: log, FailClosed: failClosed})
+	gatetest.NoDecision(t, unavailable, func(d limits.Decider, onFailure limits.OnFailure, log *slog.Logger) error {
+		limit := httplimit.New(d, httplimit.Options{Domain: "api", Descriptors: byCustomer, Logger: log, OnFailure: onFailure})
 		answer, body := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
 		if answer.StatusCode == http.StatusOK && body == "hello" {
 			return nil
@@ -288,8 +310,9 @@ func TestDelay(t *testing.T) {
 }
 
 // While a request runs, what it may use is reserved. Then what it used is charged.
-func TestActualCost(t *testing.T) {
-	l := gatetest.Open(t, gatetest.Rules)
+func TestActualCost(t *testing.T) { gatetest.Each(t, gatetest.Rules, testActualCost) }
+
+func testActualCost(t *testing.T, l gatetest.Counting) {
 	limit := httplimit.New(l, httplimit.Options{
 		Domain:      "api",
 		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
@@ -371,8 +394,9 @@ func TestActualCost(t *testing.T) {
 }
 
 // A request with more than is left is refused before it runs.
-func TestNoRoomToReserve(t *testing.T) {
-	l := gatetest.Open(t, gatetest.Rules)
+func TestNoRoomToReserve(t *testing.T) { gatetest.Each(t, gatetest.Rules, testNoRoomToReserve) }
+
+func testNoRoomToReserve(t *testing.T, l gatetest.Counting) {
 	url := serve(t, httplimit.New(l, httplimit.Options{
 		Domain:      "api",
 		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
@@ -385,8 +409,10 @@ func TestNoRoomToReserve(t *testing.T) {
 }
 
 // WebSockets and the like take over the connection.
-func TestHijack(t *testing.T) {
-	limit := httplimit.New(gatetest.Open(t, gatetest.Rules), httplimit.Options{
+func TestHijack(t *testing.T) { gatetest.Each(t, gatetest.Rules, testHijack) }
+
+func testHijack(t *testing.T, l gatetest.Counting) {
+	limit := httplimit.New(l, httplimit.Options{
 		Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
 		Actual: func(*http.Request, int, int64) limits.Amount { return limits.Amount{Hits: 1} },
 	})

@@ -16,10 +16,10 @@ const endTimeout = time.Second
 
 // Gate asks a decider. It may be used by any number of goroutines.
 type Gate struct {
-	Decider    limits.Decider
-	Reserver   limits.Reserver // nil: Ask reserves nothing
-	FailClosed bool            // refuse requests without a decision
-	Logger     *slog.Logger    // nil: slog.Default()
+	Decider   limits.Decider
+	Reserver  limits.Reserver  // nil: Ask reserves nothing
+	OnFailure limits.OnFailure // default: limits.OnFailureAllow; all others refuse
+	Logger    *slog.Logger     // nil: slog.Default()
 
 	mu       sync.Mutex
 	silent   time.Time // nothing is logged before
@@ -37,10 +37,11 @@ func (g *Gate) Ask(ctx context.Context, r *limits.Request) (*limits.Reservation,
 			return nil, ended
 		}
 		g.Failed(ctx, "no decision of a rate limit", err)
-		d := limits.Decision{Allowed: true, Source: limits.FailOpen, Err: err}
-		if g.FailClosed {
-			d.Allowed, d.Source = false, limits.FailClosed
+		onFailure := limits.OnFailureDeny
+		if g.passes() {
+			onFailure = limits.OnFailureAllow
 		}
+		d, _ := onFailure.Failed(err)
 		return limits.NewReservation(d, 0, time.Time{}, nil), nil
 	}
 	if held.Decision.Err != nil {
@@ -70,8 +71,8 @@ func (g *Gate) ask(ctx context.Context, r *limits.Request) (*limits.Reservation,
 	return limits.NewReservation(d, 0, time.Time{}, nil), err
 }
 
-// Wait waits until a request is allowed. It returns the errors of limits.Wait. If the decider does not answer, Wait returns no error
-// unless FailClosed is set.
+// Wait waits until a request is allowed. It returns the errors of limits.Wait. If the decider does not answer, OnFailure says whether
+// Wait returns its error.
 func (g *Gate) Wait(ctx context.Context, r *limits.Request) error {
 	d, err := limits.Wait(ctx, g.Decider, r)
 	if d.Err != nil {
@@ -84,10 +85,15 @@ func (g *Gate) Wait(ctx context.Context, r *limits.Request) error {
 		return ended
 	}
 	g.Failed(ctx, "no decision of a rate limit", err)
-	if g.FailClosed {
-		return err
+	if g.passes() {
+		return nil
 	}
-	return nil
+	return err
+}
+
+// passes reports whether a request without a decision passes.
+func (g *Gate) passes() bool {
+	return g.OnFailure == limits.OnFailureDefault || g.OnFailure == limits.OnFailureAllow
 }
 
 // Commit charges what a request used.

@@ -156,7 +156,7 @@ func TestNoDecision(t *testing.T) {
 			t.Errorf("%d lines for 5 failures in one second:\n%s", n, log.String())
 		}
 		_ = limits.Sleep(t.Context(), time.Second)
-		g.FailClosed = true
+		g.OnFailure = limits.OnFailureDeny
 		held, err := g.Ask(t.Context(), limits.New("d"))
 		if err != nil || held.Decision.Allowed || held.Decision.Source != limits.FailClosed {
 			t.Errorf("%+v %v", held, err)
@@ -177,7 +177,7 @@ func TestWait(t *testing.T) {
 	if err := g.Wait(t.Context(), limits.New("d")); err != nil {
 		t.Error(err)
 	}
-	g.FailClosed = true
+	g.OnFailure = limits.OnFailureDeny
 	if err := g.Wait(t.Context(), limits.New("d")); err == nil {
 		t.Error("no error without a decision")
 	}

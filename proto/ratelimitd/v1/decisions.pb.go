@@ -363,61 +363,6 @@ func (x *DecideStatus) GetDegraded() bool {
 	return false
 }
 
-// Header is one header.
-type Header struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name.
-	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Its value.
-	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Header) Reset() {
-	*x = Header{}
-	mi := &file_ratelimitd_v1_decisions_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Header) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Header) ProtoMessage() {}
-
-func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_decisions_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Header.ProtoReflect.Descriptor instead.
-func (*Header) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_decisions_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *Header) GetKey() string {
-	if x != nil {
-		return x.Key
-	}
-	return ""
-}
-
-func (x *Header) GetValue() string {
-	if x != nil {
-		return x.Value
-	}
-	return ""
-}
-
 // DecideError says why a request has no verdict.
 type DecideError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -431,7 +376,7 @@ type DecideError struct {
 
 func (x *DecideError) Reset() {
 	*x = DecideError{}
-	mi := &file_ratelimitd_v1_decisions_proto_msgTypes[6]
+	mi := &file_ratelimitd_v1_decisions_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +388,7 @@ func (x *DecideError) String() string {
 func (*DecideError) ProtoMessage() {}
 
 func (x *DecideError) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_decisions_proto_msgTypes[6]
+	mi := &file_ratelimitd_v1_decisions_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +401,7 @@ func (x *DecideError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideError.ProtoReflect.Descriptor instead.
 func (*DecideError) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_decisions_proto_rawDescGZIP(), []int{6}
+	return file_ratelimitd_v1_decisions_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DecideError) GetCode() int32 {
@@ -501,10 +446,7 @@ const file_ratelimitd_v1_decisions_proto_rawDesc = "" +
 	"resetAfter\x12:\n" +
 	"\vretry_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x1a\n" +
-	"\bdegraded\x18\a \x01(\bR\bdegraded\"0\n" +
-	"\x06Header\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\";\n" +
+	"\bdegraded\x18\a \x01(\bR\bdegraded\";\n" +
 	"\vDecideError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage2g\n" +
@@ -523,33 +465,33 @@ func file_ratelimitd_v1_decisions_proto_rawDescGZIP() []byte {
 	return file_ratelimitd_v1_decisions_proto_rawDescData
 }
 
-var file_ratelimitd_v1_decisions_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_ratelimitd_v1_decisions_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_ratelimitd_v1_decisions_proto_goTypes = []any{
 	(*DecideBatchRequest)(nil),  // 0: ratelimitd.v1.DecideBatchRequest
 	(*DecideRequest)(nil),       // 1: ratelimitd.v1.DecideRequest
 	(*DecideBatchResponse)(nil), // 2: ratelimitd.v1.DecideBatchResponse
 	(*DecideResponse)(nil),      // 3: ratelimitd.v1.DecideResponse
 	(*DecideStatus)(nil),        // 4: ratelimitd.v1.DecideStatus
-	(*Header)(nil),              // 5: ratelimitd.v1.Header
-	(*DecideError)(nil),         // 6: ratelimitd.v1.DecideError
-	(*Descriptor)(nil),          // 7: ratelimitd.v1.Descriptor
-	(*Amount)(nil),              // 8: ratelimitd.v1.Amount
-	(Code)(0),                   // 9: ratelimitd.v1.Code
-	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
+	(*DecideError)(nil),         // 5: ratelimitd.v1.DecideError
+	(*Descriptor)(nil),          // 6: ratelimitd.v1.Descriptor
+	(*Amount)(nil),              // 7: ratelimitd.v1.Amount
+	(Code)(0),                   // 8: ratelimitd.v1.Code
+	(*durationpb.Duration)(nil), // 9: google.protobuf.Duration
+	(*Header)(nil),              // 10: ratelimitd.v1.Header
 }
 var file_ratelimitd_v1_decisions_proto_depIdxs = []int32{
 	1,  // 0: ratelimitd.v1.DecideBatchRequest.requests:type_name -> ratelimitd.v1.DecideRequest
-	7,  // 1: ratelimitd.v1.DecideRequest.descriptors:type_name -> ratelimitd.v1.Descriptor
-	8,  // 2: ratelimitd.v1.DecideRequest.amount:type_name -> ratelimitd.v1.Amount
+	6,  // 1: ratelimitd.v1.DecideRequest.descriptors:type_name -> ratelimitd.v1.Descriptor
+	7,  // 2: ratelimitd.v1.DecideRequest.amount:type_name -> ratelimitd.v1.Amount
 	3,  // 3: ratelimitd.v1.DecideBatchResponse.responses:type_name -> ratelimitd.v1.DecideResponse
-	9,  // 4: ratelimitd.v1.DecideResponse.code:type_name -> ratelimitd.v1.Code
+	8,  // 4: ratelimitd.v1.DecideResponse.code:type_name -> ratelimitd.v1.Code
 	4,  // 5: ratelimitd.v1.DecideResponse.statuses:type_name -> ratelimitd.v1.DecideStatus
-	10, // 6: ratelimitd.v1.DecideResponse.delay:type_name -> google.protobuf.Duration
-	5,  // 7: ratelimitd.v1.DecideResponse.headers:type_name -> ratelimitd.v1.Header
-	6,  // 8: ratelimitd.v1.DecideResponse.error:type_name -> ratelimitd.v1.DecideError
-	9,  // 9: ratelimitd.v1.DecideStatus.code:type_name -> ratelimitd.v1.Code
-	10, // 10: ratelimitd.v1.DecideStatus.reset_after:type_name -> google.protobuf.Duration
-	10, // 11: ratelimitd.v1.DecideStatus.retry_after:type_name -> google.protobuf.Duration
+	9,  // 6: ratelimitd.v1.DecideResponse.delay:type_name -> google.protobuf.Duration
+	10, // 7: ratelimitd.v1.DecideResponse.headers:type_name -> ratelimitd.v1.Header
+	5,  // 8: ratelimitd.v1.DecideResponse.error:type_name -> ratelimitd.v1.DecideError
+	8,  // 9: ratelimitd.v1.DecideStatus.code:type_name -> ratelimitd.v1.Code
+	9,  // 10: ratelimitd.v1.DecideStatus.reset_after:type_name -> google.protobuf.Duration
+	9,  // 11: ratelimitd.v1.DecideStatus.retry_after:type_name -> google.protobuf.Duration
 	0,  // 12: ratelimitd.v1.DecisionService.DecideBatch:input_type -> ratelimitd.v1.DecideBatchRequest
 	2,  // 13: ratelimitd.v1.DecisionService.DecideBatch:output_type -> ratelimitd.v1.DecideBatchResponse
 	13, // [13:14] is the sub-list for method output_type
@@ -571,7 +513,7 @@ func file_ratelimitd_v1_decisions_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_v1_decisions_proto_rawDesc), len(file_ratelimitd_v1_decisions_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -314,7 +314,9 @@ type DescriptorStatus struct {
 	// largest share of it that the rule allows one reservation is smaller.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// Hits that are reserved under this descriptor.
-	Reserved      uint64 `protobuf:"varint,7,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	Reserved uint64 `protobuf:"varint,7,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	// The store of the counters did not answer, and on_error of the rule decided.
+	Degraded      bool `protobuf:"varint,8,opt,name=degraded,proto3" json:"degraded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +400,68 @@ func (x *DescriptorStatus) GetReserved() uint64 {
 	return 0
 }
 
+func (x *DescriptorStatus) GetDegraded() bool {
+	if x != nil {
+		return x.Degraded
+	}
+	return false
+}
+
+// Header is one header.
+type Header struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Its value.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Header) Reset() {
+	*x = Header{}
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Header) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Header) ProtoMessage() {}
+
+func (x *Header) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Header.ProtoReflect.Descriptor instead.
+func (*Header) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Header) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Header) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
 // ReserveRequest asks for hits under one or more descriptors.
 type ReserveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -418,7 +482,7 @@ type ReserveRequest struct {
 
 func (x *ReserveRequest) Reset() {
 	*x = ReserveRequest{}
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[4]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +494,7 @@ func (x *ReserveRequest) String() string {
 func (*ReserveRequest) ProtoMessage() {}
 
 func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[4]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +507,7 @@ func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
 func (*ReserveRequest) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{4}
+	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReserveRequest) GetDomain() string {
@@ -492,14 +556,16 @@ type ReserveResponse struct {
 	// In the order of the request's descriptors.
 	Statuses []*DescriptorStatus `protobuf:"bytes,3,rep,name=statuses,proto3" json:"statuses,omitempty"`
 	// When the reservation expires, by the clock of the store.
-	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Headers for the answer to the client, as the rules and the settings of the service say.
+	Headers       []*Header `protobuf:"bytes,5,rep,name=headers,proto3" json:"headers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReserveResponse) Reset() {
 	*x = ReserveResponse{}
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[5]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +577,7 @@ func (x *ReserveResponse) String() string {
 func (*ReserveResponse) ProtoMessage() {}
 
 func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[5]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +590,7 @@ func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveResponse.ProtoReflect.Descriptor instead.
 func (*ReserveResponse) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{5}
+	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReserveResponse) GetCode() Code {
@@ -555,6 +621,13 @@ func (x *ReserveResponse) GetExpireTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *ReserveResponse) GetHeaders() []*Header {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
 // CommitRequest says what a request used.
 type CommitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -571,7 +644,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[6]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +656,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[6]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +669,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{6}
+	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CommitRequest) GetId() string {
@@ -633,7 +706,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[7]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +718,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[7]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +731,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{7}
+	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CommitResponse) GetResult() Result {
@@ -686,7 +759,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[8]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +771,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[8]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +784,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{8}
+	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CancelRequest) GetId() string {
@@ -732,7 +805,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[9]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +817,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[9]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +830,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{9}
+	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CancelResponse) GetResult() Result {
@@ -781,7 +854,7 @@ type ExtendRequest struct {
 
 func (x *ExtendRequest) Reset() {
 	*x = ExtendRequest{}
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[10]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +866,7 @@ func (x *ExtendRequest) String() string {
 func (*ExtendRequest) ProtoMessage() {}
 
 func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[10]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +879,7 @@ func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendRequest.ProtoReflect.Descriptor instead.
 func (*ExtendRequest) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{10}
+	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExtendRequest) GetId() string {
@@ -836,7 +909,7 @@ type ExtendResponse struct {
 
 func (x *ExtendResponse) Reset() {
 	*x = ExtendResponse{}
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[11]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +921,7 @@ func (x *ExtendResponse) String() string {
 func (*ExtendResponse) ProtoMessage() {}
 
 func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[11]
+	mi := &file_ratelimitd_v1_reservations_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +934,7 @@ func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendResponse.ProtoReflect.Descriptor instead.
 func (*ExtendResponse) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{11}
+	return file_ratelimitd_v1_reservations_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExtendResponse) GetResult() Result {
@@ -896,7 +969,7 @@ const file_ratelimitd_v1_reservations_proto_rawDesc = "" +
 	"\n" +
 	"Descriptor\x12.\n" +
 	"\aentries\x18\x01 \x03(\v2\x14.ratelimitd.v1.EntryR\aentries\x12-\n" +
-	"\x06amount\x18\x02 \x01(\v2\x15.ratelimitd.v1.AmountR\x06amount\"\x97\x02\n" +
+	"\x06amount\x18\x02 \x01(\v2\x15.ratelimitd.v1.AmountR\x06amount\"\xb3\x02\n" +
 	"\x10DescriptorStatus\x12'\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x13.ratelimitd.v1.CodeR\x04code\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x14\n" +
@@ -906,19 +979,24 @@ const file_ratelimitd_v1_reservations_proto_rawDesc = "" +
 	"resetAfter\x12:\n" +
 	"\vretry_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x1a\n" +
-	"\breserved\x18\a \x01(\x04R\breserved\"\xdc\x01\n" +
+	"\breserved\x18\a \x01(\x04R\breserved\x12\x1a\n" +
+	"\bdegraded\x18\b \x01(\bR\bdegraded\"0\n" +
+	"\x06Header\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xdc\x01\n" +
 	"\x0eReserveRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12;\n" +
 	"\vdescriptors\x18\x02 \x03(\v2\x19.ratelimitd.v1.DescriptorR\vdescriptors\x12-\n" +
 	"\x06amount\x18\x03 \x01(\v2\x15.ratelimitd.v1.AmountR\x06amount\x12+\n" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x19\n" +
-	"\bmin_hits\x18\x05 \x01(\x04R\aminHits\"\xc4\x01\n" +
+	"\bmin_hits\x18\x05 \x01(\x04R\aminHits\"\xf5\x01\n" +
 	"\x0fReserveResponse\x12'\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x13.ratelimitd.v1.CodeR\x04code\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12;\n" +
 	"\bstatuses\x18\x03 \x03(\v2\x1f.ratelimitd.v1.DescriptorStatusR\bstatuses\x12;\n" +
 	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\"s\n" +
+	"expireTime\x12/\n" +
+	"\aheaders\x18\x05 \x03(\v2\x15.ratelimitd.v1.HeaderR\aheaders\"s\n" +
 	"\rCommitRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12-\n" +
 	"\x06actual\x18\x02 \x03(\v2\x15.ratelimitd.v1.AmountR\x06actual\x12\x19\n" +
@@ -965,7 +1043,7 @@ func file_ratelimitd_v1_reservations_proto_rawDescGZIP() []byte {
 }
 
 var file_ratelimitd_v1_reservations_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ratelimitd_v1_reservations_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_ratelimitd_v1_reservations_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_ratelimitd_v1_reservations_proto_goTypes = []any{
 	(Code)(0),                     // 0: ratelimitd.v1.Code
 	(Result)(0),                   // 1: ratelimitd.v1.Result
@@ -973,51 +1051,53 @@ var file_ratelimitd_v1_reservations_proto_goTypes = []any{
 	(*Amount)(nil),                // 3: ratelimitd.v1.Amount
 	(*Descriptor)(nil),            // 4: ratelimitd.v1.Descriptor
 	(*DescriptorStatus)(nil),      // 5: ratelimitd.v1.DescriptorStatus
-	(*ReserveRequest)(nil),        // 6: ratelimitd.v1.ReserveRequest
-	(*ReserveResponse)(nil),       // 7: ratelimitd.v1.ReserveResponse
-	(*CommitRequest)(nil),         // 8: ratelimitd.v1.CommitRequest
-	(*CommitResponse)(nil),        // 9: ratelimitd.v1.CommitResponse
-	(*CancelRequest)(nil),         // 10: ratelimitd.v1.CancelRequest
-	(*CancelResponse)(nil),        // 11: ratelimitd.v1.CancelResponse
-	(*ExtendRequest)(nil),         // 12: ratelimitd.v1.ExtendRequest
-	(*ExtendResponse)(nil),        // 13: ratelimitd.v1.ExtendResponse
-	nil,                           // 14: ratelimitd.v1.Amount.UnitsEntry
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*Header)(nil),                // 6: ratelimitd.v1.Header
+	(*ReserveRequest)(nil),        // 7: ratelimitd.v1.ReserveRequest
+	(*ReserveResponse)(nil),       // 8: ratelimitd.v1.ReserveResponse
+	(*CommitRequest)(nil),         // 9: ratelimitd.v1.CommitRequest
+	(*CommitResponse)(nil),        // 10: ratelimitd.v1.CommitResponse
+	(*CancelRequest)(nil),         // 11: ratelimitd.v1.CancelRequest
+	(*CancelResponse)(nil),        // 12: ratelimitd.v1.CancelResponse
+	(*ExtendRequest)(nil),         // 13: ratelimitd.v1.ExtendRequest
+	(*ExtendResponse)(nil),        // 14: ratelimitd.v1.ExtendResponse
+	nil,                           // 15: ratelimitd.v1.Amount.UnitsEntry
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_ratelimitd_v1_reservations_proto_depIdxs = []int32{
-	14, // 0: ratelimitd.v1.Amount.units:type_name -> ratelimitd.v1.Amount.UnitsEntry
+	15, // 0: ratelimitd.v1.Amount.units:type_name -> ratelimitd.v1.Amount.UnitsEntry
 	2,  // 1: ratelimitd.v1.Descriptor.entries:type_name -> ratelimitd.v1.Entry
 	3,  // 2: ratelimitd.v1.Descriptor.amount:type_name -> ratelimitd.v1.Amount
 	0,  // 3: ratelimitd.v1.DescriptorStatus.code:type_name -> ratelimitd.v1.Code
-	15, // 4: ratelimitd.v1.DescriptorStatus.reset_after:type_name -> google.protobuf.Duration
-	15, // 5: ratelimitd.v1.DescriptorStatus.retry_after:type_name -> google.protobuf.Duration
+	16, // 4: ratelimitd.v1.DescriptorStatus.reset_after:type_name -> google.protobuf.Duration
+	16, // 5: ratelimitd.v1.DescriptorStatus.retry_after:type_name -> google.protobuf.Duration
 	4,  // 6: ratelimitd.v1.ReserveRequest.descriptors:type_name -> ratelimitd.v1.Descriptor
 	3,  // 7: ratelimitd.v1.ReserveRequest.amount:type_name -> ratelimitd.v1.Amount
-	15, // 8: ratelimitd.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	16, // 8: ratelimitd.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
 	0,  // 9: ratelimitd.v1.ReserveResponse.code:type_name -> ratelimitd.v1.Code
 	5,  // 10: ratelimitd.v1.ReserveResponse.statuses:type_name -> ratelimitd.v1.DescriptorStatus
-	16, // 11: ratelimitd.v1.ReserveResponse.expire_time:type_name -> google.protobuf.Timestamp
-	3,  // 12: ratelimitd.v1.CommitRequest.actual:type_name -> ratelimitd.v1.Amount
-	1,  // 13: ratelimitd.v1.CommitResponse.result:type_name -> ratelimitd.v1.Result
-	5,  // 14: ratelimitd.v1.CommitResponse.statuses:type_name -> ratelimitd.v1.DescriptorStatus
-	1,  // 15: ratelimitd.v1.CancelResponse.result:type_name -> ratelimitd.v1.Result
-	15, // 16: ratelimitd.v1.ExtendRequest.ttl:type_name -> google.protobuf.Duration
-	1,  // 17: ratelimitd.v1.ExtendResponse.result:type_name -> ratelimitd.v1.Result
-	16, // 18: ratelimitd.v1.ExtendResponse.expire_time:type_name -> google.protobuf.Timestamp
-	6,  // 19: ratelimitd.v1.ReservationService.Reserve:input_type -> ratelimitd.v1.ReserveRequest
-	8,  // 20: ratelimitd.v1.ReservationService.Commit:input_type -> ratelimitd.v1.CommitRequest
-	10, // 21: ratelimitd.v1.ReservationService.Cancel:input_type -> ratelimitd.v1.CancelRequest
-	12, // 22: ratelimitd.v1.ReservationService.Extend:input_type -> ratelimitd.v1.ExtendRequest
-	7,  // 23: ratelimitd.v1.ReservationService.Reserve:output_type -> ratelimitd.v1.ReserveResponse
-	9,  // 24: ratelimitd.v1.ReservationService.Commit:output_type -> ratelimitd.v1.CommitResponse
-	11, // 25: ratelimitd.v1.ReservationService.Cancel:output_type -> ratelimitd.v1.CancelResponse
-	13, // 26: ratelimitd.v1.ReservationService.Extend:output_type -> ratelimitd.v1.ExtendResponse
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	17, // 11: ratelimitd.v1.ReserveResponse.expire_time:type_name -> google.protobuf.Timestamp
+	6,  // 12: ratelimitd.v1.ReserveResponse.headers:type_name -> ratelimitd.v1.Header
+	3,  // 13: ratelimitd.v1.CommitRequest.actual:type_name -> ratelimitd.v1.Amount
+	1,  // 14: ratelimitd.v1.CommitResponse.result:type_name -> ratelimitd.v1.Result
+	5,  // 15: ratelimitd.v1.CommitResponse.statuses:type_name -> ratelimitd.v1.DescriptorStatus
+	1,  // 16: ratelimitd.v1.CancelResponse.result:type_name -> ratelimitd.v1.Result
+	16, // 17: ratelimitd.v1.ExtendRequest.ttl:type_name -> google.protobuf.Duration
+	1,  // 18: ratelimitd.v1.ExtendResponse.result:type_name -> ratelimitd.v1.Result
+	17, // 19: ratelimitd.v1.ExtendResponse.expire_time:type_name -> google.protobuf.Timestamp
+	7,  // 20: ratelimitd.v1.ReservationService.Reserve:input_type -> ratelimitd.v1.ReserveRequest
+	9,  // 21: ratelimitd.v1.ReservationService.Commit:input_type -> ratelimitd.v1.CommitRequest
+	11, // 22: ratelimitd.v1.ReservationService.Cancel:input_type -> ratelimitd.v1.CancelRequest
+	13, // 23: ratelimitd.v1.ReservationService.Extend:input_type -> ratelimitd.v1.ExtendRequest
+	8,  // 24: ratelimitd.v1.ReservationService.Reserve:output_type -> ratelimitd.v1.ReserveResponse
+	10, // 25: ratelimitd.v1.ReservationService.Commit:output_type -> ratelimitd.v1.CommitResponse
+	12, // 26: ratelimitd.v1.ReservationService.Cancel:output_type -> ratelimitd.v1.CancelResponse
+	14, // 27: ratelimitd.v1.ReservationService.Extend:output_type -> ratelimitd.v1.ExtendResponse
+	24, // [24:28] is the sub-list for method output_type
+	20, // [20:24] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_v1_reservations_proto_init() }
@@ -1025,14 +1105,14 @@ func file_ratelimitd_v1_reservations_proto_init() {
 	if File_ratelimitd_v1_reservations_proto != nil {
 		return
 	}
-	file_ratelimitd_v1_reservations_proto_msgTypes[6].OneofWrappers = []any{}
+	file_ratelimitd_v1_reservations_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_v1_reservations_proto_rawDesc), len(file_ratelimitd_v1_reservations_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,7 +1,7 @@
-// Package gatetest has what the tests of both middlewares share: rules and a limiter with them, a decider that keeps
+// Package gatetest has what the tests of both middlewares share: rules and the deciders that count by them, a decider that keeps
 // what it is asked, and the checks that must hold over HTTP as over gRPC.
 //
-// It is for tests alone. A Decider may be used by any goroutine.
+// It is only for tests. A Decider may be used by any goroutine.
 package gatetest
 
 import (
@@ -15,6 +15,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ratelimitd/ratelimitd/client"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/server"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
@@ -33,19 +38,54 @@ descriptors:
     reservations: {ttl: 1m}
 `
 
-// Open returns a limiter with these rules.
-func Open(t *testing.T, rules string) *ratelimit.Limiter {
+// Counting is a decider that counts.
+type Counting interface {
+	limits.Decider
+	limits.Reserver
+}
+
+// Each runs a test with each kind of decider that counts by these rules: one of package ratelimit, and one of package client, which asks a
+// service.
+func Each(t *testing.T, rules string, test func(t *testing.T, d Counting)) {
+	folder := servicetest.RulesOf(t, rules)
+	t.Run("ratelimit", func(t *testing.T) {
+		l, err := ratelimit.Open(ratelimit.Options{Rules: folder, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		test(t, l)
+	})
+	t.Run("client", func(t *testing.T) {
+		c, err := client.New(service(t, folder), client.Options{Timeout: servicetest.Patience, OnFailure: limits.OnFailureError})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		test(t, c)
+	})
+}
+
+// service starts the service in this process, and returns its address.
+func service(t *testing.T, folder string) string {
 	t.Helper()
-	l, err := ratelimit.Open(ratelimit.Options{Rules: servicetest.RulesOf(t, rules), Logger: slog.New(slog.DiscardHandler)})
+	rules, err := config.NewFolder(config.Options{Dir: folder, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
+	l.Swap(rules.Tree, limiter.Settings{})
+	s, err := server.New(server.Options{Decider: l, Listen: server.Listen{GRPC: "127.0.0.1:0", HTTP: "127.0.0.1:0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetServing(true)
+	servicetest.Serve(t, s.Run)
+	return s.GRPCAddr.String()
 }
 
 // Left returns what is left of the tokens of ann.
-func Left(t *testing.T, l *ratelimit.Limiter) uint64 {
+func Left(t *testing.T, l limits.Decider) uint64 {
 	t.Helper()
 	r := limits.New("api", "tokens", "ann")
 	r.Amount.Peek = true
@@ -92,32 +132,34 @@ func (d *Decider) Entries() string {
 // returns a function that reports whether a request with this header passes a limit by address.
 func SpoofedAddress(t *testing.T, serve func(d limits.Decider, trusted []netip.Prefix) (passes func(forwarded string) bool)) {
 	for _, trusted := range [][]netip.Prefix{nil, {netip.MustParsePrefix("127.0.0.0/8")}} {
-		passes := serve(Open(t, Rules), trusted)
-		passed := 0
-		for i := range 10 {
-			// The client writes the first address; a trusted proxy appends the second.
-			if passes(fmt.Sprintf("203.0.113.%d, 198.51.100.7", i)) {
-				passed++
+		Each(t, Rules, func(t *testing.T, d Counting) {
+			passes := serve(d, trusted)
+			passed := 0
+			for i := range 10 {
+				// The client writes the first address; a trusted proxy appends the second.
+				if passes(fmt.Sprintf("203.0.113.%d, 198.51.100.7", i)) {
+					passed++
+				}
 			}
-		}
-		if passed != 1 {
-			t.Errorf("%d requests passed a limit of 1, with %v trusted", passed, trusted)
-		}
+			if passed != 1 {
+				t.Errorf("%d requests passed a limit of 1, with %v trusted", passed, trusted)
+			}
+		})
 	}
 }
 
-// NoDecision checks what happens without a decision: requests pass and the log has the reason, or with failClosed they fail
+// NoDecision checks what happens without a decision: requests pass and the log has the reason, or with limits.OnFailureDeny they fail
 // as unavailable, without the reason. serve makes a request and returns the client's error.
-func NoDecision(t *testing.T, unavailable func(error) bool, serve func(d limits.Decider, failClosed bool, log *slog.Logger) error) {
+func NoDecision(t *testing.T, unavailable func(error) bool, serve func(d limits.Decider, onFailure limits.OnFailure, log *slog.Logger) error) {
 	var log bytes.Buffer
 	d := &Decider{Err: errors.New("no Redis")}
-	if err := serve(d, false, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+	if err := serve(d, limits.OnFailureDefault, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
 		t.Error(err)
 	}
 	if !strings.Contains(log.String(), "no Redis") {
 		t.Errorf("log: %s", log.String())
 	}
-	if err := serve(d, true, slog.New(slog.DiscardHandler)); err == nil || !unavailable(err) || strings.Contains(err.Error(), "Redis") {
+	if err := serve(d, limits.OnFailureDeny, slog.New(slog.DiscardHandler)); err == nil || !unavailable(err) || strings.Contains(err.Error(), "Redis") {
 		t.Errorf("the client's error: %v", err)
 	}
 }
