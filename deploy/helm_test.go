@@ -59,7 +59,7 @@ func matches(t *testing.T, name string, want []byte) {
 	}
 }
 
-// valueSets are the files of helm/testdata, by name: sets of values that people use.
+// valueSets are the files of helm/testdata, and the values for Envoy AI Gateway, by name: sets of values that people use.
 func valueSets(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob("helm/testdata/*.yaml")
@@ -67,7 +67,7 @@ func valueSets(t *testing.T) map[string]map[string]any {
 		t.Fatal(err)
 	}
 	all := make(map[string]map[string]any)
-	for _, f := range files {
+	for _, f := range append(files, "helm/ai-gateway-values.yaml") {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
@@ -231,7 +231,7 @@ func TestOverlayWithRedis(t *testing.T) {
 		}
 	}
 	policy := named[*networkingv1.NetworkPolicy](t, all, "redis").Spec
-	ratelimitd := labels.Set(named[*appsv1.Deployment](t, all, "ratelimitd").Spec.Template.Labels)
+	ratelimitd := labels.Set(deployment(t, all).Spec.Template.Labels)
 	if from := policy.Ingress[0].From[0].PodSelector; !selector(t, from).Matches(ratelimitd) || !selector(t, &policy.PodSelector).Matches(labels.Set(redis.Spec.Template.Labels)) {
 		t.Error("the network policy keeps ratelimitd from Redis")
 	}
@@ -593,8 +593,8 @@ func TestKubernetesPageCommands(t *testing.T) {
 				}
 			}
 			tried = append(tried, what)
-			if what == "helm upgrade" {
-				continue // the chart is Envoy Gateway's; TestChartEnvoyGateway holds the values
+			if what == "helm upgrade" || words[2] == "envoy-ai-gateway-ratelimit" {
+				continue // the chart is Envoy Gateway's; or TestChart installs these values
 			}
 			var values map[string]any
 			if err := yaml.Unmarshal([]byte(yamlBlocks(page)[0]), &values); err != nil {
@@ -616,7 +616,7 @@ func TestKubernetesPageCommands(t *testing.T) {
 			t.Errorf("a command that is not tried: %q", words)
 		}
 	}
-	if want := []string{"kubectl apply", "helm install", "helm upgrade", "kubectl apply"}; !slices.Equal(tried, want) {
+	if want := []string{"kubectl apply", "helm install", "helm upgrade", "helm install", "kubectl apply"}; !slices.Equal(tried, want) {
 		t.Errorf("tried %q, want %q", tried, want)
 	}
 }
@@ -670,7 +670,7 @@ func TestChartEnvoyGateway(t *testing.T) {
 // and its rules. It counts, and its probes find it.
 func TestChartServes(t *testing.T) {
 	all := chartObjects(t, valueSets(t)["example"])
-	c := named[*appsv1.Deployment](t, all, "ratelimitd").Spec.Template.Spec.Containers[0]
+	c := deployment(t, all).Spec.Template.Spec.Containers[0]
 	inside, err := os.MkdirTemp(image(t)+"/tmp", "rules")
 	if err != nil {
 		t.Fatal(err)

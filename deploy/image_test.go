@@ -151,9 +151,15 @@ func (l *lockedBuffer) String() string {
 }
 
 func TestImageRunsWithNothingElse(t *testing.T) {
-	for _, name := range []string{"/bin/ratelimitd", "/bin/ratelimit"} {
-		t.Run(name, func(t *testing.T) {
-			s := serveInImage(t, nil, name, "--rules", "config/domains")
+	rules := []string{"RUNTIME_ROOT=/config", "RUNTIME_APPDIRECTORY=domains"}
+	for _, line := range []string{
+		"/bin/ratelimitd",
+		"/bin/ratelimit",                 // Envoy Gateway and Istio: the command replaces the entry point
+		"/bin/ratelimitd /bin/ratelimit", // the reference's compose files: the command follows the entry point
+		"/bin/ratelimit --quotaRateLimitServiceAddr=envoy-ai-gateway-ratelimit.envoy-gateway-system", // a manifest of Envoy AI Gateway
+	} {
+		t.Run(line, func(t *testing.T) {
+			s := serveInImage(t, rules, strings.Fields(line)...)
 			// The examples in the image answer: 5 a day.
 			for i := range 6 {
 				want := http.StatusOK

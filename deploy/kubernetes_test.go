@@ -107,6 +107,18 @@ func named[T runtime.Object](t *testing.T, all []runtime.Object, name string) (f
 	return found
 }
 
+// deployment is the one that runs the service.
+func deployment(t *testing.T, all []runtime.Object) *appsv1.Deployment {
+	t.Helper()
+	for _, o := range all {
+		if d, ok := o.(*appsv1.Deployment); ok && d.Name != "redis" {
+			return d
+		}
+	}
+	t.Fatal("there is no Deployment of the service")
+	return nil
+}
+
 func selector(t *testing.T, s *metav1.LabelSelector) labels.Selector {
 	t.Helper()
 	sel, err := metav1.LabelSelectorAsSelector(s)
@@ -120,7 +132,7 @@ func selector(t *testing.T, s *metav1.LabelSelector) labels.Selector {
 func environment(t *testing.T, all []runtime.Object) map[string]string {
 	t.Helper()
 	env := make(map[string]string)
-	c := named[*appsv1.Deployment](t, all, "ratelimitd").Spec.Template.Spec.Containers[0]
+	c := deployment(t, all).Spec.Template.Spec.Containers[0]
 	for _, from := range c.EnvFrom {
 		if from.ConfigMapRef != nil {
 			maps.Copy(env, named[*corev1.ConfigMap](t, all, from.ConfigMapRef.Name).Data)
@@ -138,7 +150,7 @@ func environment(t *testing.T, all []runtime.Object) map[string]string {
 // followReferences looks for everything that the objects of the service refer to.
 func followReferences(t *testing.T, all []runtime.Object) {
 	t.Helper()
-	d := named[*appsv1.Deployment](t, all, "ratelimitd")
+	d := deployment(t, all)
 	pod := d.Spec.Template
 	c := pod.Spec.Containers[0]
 	ports := make(map[string]int32)
@@ -195,7 +207,7 @@ func followReferences(t *testing.T, all []runtime.Object) {
 	}
 	for _, o := range all {
 		if o, ok := o.(*monitoringv1.ServiceMonitor); ok {
-			if !selector(t, &o.Spec.Selector).Matches(labels.Set(named[*corev1.Service](t, all, "ratelimitd").Labels)) || !servicePorts[o.Spec.Endpoints[0].Port] {
+			if !selector(t, &o.Spec.Selector).Matches(labels.Set(named[*corev1.Service](t, all, d.Name).Labels)) || !servicePorts[o.Spec.Endpoints[0].Port] {
 				t.Error("the ServiceMonitor finds no port of the service")
 			}
 		}

@@ -46,7 +46,7 @@ type cli struct {
 }
 
 func main() {
-	os.Exit(run(untilSignal(stopSignals()...), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(untilSignal(stopSignals()...), arguments(os.Args), os.Stdout, os.Stderr))
 }
 
 // stopSignals end a command in good order. SIGHUP is one of them, because it ends envoyproxy/ratelimit in good order too,
@@ -70,6 +70,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	args, c.Serve.Retired = withoutRetired(args)
 	parser, err := newParser(&c, kong.Writers(stdout, stderr))
+	if err == nil && len(args) > 0 && isReference(args[0]) {
+		args, c.Serve.Ignored = asReference(parser.Model, normalize(args[1:]))
+	}
 	if err == nil {
 		err = unknownCommand(parser.Model, normalize(args))
 	}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 		removeEarlier()
 		os.Exit(code)
 	}
-	os.Exit(run(untilSignal(stopSignals()...), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(untilSignal(stopSignals()...), arguments(os.Args), os.Stdout, os.Stderr))
 }
 
 // patience is how long anything may take on a busy machine.

@@ -58,22 +58,20 @@ func unknownFlag(model *kong.Application, args []string) error {
 			command = model.Children[i]
 		}
 	}
-	var names, known []string // known has aliases too
-	for _, flags := range command.AllFlags(false) {
-		for _, f := range flags {
-			names = append(names, f.Name)
-			known = append(append(known, f.Name), f.Aliases...)
-			if f.Tag.Negatable != "" {
-				known = append(known, "no-"+f.Name)
-			}
+	known := flagsByName(command)
+	var names []string
+	for name, f := range known {
+		if name == f.Name {
+			names = append(names, name)
 		}
 	}
+	slices.Sort(names)
 	for _, arg := range args {
 		name, isFlag := strings.CutPrefix(arg, "--")
 		if isFlag && name == "" {
 			break // what follows are arguments
 		}
-		if name, _, _ = strings.Cut(name, "="); !isFlag || slices.Contains(known, name) {
+		if name, _, _ = strings.Cut(name, "="); !isFlag || known[name] != nil {
 			continue
 		}
 		if meant := yamlform.Closest(name, names); meant != "" {
@@ -82,4 +80,21 @@ func unknownFlag(model *kong.Application, args []string) error {
 		return fmt.Errorf("unknown flag --%s", name)
 	}
 	return nil
+}
+
+// flagsByName are the flags of a command by all names that they may be given by.
+func flagsByName(command *kong.Node) map[string]*kong.Flag {
+	known := make(map[string]*kong.Flag)
+	for _, flags := range command.AllFlags(false) {
+		for _, f := range flags {
+			known[f.Name] = f
+			for _, alias := range f.Aliases {
+				known[alias] = f
+			}
+			if f.Tag.Negatable != "" {
+				known["no-"+f.Name] = f
+			}
+		}
+	}
+	return known
 }

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"path"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// isReference reports whether a path is that of envoyproxy/ratelimit's program. That program ignores its arguments, and manifests rely
+// on it: they name its path as the command of an image that has an entry point, or pass it the arguments of another container.
+func isReference(name string) bool { return path.Base(name) == "ratelimit" }
+
+// arguments are the words behind the program's name. The reference's name is kept: it changes what the words mean.
+func arguments(line []string) []string {
+	if isReference(line[0]) {
+		return line
+	}
+	return line[1:]
+}
+
+// asReference leaves out the arguments that serve does not know, if the program was called by the reference's name. A command
+// by its name stays a command.
+func asReference(model *kong.Application, args []string) (kept, ignored []string) {
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && unknownCommand(model, args) == nil {
+		return args, nil
+	}
+	known := flagsByName(model.DefaultCmd)
+	for i := 0; i < len(args); i++ {
+		name, isFlag := strings.CutPrefix(args[i], "--")
+		name, _, hasValue := strings.Cut(name, "=")
+		flag := known[name]
+		switch {
+		case args[i] == "-h":
+			kept = append(kept, args[i])
+		case !isFlag || flag == nil:
+			ignored = append(ignored, args[i])
+		case hasValue || flag.IsBool() || i+1 == len(args):
+			kept = append(kept, args[i])
+		default:
+			kept = append(kept, args[i], args[i+1])
+			i++
+		}
+	}
+	return kept, ignored
+}
