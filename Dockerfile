@@ -4,7 +4,7 @@
 #   docker run -v "$PWD/rules:/srv/runtime_data/current/config" ratelimitd     # your rules
 #   docker run ratelimitd --rules config/domains                              # the examples in the image
 #
-# The same sources and the same Go give the same binary, byte for byte: scripts/rootfs leaves out paths, times and ids.
+# The same sources and the same Go give the same binary, byte for byte: workshop/scripts/rootfs leaves out paths, times and ids.
 # The compiler runs on the machine that builds, whatever the platform of the image.
 FROM --platform=$BUILDPLATFORM docker.io/library/golang:1.26 AS build
 ARG VERSION=
@@ -17,7 +17,7 @@ WORKDIR /src
 # of a source file, the caches keep what has been downloaded and compiled.
 COPY . .
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    GOOS=$TARGETOS GOARCH=$TARGETARCH VERSION=$VERSION COMMIT=$COMMIT DATE=$DATE scripts/rootfs /out
+    GOOS=$TARGETOS GOARCH=$TARGETARCH VERSION=$VERSION COMMIT=$COMMIT DATE=$DATE workshop/scripts/rootfs /out
 
 FROM scratch
 # Envoy Gateway and Istio run /bin/ratelimit, a link to the same binary.

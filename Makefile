@@ -1,10 +1,10 @@
 # Commands for those who work on this project. They need only Go. Tests that need other programs install them where they
-# can; otherwise they are skipped, and the last lines say so. The tools are pinned in a module of their own, tools/go.mod.
+# can; otherwise they are skipped, and the last lines say so. The tools are pinned in a module of their own, workshop/tools/go.mod.
 # What is needed more rarely is in scripts/: docs/do/testing.md lists all commands.
 
 export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
-TOOL := go tool -modfile=tools/go.mod
+TOOL := go tool -modfile=workshop/tools/go.mod
 
 GO_FILES = $$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$')
 FORMATTED = unformatted=$$(gofmt -l $(GO_FILES)); [ -z "$$unformatted" ] || { echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; }
@@ -26,23 +26,23 @@ quick: ## all that needs Go alone, in under three minutes: before each commit
 	go test -short ./...
 
 test: ## all tests, most of them with the race detector, after getting what they need besides Go; the last lines say what was left out and what failed
-	go run ./scripts/suite
+	go run ./workshop/scripts/suite
 
 e2e: ## the tests with a real Envoy, which is installed first: docs/understand/e2e.md
-	scripts/install-redis
-	scripts/install-envoy
-	scripts/install-nginx
-	cd e2e && go test -timeout 10m -count 1 -v .
+	workshop/scripts/install-redis
+	workshop/scripts/install-envoy
+	workshop/scripts/install-nginx
+	cd workshop/e2e && go test -timeout 10m -count 1 -v .
 
 site: ## the documentation as a site in .tools/site/dist; opens every page in a browser. Needs npm: docs/do/testing.md
-	scripts/site
-	scripts/install-browser
-	scripts/install-axe
-	cd e2e && RATELIMITD_SITE=1 go test -timeout 10m -count 1 -run 'Site|ConsolePages' ./browser
+	workshop/scripts/site
+	workshop/scripts/install-browser
+	workshop/scripts/install-axe
+	cd workshop/e2e && RATELIMITD_SITE=1 go test -timeout 10m -count 1 -run 'Site|ConsolePages' ./browser
 
 soak: ## what takes a minute and longer
 	RATELIMITD_SOAK=1 go test -timeout 60m -run Soak -v ./...
-	cd e2e && RATELIMITD_SOAK=1 go test -timeout 60m -run Soak -v ./...
+	cd workshop/e2e && RATELIMITD_SOAK=1 go test -timeout 60m -run Soak -v ./...
 
 fmt: ## format all Go code
 	gofmt -w $(GO_FILES)
@@ -50,29 +50,28 @@ fmt: ## format all Go code
 lint: ## the linters of .golangci.yml, buf and actionlint; format, go.mod and generated code
 	@$(FORMATTED)
 	go mod tidy -diff
-	for module in bench/libraries deploy e2e; do (cd $$module && go mod tidy -diff) || exit 1; done
+	for module in workshop/bench/libraries deploy workshop/e2e; do (cd $$module && go mod tidy -diff) || exit 1; done
 	rm -rf .generated && mkdir -p .generated/internal/server && $(call GENERATE,.generated)
 	@for f in $$(cd .generated && find . -type f); do cmp ".generated/$$f" "$$f" || { echo "run make generate"; exit 1; }; done; rm -rf .generated
 	$(TOOL) golangci-lint run ./...
-	cd bench/libraries && go tool -modfile=../../tools/go.mod golangci-lint run -c ../../.golangci.yml ./...
-	for module in deploy e2e; do (cd $$module && go tool -modfile=../tools/go.mod golangci-lint run -c ../.golangci.yml ./...) || exit 1; done
+	for module in workshop/bench/libraries deploy workshop/e2e; do (cd $$module && go tool -modfile=$(CURDIR)/workshop/tools/go.mod golangci-lint run -c $(CURDIR)/.golangci.yml ./...) || exit 1; done
 	$(TOOL) buf lint
-	go tool -modfile=tools/checks/go.mod actionlint
+	go tool -modfile=workshop/tools/checks/go.mod actionlint
 
 lines: ## how much there is to read: lines of code and words of documents, by folder
-	go run ./scripts/lines
+	go run ./workshop/scripts/lines
 
 prose: ## the English of docs, help, messages and comments: CONTRIBUTING.md
-	go run ./scripts/prose
+	go run ./workshop/scripts/prose
 
 generate: ## the Go code of proto/, and its OpenAPI
 	$(call GENERATE,.)
 
 bench: ## what a decision costs, as ratios in one run; what a counter costs in Redis and in memory
-	go run ./bench -half p
-	go run ./bench -keys 1 -half p
-	go run ./bench -observing -rounds 400 -duration 60ms -warmup 10ms
-	go run ./bench -reservations -rounds 30 -duration 250ms -warmup 50ms
+	go run ./workshop/bench -half p
+	go run ./workshop/bench -keys 1 -half p
+	go run ./workshop/bench -observing -rounds 400 -duration 60ms -warmup 10ms
+	go run ./workshop/bench -reservations -rounds 30 -duration 250ms -warmup 50ms
 	go test ./client -run '^$$' -bench Decide -benchtime 2s
 	go test ./client -run '^$$' -bench Overrun -benchtime 3s
 	go test ./internal/limiter -run '^$$' -bench Observing -benchtime 2000x
@@ -82,7 +81,7 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 	go test ./internal/backend/memory -run '^$$' -bench Bytes -benchtime 1x
 
 attack: ## what one client can do to the others, in about fifteen minutes: docs/understand/attacks.md
-	go run ./attack
+	go run ./workshop/attack
 
 ci: ## all that a change must pass
 	.ci/run

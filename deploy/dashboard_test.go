@@ -71,7 +71,7 @@ var mayBeZero = []string{
 //   - Time until certificates expire: a certificate for the debug port
 //   - Overrides: a file with one
 func TestDashboardHasData(t *testing.T) {
-	for name, from := range map[string]string{"redis-server": "scripts/install-redis", "prometheus": "scripts/install-promtool"} {
+	for name, from := range map[string]string{"redis-server": "workshop/scripts/install-redis", "prometheus": "workshop/scripts/install-promtool"} {
 		if _, err := exec.LookPath(name); err != nil {
 			missing(t, name+": "+from+" gets it")
 		}

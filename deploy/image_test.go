@@ -33,9 +33,9 @@ var rootfs = sync.OnceValues(func() (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // the image's user looks in
 		return "", err
 	}
-	out, err := exec.Command("../scripts/rootfs", dir).CombinedOutput()
+	out, err := exec.Command("../workshop/scripts/rootfs", dir).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("scripts/rootfs: %w\n%s", err, out)
+		return "", fmt.Errorf("workshop/scripts/rootfs: %w\n%s", err, out)
 	}
 	return dir, nil
 })
@@ -212,9 +212,9 @@ func TestImageIsReproducible(t *testing.T) {
 		t.Fatalf("copy the sources: %v\n%s", err, out)
 	}
 	again := filepath.Join(elsewhere, "out")
-	build := exec.Command(filepath.Join(elsewhere, "scripts/rootfs"), again)
+	build := exec.Command(filepath.Join(elsewhere, "workshop/scripts/rootfs"), again)
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("scripts/rootfs: %v\n%s", err, out)
+		t.Fatalf("workshop/scripts/rootfs: %v\n%s", err, out)
 	}
 	first, second := digest(t, filepath.Join(image(t), "bin/ratelimitd")), digest(t, filepath.Join(again, "bin/ratelimitd"))
 	if first != second {
@@ -265,7 +265,7 @@ func TestDockerfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		"    GOOS=$TARGETOS GOARCH=$TARGETARCH VERSION=$VERSION COMMIT=$COMMIT DATE=$DATE scripts/rootfs /out",
+		"    GOOS=$TARGETOS GOARCH=$TARGETARCH VERSION=$VERSION COMMIT=$COMMIT DATE=$DATE workshop/scripts/rootfs /out",
 		"FROM scratch",
 		"COPY --from=build /out /",
 		"USER 65532:65532",
@@ -308,7 +308,7 @@ func TestImageHasAllSources(t *testing.T) {
 	if len(files) < 100 {
 		t.Fatalf("the binary is made of %d files only", len(files))
 	}
-	for _, name := range append(files, root+"/go.mod", root+"/go.sum", root+"/scripts/rootfs", root+"/config/domains", root+"/LICENSE", root+"/THIRD_PARTY_NOTICES") {
+	for _, name := range append(files, root+"/go.mod", root+"/go.sum", root+"/workshop/scripts/rootfs", root+"/config/domains", root+"/LICENSE", root+"/THIRD_PARTY_NOTICES") {
 		name, err := filepath.Rel(root, name)
 		if err != nil {
 			t.Fatal(err)

@@ -35,7 +35,7 @@ func TestInstallFromSources(t *testing.T) {
 	script = strings.Replace(script, origin, "--quiet '"+here+"' ratelimitd ", 1)
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = t.TempDir()
-	// As scripts/rootfs compiles, so that the cache has the packages: other tests run it.
+	// As workshop/scripts/rootfs compiles, so that the cache has the packages: other tests run it.
 	cmd.Env = append(os.Environ(), "GOFLAGS=-trimpath -buildvcs=false -tags=grpcnotrace", "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -46,6 +46,6 @@ func TestInstallFromSources(t *testing.T) {
 	}
 	program := filepath.Join(cmd.Dir, "ratelimitd", "out", "bin", "ratelimitd")
 	if out, err := exec.Command(program, "version").Output(); err != nil || !strings.HasPrefix(string(out), "ratelimitd v1.2.3\n") {
-		t.Errorf("the program that scripts/rootfs made says %q, %v", out, err)
+		t.Errorf("the program that workshop/scripts/rootfs made says %q, %v", out, err)
 	}
 }

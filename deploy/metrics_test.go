@@ -171,7 +171,7 @@ func panels(t *testing.T) []panel {
 // TestMetricsExist looks every metric of every expression, and every label it is asked by, up in what the service exposes.
 func TestMetricsExist(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
-		missing(t, "redis-server: scripts/install-redis gets it")
+		missing(t, "redis-server: workshop/scripts/install-redis gets it")
 	}
 	known := exposed(t)
 	scraper := []string{"job", "instance", model.MetricNameLabel} // Prometheus' own

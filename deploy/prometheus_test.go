@@ -9,7 +9,7 @@ import (
 // TestPrometheus asks Prometheus' own tool: the configuration is sound, the alert rules are, and their unit tests pass.
 func TestPrometheus(t *testing.T) {
 	if _, err := exec.LookPath("promtool"); err != nil {
-		missing(t, "promtool: scripts/install-promtool gets it")
+		missing(t, "promtool: workshop/scripts/install-promtool gets it")
 	}
 	for _, args := range [][]string{
 		{"check", "config", "--syntax-only", "prometheus.yml"},

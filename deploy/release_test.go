@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestReleaseIsBuiltAsTheImage compares the build command of goreleaser with the build command of scripts/rootfs, so that both give the
-// same bytes. scripts/release-test compares the bytes.
+// TestReleaseIsBuiltAsTheImage compares the build command of goreleaser with the build command of workshop/scripts/rootfs, so that both give the
+// same bytes. workshop/scripts/release-test compares the bytes.
 func TestReleaseIsBuiltAsTheImage(t *testing.T) {
 	b, err := os.ReadFile("../.goreleaser.yaml")
 	if err != nil {
@@ -34,26 +34,26 @@ func TestReleaseIsBuiltAsTheImage(t *testing.T) {
 	linker := strings.NewReplacer("v{{ .Version }}", "${VERSION:-}", "{{ .FullCommit }}", "${COMMIT:-}", "{{ .CommitDate }}", "${DATE:-}").Replace(build.Ldflags)
 	command := strings.Join(build.Env, " ") + " go build -tags " + strings.Join(build.Tags, ",") + " " +
 		strings.Join(build.Flags, " ") + ` -ldflags "` + linker + `"`
-	rootfs, err := os.ReadFile("../scripts/rootfs")
+	rootfs, err := os.ReadFile("../workshop/scripts/rootfs")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(rootfs), "\n"+command+" ") {
-		t.Errorf("goreleaser builds with\n%s\nand scripts/rootfs does not", command)
+		t.Errorf("goreleaser builds with\n%s\nand workshop/scripts/rootfs does not", command)
 	}
 }
 
 // TestReleaseNotes prints parts of a changelog.
 func TestReleaseNotes(t *testing.T) {
-	script, err := os.ReadFile("../scripts/release-notes")
+	script, err := os.ReadFile("../workshop/scripts/release-notes")
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "scripts"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "workshop", "scripts"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	name := filepath.Join(dir, "scripts", "release-notes")
+	name := filepath.Join(dir, "workshop", "scripts", "release-notes")
 	if err := os.WriteFile(name, script, 0o755); err != nil {
 		t.Fatal(err)
 	}

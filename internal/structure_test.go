@@ -68,19 +68,19 @@ var imports = map[string][]string{
 	"cmd/ratelimitd":                    {"internal/..."},
 	"examples/...":                      {"client", "limits", "middleware/...", "ratelimit"},
 	"docs/figures":                      {"internal/descriptor", "internal/backend"},
-	"bench/emptyserver":                 {"internal/server/..."},
-	"attack":                            {},
-	"bench":                             {},
-	"scripts/...":                       {},
+	"workshop/bench/emptyserver":        {"internal/server/..."},
+	"workshop/attack":                   {},
+	"workshop/bench":                    {},
+	"workshop/scripts/...":              {},
 }
 
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
 // packages alone.
 var onlyIn = map[string][]string{
-	"google.golang.org/grpc":                         {"client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/server/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
-	"google.golang.org/protobuf":                     {"client", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "attack", "bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
-	"github.com/envoyproxy/go-control-plane":         {"internal/server", "internal/config/xds", "cmd/ratelimitd", "attack", "bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/servicetest"},
-	"net/http":                                       {"middleware/httplimit", "attack", "bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/server/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
+	"google.golang.org/grpc":                         {"client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/server/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
+	"google.golang.org/protobuf":                     {"client", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
+	"github.com/envoyproxy/go-control-plane":         {"internal/server", "internal/config/xds", "cmd/ratelimitd", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/servicetest"},
+	"net/http":                                       {"middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/server/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
 	"connectrpc.com":                                 {"internal/operator", "proto/..."},
 	"gopkg.in/yaml.v3":                               {"internal/config/yamlform"},
 	"github.com/DataDog":                             {"internal/platform/statsd"},
@@ -425,10 +425,13 @@ func namedInTable(t *testing.T, section string) map[string]bool {
 	return named
 }
 
-// docs/understand/architecture.md says of every package what it is for, and names no other.
+// docs/understand/architecture.md says of every package what it is for, and names no other folder.
 func TestPackagesAreDocumented(t *testing.T) {
 	named := namedInTable(t, "Packages")
-	exist := map[string]bool{"e2e": true, "deploy": true, "bench/libraries": true} // modules of their own
+	exist := map[string]bool{
+		"workshop/e2e": true, "deploy": true, "workshop/bench/libraries": true, "workshop/tools": true, // modules of their own
+		"workshop/site": true, // no Go
+	}
 	for _, p := range packages(t) {
 		if hasCode(p) {
 			exist[p.dir] = true

@@ -30,7 +30,7 @@ var services = []string{"redis", "ratelimitd-1", "ratelimitd-2", "envoy", "prome
 
 func TestContainers(t *testing.T) {
 	if os.Getenv("RATELIMITD_CONTAINERS") == "" {
-		t.Skip("NOT RUN without RATELIMITD_CONTAINERS: scripts/test-compose sets it")
+		t.Skip("NOT RUN without RATELIMITD_CONTAINERS: workshop/scripts/test-compose sets it")
 	}
 	if folder := os.Getenv(inside); folder != "" {
 		testContainers(t, folder)
@@ -39,8 +39,8 @@ func TestContainers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip(skipped + "root, which dockerd needs")
 	}
-	lookup(t, "dockerd", "scripts/install-docker")
-	compose, err := filepath.Abs(lookup(t, "../../.tools/compose/docker-compose", "scripts/install-docker"))
+	lookup(t, "dockerd", "workshop/scripts/install-docker")
+	compose, err := filepath.Abs(lookup(t, "../../.tools/compose/docker-compose", "workshop/scripts/install-docker"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package containers runs docker-compose.yml, as it is, on a Docker daemon of its own. scripts/test-compose runs it. It has
+// Package containers runs docker-compose.yml, as it is, on a Docker daemon of its own. workshop/scripts/test-compose runs it. It has
 // only tests, for Linux.
 //
 // The daemon needs root. It lives in name spaces of its own (network, processes, mounts), with its data in a temporary

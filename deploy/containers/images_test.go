@@ -140,9 +140,9 @@ const prometheusUser = 65534 // the user ID in Prometheus' own image
 func imagesOf(t *testing.T, folder string) {
 	t.Helper()
 	programs := map[string][]string{
-		"redis":      {lookup(t, "redis-server", "scripts/install-redis"), lookup(t, "redis-cli", "scripts/install-redis"), lookup(t, "bash", "")},
+		"redis":      {lookup(t, "redis-server", "workshop/scripts/install-redis"), lookup(t, "redis-cli", "workshop/scripts/install-redis"), lookup(t, "bash", "")},
 		"envoy":      {envoy(t), lookup(t, "bash", ""), lookup(t, "grep", "")},
-		"prometheus": {lookup(t, "prometheus", "scripts/install-promtool")},
+		"prometheus": {lookup(t, "prometheus", "workshop/scripts/install-promtool")},
 	}
 	for name, paths := range programs {
 		i := newImage(t, filepath.Join(folder, name+".tar"))
@@ -177,12 +177,12 @@ func envoy(t *testing.T) string {
 	}
 	found, _ := filepath.Glob("../../.tools/envoy/*/envoy/_bin/envoy")
 	if len(found) == 0 {
-		t.Skip(skipped + "Envoy: scripts/install-envoy gets it")
+		t.Skip(skipped + "Envoy: workshop/scripts/install-envoy gets it")
 	}
 	return found[len(found)-1]
 }
 
-// goImage makes the image in which the Dockerfile builds: Go, what scripts/rootfs calls, and the modules of go.mod, because
+// goImage makes the image in which the Dockerfile builds: Go, what workshop/scripts/rootfs calls, and the modules of go.mod, because
 // nothing can be downloaded in the daemon's name space.
 func goImage(t *testing.T, file string) {
 	t.Helper()

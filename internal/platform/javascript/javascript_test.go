@@ -33,7 +33,7 @@ func TestFilesAreAsPublished(t *testing.T) {
 		text, err := Files.ReadFile(name)
 		sum := sha256.Sum256(text)
 		if got := hex.EncodeToString(sum[:]); got != sums[name] {
-			t.Errorf("%s: SHA-256 %s, VERSIONS has %q: scripts/javascript", name, got, sums[name])
+			t.Errorf("%s: SHA-256 %s, VERSIONS has %q: workshop/scripts/javascript", name, got, sums[name])
 		}
 		delete(sums, name)
 		return err

@@ -31,7 +31,7 @@ func StartWithStoppedClock(t testing.TB, at time.Time, args ...string) (s *Serve
 	}
 }
 
-// startWithClock starts a server with scripts/clock.c. write writes the file that the clock follows.
+// startWithClock starts a server with workshop/scripts/clock.c. write writes the file that the clock follows.
 func startWithClock(t testing.TB, args []string, begin [2]int64) (s *Server, write func([2]int64)) {
 	t.Helper()
 	if testing.Short() {
@@ -40,14 +40,14 @@ func startWithClock(t testing.TB, args []string, begin [2]int64) (s *Server, wri
 	compiler, err := exec.LookPath("cc")
 	if err != nil || runtime.GOOS != "linux" {
 		if os.Getenv("CI") != "" {
-			t.Fatalf("find a C compiler: %v. scripts/install-cc gets it", err)
+			t.Fatalf("find a C compiler: %v. workshop/scripts/install-cc gets it", err)
 		}
-		t.Skip("NOT RUN without a C compiler: scripts/install-cc gets it")
+		t.Skip("NOT RUN without a C compiler: workshop/scripts/install-cc gets it")
 	}
 	_, here, _, _ := runtime.Caller(0)
 	dir := t.TempDir()
 	library, file := filepath.Join(dir, "clock.so"), filepath.Join(dir, "shift")
-	source := filepath.Join(filepath.Dir(here), "..", "..", "..", "scripts", "clock.c")
+	source := filepath.Join(filepath.Dir(here), "..", "..", "..", "workshop", "scripts", "clock.c")
 	if out, err := exec.Command(compiler, "-O1", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
 		t.Fatalf("compile %s: %v\n%s", source, err, out)
 	}

@@ -110,9 +110,9 @@ func start(t testing.TB, r role, password string, args func(s *Server, port stri
 	}
 	if err != nil {
 		if os.Getenv("CI") != "" {
-			t.Fatalf("find redis-server: %v. scripts/install-redis gets it", err)
+			t.Fatalf("find redis-server: %v. workshop/scripts/install-redis gets it", err)
 		}
-		t.Skip("NOT RUN without redis-server: scripts/install-redis gets it")
+		t.Skip("NOT RUN without redis-server: workshop/scripts/install-redis gets it")
 	}
 	// Not t.TempDir: a unix socket's path has room for about 100 bytes.
 	dir, err := os.MkdirTemp("", "redis")

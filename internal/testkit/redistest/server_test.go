@@ -48,7 +48,7 @@ func TestServerLives(t *testing.T) {
 		}
 	})
 	if s == nil {
-		t.Skip("NOT RUN without redis-server: scripts/install-redis gets it")
+		t.Skip("NOT RUN without redis-server: workshop/scripts/install-redis gets it")
 	}
 	if _, err := net.Dial("tcp", s.Addr); err == nil {
 		t.Error("the server outlives its test")

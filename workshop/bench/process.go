@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// build builds the servers into dir.
+func build(ctx context.Context, dir string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator),
+		"github.com/ratelimitd/ratelimitd/cmd/ratelimitd", "github.com/ratelimitd/ratelimitd/workshop/bench/emptyserver")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the servers: %w\n%s", err, output)
+	}
+	return nil
+}
+
+// process is a running server.
+type process struct {
+	cmd    *exec.Cmd
+	listen chan string   // receives the gRPC address once
+	http   string        // the HTTP address, once the other is known; of ratelimitd
+	ended  chan struct{} // closed when the process has ended
+
+	mu   sync.Mutex
+	last bytes.Buffer // the beginning of its output, for error messages
+}
+
+const mostOutput = 16 << 10
+
+// startProcess starts a program on the given cores, with a minimal environment.
+func startProcess(binary string, args, env []string, dir string, on []int) (*process, error) {
+	p := &process{cmd: exec.Command(binary, args...), listen: make(chan string, 1), ended: make(chan struct{})}
+	p.cmd.Dir = dir
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}, env...)
+	read, write := io.Pipe()
+	p.cmd.Stdout, p.cmd.Stderr = write, write
+	if err := pinned(on, p.cmd.Start); err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(binary), err)
+	}
+	go p.read(read)
+	go func() {
+		_ = p.cmd.Wait() // its output shows why it ended
+		_ = write.Close()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// read reads the output of the process: a log in JSON, in which one line has the address.
+func (p *process) read(from io.Reader) {
+	lines := bufio.NewScanner(from)
+	for lines.Scan() {
+		p.mu.Lock()
+		if p.last.Len() < mostOutput {
+			p.last.Write(lines.Bytes())
+			p.last.WriteByte('\n')
+		}
+		p.mu.Unlock()
+		var line struct {
+			Message string `json:"@message"` // of ratelimitd
+			Msg     string // of the empty server
+			GRPC    string
+			HTTP    string
+		}
+		if json.Unmarshal(lines.Bytes(), &line) == nil && (line.Msg == "listening" || line.Message == "listening") && line.GRPC != "" && p.http == "" {
+			p.http = line.HTTP
+			select {
+			case p.listen <- line.GRPC:
+			default:
+			}
+		}
+	}
+	_, _ = io.Copy(io.Discard, from) // a long line ends the scan, but must not block the process
+}
+
+func (p *process) written() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last.String()
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// listening waits until the process has logged its address.
+func (p *process) listening(ctx context.Context, patience time.Duration) (string, error) {
+	select {
+	case address := <-p.listen:
+		return address, nil
+	case <-p.ended:
+		return "", fmt.Errorf("it ended:\n%s", p.written())
+	case <-time.After(patience):
+		return "", fmt.Errorf("it did not listen within %v:\n%s", patience, p.written())
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(15 * time.Second):
+		if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("kill %s: %w", filepath.Base(p.cmd.Path), err)
+		}
+		<-p.ended
+		return nil
+	}
+}
+
+// startRedis starts a redis-server without persistence on the load generator's cores, and waits until it answers.
+func startRedis(ctx context.Context, dir string, cores cores) (*process, string, error) {
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, "", fmt.Errorf("find redis-server (workshop/scripts/install-redis installs it): %w", err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, "", fmt.Errorf("make a folder for Redis: %w", err)
+	}
+	address, port, err := freePort()
+	if err != nil {
+		return nil, "", err
+	}
+	args := []string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", dir}
+	p, err := startProcess(binary, args, nil, dir, cores.load)
+	if err != nil {
+		return nil, "", err
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	retry := time.NewTicker(20 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		if ping(address) == nil {
+			return p, address, nil
+		}
+		select {
+		case <-p.ended:
+			return nil, "", fmt.Errorf("redis-server ended:\n%s", p.written())
+		case <-ctx.Done():
+			return nil, "", errors.Join(ctx.Err(), p.stop())
+		case <-retry.C:
+			if time.Now().After(deadline) {
+				return nil, "", errors.Join(fmt.Errorf("redis-server does not answer:\n%s", p.written()), p.stop())
+			}
+		}
+	}
+}
+
+func freePort() (address, port string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	return l.Addr().String(), port, err
+}
+
+func ping(address string) error {
+	c, err := net.DialTimeout("tcp", address, time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(c, "PING\r\n"); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(c).ReadString('\n')
+	if err == nil && answer != "+PONG\r\n" {
+		err = fmt.Errorf("redis answers %q", answer)
+	}
+	return err
+}

@@ -1,0 +1,216 @@
+package browser
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// Browser is a Chromium with a page in it.
+type Browser struct {
+	// Origin, such as http://127.0.0.1:1234, may be asked for anything. Other requests are trouble.
+	Origin string
+
+	ctx context.Context
+
+	mu       sync.Mutex
+	troubles []string // exceptions, console output, dialogs, unexpected requests
+}
+
+// Open starts a Chromium. Where there is none the test is skipped. In CI it fails instead, because a skipped test would go unnoticed.
+func Open(t *testing.T) *Browser {
+	t.Helper()
+	var found string
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "/Applications/Chromium.app/Contents/MacOS/Chromium", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			found = path
+			break
+		}
+	}
+	if found == "" {
+		if os.Getenv("CI") != "" {
+			t.Fatal("no Chromium: workshop/scripts/install-browser installs one")
+		}
+		t.Skip("NOT RUN without a Chromium: workshop/scripts/install-browser installs one, as root")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(found),
+		chromedp.WSURLReadTimeout(2*time.Minute),
+		chromedp.WindowSize(1240, 900),
+	)
+	if os.Getuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // Chromium's sandbox does not work as root
+	}
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	b := &Browser{ctx: ctx}
+	if err := chromedp.Do(ctx); err != nil { // starts Chromium, which would stop at the deadline of this context: so it has none
+		t.Fatal(err)
+	}
+	b.ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
+	t.Cleanup(cancel)
+	if err := chromedp.Listen(b.ctx, b.listen); err != nil {
+		t.Fatal(err)
+	}
+	call(t, b, network.Enable, network.EnableParams{})
+	call(t, b, cdplog.Enable, cdp.Empty{})
+	return b
+}
+
+// call sends a command of the protocol.
+func call[P, R any](t *testing.T, b *Browser, command cdp.Command[P, R], params P) R {
+	t.Helper()
+	r, err := chromedp.Call(b.ctx, command, params)
+	b.must(t, err)
+	return r
+}
+
+func (b *Browser) listen(event any) {
+	trouble := ""
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		trouble = fmt.Sprintf("exception: %s %+v", e.ExceptionDetails.Text, e.ExceptionDetails.Exception)
+	case *runtime.EventConsoleAPICalled:
+		trouble = fmt.Sprintf("console.%s: %+v", e.Type, e.Args)
+	case *cdplog.EventEntryAdded:
+		trouble = fmt.Sprintf("%s: %s", e.Entry.Level, e.Entry.Text)
+	case *page.EventJavascriptDialogOpening:
+		trouble = "dialog: " + e.Message
+	case *network.EventRequestWillBeSent:
+		file := e.Type == network.ResourceTypeDocument && strings.HasPrefix(e.Request.URL, "file://")
+		data := strings.HasPrefix(e.Request.URL, "data:") // part of the page
+		if !file && !data && (b.Origin == "" || !strings.HasPrefix(e.Request.URL, b.Origin+"/")) {
+			trouble = "request: " + e.Request.URL
+		}
+	}
+	if trouble != "" {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.troubles = append(b.troubles, trouble)
+	}
+}
+
+// do runs actions that return nothing.
+func (b *Browser) do(t *testing.T, steps ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	b.must(t, chromedp.Do(b.ctx, steps...))
+}
+
+func (b *Browser) must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		t.Fatalf("%v; %q", err, b.troubles)
+	}
+}
+
+// Show opens a file and waits until the page has an element that the selector matches.
+func (b *Browser) Show(t *testing.T, name, ready string) {
+	t.Helper()
+	b.Visit(t, (&url.URL{Scheme: "file", Path: name}).String(), ready)
+}
+
+// Visit opens an address and waits until the page has an element that the selector matches.
+func (b *Browser) Visit(t *testing.T, address, ready string) {
+	t.Helper()
+	b.do(t, chromedp.Navigate(address), chromedp.WaitReady(ready))
+}
+
+// Quiet fails the test if the page logged or fetched something.
+func (b *Browser) Quiet(t *testing.T) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.troubles {
+		t.Errorf("the page makes trouble: %s", s)
+	}
+}
+
+// Forget drops what the page logged until now, for tests that want an error, and returns it.
+func (b *Browser) Forget() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.troubles
+	b.troubles = nil
+	return was
+}
+
+// Ask gives what an expression of JavaScript comes to.
+func Ask[T any](t *testing.T, b *Browser, expression string) T {
+	t.Helper()
+	answer, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	b.must(t, err)
+	return answer
+}
+
+// settle waits two frames, so that the page has drawn a change.
+func (b *Browser) settle(t *testing.T) {
+	t.Helper()
+	Ask[bool](t, b, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`)
+}
+
+// Click clicks the element that a selector matches.
+func (b *Browser) Click(t *testing.T, selector string) {
+	t.Helper()
+	b.do(t, chromedp.Click(selector))
+	b.settle(t)
+}
+
+// Type types a text where the focus is.
+func (b *Browser) Type(t *testing.T, text string) {
+	t.Helper()
+	b.do(t, chromedp.KeyEvent(text))
+	b.settle(t)
+}
+
+// Paint asks for light or dark, and for no animations: a picture in the middle of one differs with every run.
+func (b *Browser) Paint(t *testing.T, scheme string) {
+	t.Helper()
+	b.PaintAs(t, scheme, "")
+}
+
+// PaintAs is like Paint, for a medium such as print; empty: the screen.
+func (b *Browser) PaintAs(t *testing.T, scheme, media string) {
+	t.Helper()
+	call(t, b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: media, Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}})
+	b.settle(t)
+}
+
+// Resize makes the window larger or smaller.
+func (b *Browser) Resize(t *testing.T, width, height int64) {
+	t.Helper()
+	b.do(t, chromedp.EmulateViewport(width, height))
+	b.settle(t)
+}
+
+// Picture is what a window of this size shows, as PNG.
+func (b *Browser) Picture(t *testing.T, width, height int64) []byte {
+	t.Helper()
+	b.Resize(t, width, height)
+	return call(t, b, page.CaptureScreenshot, page.CaptureScreenshotParams{}).Data
+}
+
+// Cold makes every visit load all files again.
+func (b *Browser) Cold(t *testing.T) {
+	t.Helper()
+	call(t, b, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true})
+}

@@ -1,0 +1,649 @@
+package browser_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"maps"
+	"math"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
+	"github.com/ratelimitd/ratelimitd/workshop/e2e/browser"
+	"github.com/ratelimitd/ratelimitd/workshop/e2e/build"
+)
+
+// built is the service, made once for all tests.
+var built = sync.OnceValues(func() (string, error) {
+	folder, err := os.MkdirTemp("", "ratelimitd-console-")
+	if err != nil {
+		return "", err
+	}
+	return build.Ratelimitd(folder)
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if name, err := built(); err == nil && strings.Contains(name, "ratelimitd-console-") {
+		_ = os.RemoveAll(filepath.Dir(name))
+	}
+	os.Exit(code)
+}
+
+const consoleRules = `domain: shop
+descriptors:
+  - key: tenant
+    overridable: true
+    usage: true
+    rate_limit: {unit: minute, requests_per_unit: 50}
+    descriptors:
+      - key: path
+        value: /checkout
+        rate_limit: {unit: second, requests_per_unit: 2}
+      - key: path
+        value: /search*
+        usage: true
+        rate_limit: {name: search, unit: minute, requests_per_unit: 300, algorithm: sliding_window}
+  - key: remote_address
+    rate_limit: {unit: minute, requests_per_unit: 20, algorithm: token_bucket}
+  - key: method
+    value: POST
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 10}
+`
+
+// slowRules have no window that ends while a test runs.
+var slowRules = map[string]string{"shop.yaml": strings.ReplaceAll(consoleRules, "unit: minute", "unit: year")}
+
+const brokenRules = `domain: partners
+descriptors:
+  - key: partner
+    rate_limit: {unit: fortnight, requests_per_unit: 5}
+`
+
+const consoleToken = "a-token-that-only-this-test-knows"
+
+// console is a service with its console in a browser.
+type console struct {
+	*browser.Browser
+	service *servicetest.Process
+	tokens  string // file
+}
+
+// openConsole starts a service and opens its console.
+func openConsole(t *testing.T, rules map[string]string, env ...string) *console {
+	t.Helper()
+	b := browser.Open(t)
+	program, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &console{Browser: b, tokens: filepath.Join(t.TempDir(), "tokens")}
+	if err := os.WriteFile(c.tokens, []byte("ana "+consoleToken+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "rules"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range rules {
+		if err := os.WriteFile(filepath.Join(folder, "rules", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(program, "--rules", "rules")
+	cmd.Dir = folder
+	if err := os.WriteFile(filepath.Join(folder, "overrides.yaml"), []byte("overrides: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append([]string{"DEBUG_HOST=127.0.0.1", "RATELIMITD_OVERRIDES=overrides.yaml", "RATELIMITD_ADMIN_TOKEN_FILE=" + c.tokens}, env...)
+	c.service = servicetest.Start(t, "ratelimitd", cmd)
+	c.Origin = "http://" + c.service.Debug
+	c.Visit(t, c.Origin+"/console/", "h1")
+	c.giveToken(t)
+	return c
+}
+
+func (c *console) giveToken(t *testing.T) {
+	t.Helper()
+	c.until(t, `!!document.querySelector("form.token input")`)
+	c.Click(t, "form.token input")
+	c.Type(t, consoleToken+"\r")
+	c.until(t, `!document.querySelector("form.token") && document.querySelector(".dot").innerText === "live"`)
+	c.quiet(t, "401")
+}
+
+// until waits until an expression is true.
+func (c *console) until(t *testing.T, expression string) {
+	t.Helper()
+	for until := time.Now().Add(servicetest.Patience); !browser.Ask[bool](t, c.Browser, expression); {
+		if time.Now().After(until) {
+			t.Fatalf("never true: %s\nthe page shows\n%s", expression, c.text(t))
+		}
+		browser.Ask[bool](t, c.Browser, `new Promise(done => requestAnimationFrame(() => done(true)))`)
+	}
+}
+
+func (c *console) text(t *testing.T) string {
+	t.Helper()
+	return browser.Ask[string](t, c.Browser, `document.body.innerText`)
+}
+
+// page shows a page of the console, and waits for a text on it.
+func (c *console) page(t *testing.T, hash, text string) {
+	t.Helper()
+	browser.Ask[bool](t, c.Browser, fmt.Sprintf(`location.hash = %q; true`, hash))
+	c.shows(t, text)
+}
+
+func (c *console) shows(t *testing.T, text string) {
+	t.Helper()
+	c.until(t, fmt.Sprintf(`document.body.innerText.includes(%q)`, text))
+}
+
+// hits adds n hits with these entries, keys and values in turn, and returns the HTTP status.
+func (c *console) hits(t *testing.T, domain string, n int, entries ...string) int {
+	t.Helper()
+	var pairs []map[string]string
+	for i := 0; i+1 < len(entries); i += 2 {
+		pairs = append(pairs, map[string]string{"key": entries[i], "value": entries[i+1]})
+	}
+	body := quoted(map[string]any{"domain": domain, "descriptors": []any{map[string]any{"entries": pairs, "hitsAddend": strconv.Itoa(n)}}})
+	answer, err := http.Post("http://"+c.service.HTTP+"/json", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	return answer.StatusCode
+}
+
+// load asks the service until the test ends.
+func (c *console) load(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	t.Cleanup(func() { cancel(); asking.Wait() })
+	asking.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ctx.Err() == nil; i++ {
+			tenant := []string{"acme", "acme", "acme", "globex", "initech"}[i%5]
+			entries := []map[string]string{{"key": "tenant", "value": tenant}}
+			switch i % 7 {
+			case 1:
+				entries = append(entries, map[string]string{"key": "path", "value": "/checkout"})
+			case 2:
+				entries = append(entries, map[string]string{"key": "path", "value": "/search/shoes"})
+			case 3:
+				entries = []map[string]string{{"key": "remote_address", "value": fmt.Sprintf("192.0.2.%d", i%4)}}
+			case 4:
+				entries = []map[string]string{{"key": "method", "value": "POST"}}
+			}
+			body, _ := json.Marshal(map[string]any{"domain": "shop", "descriptors": []any{map[string]any{"entries": entries}}})
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.service.HTTP+"/json", bytes.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			answer, err := http.DefaultClient.Do(req)
+			if err == nil {
+				_ = answer.Body.Close()
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+}
+
+// fits checks that the page is not wider than the window.
+func (c *console) fits(t *testing.T, where string, width int64) {
+	t.Helper()
+	if wide := browser.Ask[int64](t, c.Browser, "document.documentElement.scrollWidth"); wide > width {
+		t.Errorf("%s: the page is %d wide in a window of %d", where, wide, width)
+	}
+}
+
+// accessible fails the test if axe-core finds something on the page as it is now.
+func (c *console) accessible(t *testing.T, where string) {
+	t.Helper()
+	axe, err := os.ReadFile(top + "/.tools/axe/axe.min.js")
+	if err != nil {
+		if os.Getenv("RATELIMITD_SITE") != "" {
+			t.Fatal(err)
+		}
+		t.Log("NOT RUN without axe-core: workshop/scripts/install-axe, which needs npm")
+		return
+	}
+	if browser.Ask[bool](t, c.Browser, "!window.axe") {
+		browser.Ask[bool](t, c.Browser, string(axe)+"; true")
+	}
+	if found := browser.Ask[[]string](t, c.Browser, lookForBarriers); len(found) > 0 {
+		t.Errorf("%s: %s", where, strings.Join(found, "\n"))
+	}
+}
+
+const customer = "#/customer?domain=shop&k=tenant&v=acme"
+
+// consolePages are the pages with a text that each has when it is complete.
+var consolePages = []struct{ name, hash, text string }{
+	{"now", "#/now", "shop.tenant"},
+	{"customer", customer, "reset in"},
+	{"rules", "#/rules", "shop.yaml:3"},
+	{"overrides", "#/overrides", "Nothing was changed yet."},
+	{"shares", "#/shares?domain=shop", "No client of this process uses a quota bucket"},
+	{"fleet", "#/fleet", "Rules’ checksum"},
+	{"try", "#/try?domain=shop&k=tenant&v=acme&k=path&v=%2Fsearch%2Fshoes", "It matches"},
+}
+
+// Every page works under load, wide and narrow, light and dark: it loads nothing from elsewhere, breaks no rule of its policy, and
+// fits the window. go test -run Console -update takes the pictures of the documentation.
+func TestConsolePages(t *testing.T) {
+	c := openConsole(t, map[string]string{"shop.yaml": consoleRules, "partners.yaml": brokenRules})
+	c.load(t)
+	for _, view := range views(1240, 760) {
+		view.show(t, c.Browser)
+		for _, p := range consolePages {
+			c.page(t, p.hash, p.text)
+			switch p.name {
+			case "now":
+				c.until(t, `document.querySelectorAll("tbody tr").length > 4`)
+			case "customer":
+				c.until(t, `!!document.querySelector('[aria-label="Table: Usage"]')`) // it is wide
+			}
+			c.fits(t, p.name+"-"+view.name, view.width)
+			c.accessible(t, p.name+", "+view.name)
+			if *update && view.name == "wide" && !slices.Contains([]string{"now", "overrides", "shares", "fleet"}, p.name) { // taken below, and by other tests
+				save(t, "console-"+p.name+".png", c.Picture(t, view.width, view.height))
+			}
+		}
+	}
+	if *update { // the chart shows something by now
+		c.page(t, "#/now", "shop.tenant")
+		for _, view := range views(1240, 760) {
+			view.show(t, c.Browser)
+			save(t, "console-"+strings.TrimSuffix("now-"+view.name, "-wide")+".png", c.Picture(t, view.width, view.height))
+		}
+	}
+	c.Quiet(t)
+}
+
+// quiet fails the test if the page logged something that has none of these texts.
+func (c *console) quiet(t *testing.T, but ...string) {
+	t.Helper()
+	for _, said := range c.Forget() {
+		if !slices.ContainsFunc(but, func(text string) bool { return strings.Contains(said, text) }) {
+			t.Errorf("the page makes trouble: %s", said)
+		}
+	}
+}
+
+// The first page is small, and pages that were left before hold no connections that it needs.
+func TestConsoleIsSmall(t *testing.T) {
+	c := openConsole(t, map[string]string{"shop.yaml": consoleRules})
+	c.Cold(t)
+	for range 8 { // a browser opens six connections to a server
+		if firstPage(t, c) > 30_000 { // it would wait for a minute
+			t.Fatal("a visit waits for a connection")
+		}
+	}
+}
+
+// The first page is soon there. A machine that has other work may be slow, so that the quickest of some visits counts.
+func TestSoakConsoleIsQuick(t *testing.T) {
+	if os.Getenv("RATELIMITD_SOAK") == "" {
+		t.Skip("NOT RUN: it measures time, which needs a machine without other work; make soak runs it")
+	}
+	c := openConsole(t, map[string]string{"shop.yaml": consoleRules})
+	c.Cold(t)
+	quickest := math.Inf(1)
+	for range 20 {
+		quickest = min(quickest, firstPage(t, c))
+	}
+	if quickest >= 200 {
+		t.Errorf("the quickest visit takes %v ms", quickest)
+	}
+}
+
+// firstPage visits the first page, checks how many bytes it takes, and returns after how many milliseconds it has them all.
+func firstPage(t *testing.T, c *console) float64 {
+	t.Helper()
+	c.Visit(t, "about:blank", "body")
+	c.Visit(t, c.Origin+"/console/", "h1")
+	spent := browser.Ask[struct{ Bytes, Files, Millis float64 }](t, c.Browser, `(() => {
+		const files = performance.getEntriesByType("resource").filter(r => r.initiatorType !== "fetch").concat(performance.getEntriesByType("navigation"));
+		const done = Math.max(...files.map(f => f.responseEnd));
+		return { Bytes: files.reduce((sum, f) => sum + f.transferSize, 0), Files: files.length, Millis: done };
+	})()`)
+	t.Logf("%+v", spent)
+	if spent.Bytes >= 100<<10 || spent.Files < 10 {
+		t.Errorf("the first page takes %+v", spent)
+	}
+	return spent.Millis
+}
+
+// Each page shows what it can without rules, and while Redis does not answer.
+func TestConsoleInTrouble(t *testing.T) {
+	for name, env := range map[string][]string{
+		"no rules":   {"FORCE_START_WITHOUT_INITIAL_CONFIG=true"},
+		"redis down": {"REDIS_URL=127.0.0.1:1", "RATELIMITD_REDIS_STARTUP_SERVE=true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules, alarm := map[string]string{"shop.yaml": consoleRules}, "does not answer this process"
+			if name == "no rules" {
+				rules, alarm = map[string]string{"partners.yaml": brokenRules}, "No rules are in force"
+			}
+			c := openConsole(t, rules, env...)
+			for _, p := range consolePages {
+				text := p.text
+				switch {
+				case p.name == "now", name == "no rules" && p.name != "fleet" && p.name != "overrides":
+					text = alarm
+				case p.name == "customer":
+					text = "Counters are not shown"
+				}
+				c.page(t, p.hash, text)
+				c.shows(t, alarm)
+				c.fits(t, name+", "+p.name, 1240)
+			}
+			c.quiet(t, "the server responded with a status of")
+		})
+	}
+}
+
+// One customer gets other numbers: first in a dry run, then for everybody to see, until the override is removed.
+func TestConsoleOverrides(t *testing.T) {
+	c := openConsole(t, slowRules, "RATELIMITD_OVERRIDES=redis", "REDIS_URL="+redistest.Start(t).Addr)
+	c.hits(t, "shop", 60, "tenant", "acme")
+	c.page(t, customer, "Refused.")
+	c.shows(t, "There is none: the rule’s numbers apply.")
+	c.Click(t, "input[name=number]")
+	c.Type(t, "200")
+	c.Click(t, "input[name=reason]")
+	c.Type(t, "a big sale")
+	c.push(t, "Dry run")
+	c.shows(t, "refused → passes")
+	c.shows(t, "There is none: the rule’s numbers apply.")
+	c.push(t, "Set override")
+	c.shows(t, "200 per unit")
+	c.shows(t, "The next request passes.")
+	c.page(t, "#/overrides", "a big sale")
+	c.shows(t, "1 in this process, version ")
+	c.until(t, `[...document.querySelectorAll("section")].some(s => s.innerText.startsWith("History") && s.innerText.includes("a big sale"))`)
+	c.push(t, "Edit")
+	c.push(t, "Dry run")
+	c.shows(t, "A dry run: nothing was changed.")
+	if *update {
+		save(t, "console-overrides.png", c.Picture(t, 1240, 760))
+	}
+	c.push(t, "Remove")
+	c.push(t, "Yes")
+	c.shows(t, "There is no such override.")
+	c.page(t, customer+"&k=path&v=%2Fcheckout", "The rule allows none")
+	if n := browser.Ask[int](t, c.Browser, `document.querySelectorAll("input[name=number]").length`); n > 0 {
+		t.Error("a rule that allows no overrides has a form for them")
+	}
+	c.page(t, customer, "Refused.")
+	c.quiet(t)
+}
+
+// Overrides in a file are the operator's to change: the page shows what to write there.
+func TestConsoleShowsYAML(t *testing.T) {
+	c := openConsole(t, slowRules)
+	c.page(t, customer, "There is none: the rule’s numbers apply.")
+	c.Click(t, "input[name=number]")
+	c.Type(t, "200")
+	c.push(t, "Set override")
+	c.shows(t, "add this to `overrides`:\n  - domain: shop\n    rule: shop.tenant\n    entries: tenant=acme\n    requests_per_unit: 200")
+	c.quiet(t, "the server responded with a status of")
+}
+
+// Of several limits, the page of a customer names the one with the least left. The numbers have 64 bits, and are texts in JSON.
+func TestConsoleComparesNumbers(t *testing.T) {
+	c := openConsole(t, map[string]string{"shop.yaml": `domain: shop
+descriptors:
+  - key: tenant
+    rate_limits:
+      - {name: hourly, unit: hour, requests_per_unit: 10000000000, algorithm: fixed_window}
+      - {name: minutely, unit: minute, requests_per_unit: 9000000000, algorithm: fixed_window}
+`})
+	c.page(t, customer, "The next request passes. 9,000,000,000 of 9,000,000,000 left.")
+	c.quiet(t)
+}
+
+// The page of a customer lists the counters in use with these entries, of all rules. Each can be reset, and given other numbers.
+func TestConsoleUsage(t *testing.T) {
+	c := openConsole(t, slowRules, "RATELIMITD_OVERRIDES=redis", "REDIS_URL="+redistest.Start(t).Addr)
+	c.hits(t, "shop", 60, "tenant", "acme")
+	c.hits(t, "shop", 250, "tenant", "acme", "path", "/search/shoes")
+	c.hits(t, "shop", 3, "tenant", "globex")
+	const usage = `[...document.querySelectorAll("section")].find(s => s.innerText.startsWith("Usage"))`
+	c.page(t, customer, "tenant=acme, path=/search/shoes")
+	c.until(t, usage+`.querySelectorAll("tbody tr").length === 2`)
+	if text := browser.Ask[string](t, c.Browser, usage+`.innerText`); !strings.Contains(text, "250") || strings.Contains(text, "globex") {
+		t.Errorf("usage is\n%s", text)
+	}
+	push := func(text string) {
+		t.Helper()
+		c.until(t, fmt.Sprintf(`(() => { const b = [...%s.querySelectorAll("button")].find(b => b.innerText === %q); if (b) b.click(); return !!b; })()`, usage, text))
+	}
+	push("Override")
+	c.until(t, `!!`+usage+`.querySelector("input[name=number]")`)
+	c.accessible(t, "usage with an override")
+	if *update {
+		c.Resize(t, 1240, 900)
+		save(t, "console-usage.png", c.Picture(t, 1240, 900))
+	}
+	c.Click(t, "section[aria-labelledby=p-override-of-one] input[name=number]")
+	c.Type(t, "100")
+	push("Set override")
+	c.shows(t, "The next request passes.")
+	push("Close")
+	push("Reset")
+	push("Yes")
+	c.shows(t, "Cleared: tenant=acme")
+	c.until(t, usage+`.querySelectorAll("tbody tr").length === 1`)
+	c.quiet(t)
+}
+
+// When the server no longer accepts its token, the page shows nothing new and asks for a token; with another token it continues. When
+// the process ends, the page marks its numbers as stale.
+func TestConsoleLosesToken(t *testing.T) {
+	c := openConsole(t, map[string]string{"shop.yaml": consoleRules})
+	c.page(t, customer, "reset in")
+	const other = "a-token-of-the-role-read-of-this-test"
+	if err := os.WriteFile(c.tokens, []byte("bob read "+other+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.until(t, `!!document.querySelector("form.token input")`)
+	c.shows(t, "the token is unknown")
+	c.Click(t, "form.token input")
+	c.Type(t, other+"\r")
+	c.until(t, `!document.querySelector("form.token") && document.querySelector(".dot").innerText === "live"`)
+	c.shows(t, "reset in")
+	c.quiet(t, "401")
+
+	// This token reads, and changes nothing.
+	c.push(t, "Reset")
+	c.push(t, "Yes")
+	c.shows(t, "needs the role operate")
+	c.quiet(t, "403")
+	if stored := browser.Ask[string](t, c.Browser, `document.cookie + Object.keys(localStorage).join()`); stored != "" {
+		t.Errorf("the page stores %q", stored)
+	}
+
+	c.service.Stop(t)
+	c.until(t, `document.querySelector(".dot").innerText.startsWith("stale")`)
+	c.shows(t, "The numbers are from")
+	c.quiet(t, "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
+}
+
+// push clicks the button with this text.
+func (c *console) push(t *testing.T, text string) {
+	t.Helper()
+	c.until(t, fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("button")].find(b => b.innerText === %q); if (b) b.click(); return !!b; })()`, text))
+}
+
+// An operator resets a customer's counters with the keyboard alone.
+func TestConsoleByKeyboard(t *testing.T) {
+	c := openConsole(t, slowRules)
+	c.hits(t, "shop", 300, "tenant", "acme", "path", "/search/x")
+	focused := func() string {
+		return browser.Ask[string](t, c.Browser, `document.activeElement.innerText || document.activeElement.name || ""`)
+	}
+	tab := func(to string) {
+		t.Helper()
+		for range 60 {
+			if focused() == to {
+				return
+			}
+			c.Type(t, "\t")
+		}
+		t.Fatalf("no way to %q, at %q", to, focused())
+	}
+	tab("Customer")
+	c.Type(t, "\r")
+	c.shows(t, "Which customer?")
+	tab("entries")
+	c.Type(t, `{"domain": "shop", "descriptors": [{"entries": [{"key": "tenant", "value": "acme"}, {"key": "path", "value": "/search/x"}]}]}`)
+	tab("Look up")
+	c.Type(t, "\r")
+	c.shows(t, "Refused.")
+	tab("Reset")
+	c.Type(t, "\r")
+	if at := focused(); at != "No" {
+		t.Errorf("the focus is at %q, want the answer that changes nothing", at)
+	}
+	browser.Ask[bool](t, c.Browser, `document.activeElement.previousElementSibling.focus(), true`)
+	c.Type(t, "\r")
+	c.shows(t, "The next request passes.")
+	c.quiet(t)
+}
+
+// 100,000 rules come in pages, and a search finds one of them.
+func TestConsoleWithManyRules(t *testing.T) {
+	var rules strings.Builder
+	rules.WriteString("domain: big\ndescriptors:\n")
+	for i := range 100_000 {
+		fmt.Fprintf(&rules, "  - {key: tenant, value: t%d, rate_limit: {unit: minute, requests_per_unit: %d}}\n", i, i+1)
+	}
+	c := openConsole(t, map[string]string{"big.yaml": rules.String()})
+	began := time.Now()
+	c.page(t, "#/rules", "100,000, hits")
+	if rows := browser.Ask[int](t, c.Browser, `document.querySelectorAll("tbody tr").length`); rows != 101 { // including the rule of the file
+		t.Errorf("%d rows", rows)
+	}
+	c.push(t, "Next")
+	c.shows(t, "page 2 of 1,000")
+	c.page(t, "#/rules?find=t99998", "99999 per minute")
+	c.shows(t, "1 of 100,000")
+	t.Logf("three pages of 100,000 rules in %v", time.Since(began))
+	c.quiet(t)
+}
+
+// Names that callers and authors of rules choose are text, whatever they say. Long ones are cut, and invisible characters seen.
+func TestConsoleHostileNames(t *testing.T) {
+	long := strings.Repeat("x", 60<<10)
+	evil := []string{"<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\x1b[31mred\x1b[0m", "a\u202egpj.exe", long, "javascript:alert(3)"}
+	var rules strings.Builder
+	rules.WriteString("domain: \"<b>shop</b>\"\ndescriptors:\n  - {key: any, rate_limit: {unit: day, requests_per_unit: 1}}\n")
+	for _, name := range evil {
+		fmt.Fprintf(&rules, "  - {key: %s, rate_limit: {unit: day, requests_per_unit: 1}}\n", quoted(name))
+	}
+	c := openConsole(t, map[string]string{"shop.yaml": rules.String()})
+	for _, name := range evil {
+		for _, key := range []string{"any", name} {
+			if code := c.hits(t, "<b>shop</b>", 5, key, name); code != http.StatusTooManyRequests {
+				t.Fatalf("%.80s: %d", name, code)
+			}
+		}
+	}
+	harmless := func(where string) {
+		t.Helper()
+		for _, width := range []int64{1240, 390} {
+			c.Resize(t, width, 760)
+			c.fits(t, where, width)
+		}
+		if n := browser.Ask[int](t, c.Browser, `document.querySelectorAll("img, b b, main script, a[href^=javascript]").length`); n > 0 {
+			t.Errorf("%s: %d elements of a name", where, n)
+		}
+		if text := c.text(t); strings.ContainsAny(text, "\x1b\u202e") || strings.Contains(text, strings.Repeat("x", 5000)) {
+			t.Errorf("%s: a name is shown as it is", where)
+		}
+	}
+	c.page(t, "#/now", "Callers that are refused")
+	c.shows(t, "<img src=x")
+	c.shows(t, "‹U+202E›gpj")
+	harmless("now")
+	c.page(t, "#/rules", "␛[31mred")
+	harmless("rules")
+	for _, name := range evil {
+		query := url.Values{"domain": {"<b>shop</b>"}, "k": {name}, "v": {name}}.Encode()
+		c.page(t, "#/customer?"+query, "Refused.")
+		harmless("customer")
+		c.page(t, "#/try?"+query, "It matches")
+		harmless("try")
+	}
+	c.quiet(t)
+}
+
+// quoted is a value as JSON, which YAML reads too.
+func quoted(v any) string {
+	text, _ := json.Marshal(v) // of texts
+	return string(text)
+}
+
+// lookForBarriers lists what axe-core finds.
+const lookForBarriers = `axe.run(document, { resultTypes: ["violations"] }).then(r => r.violations.flatMap(v => v.nodes.map(n => v.id + ": " + n.html.slice(0, 200) + " " + n.failureSummary)))`
+
+// save writes a picture of the documentation, with few colours so that it is small.
+func save(t *testing.T, name string, picture []byte) {
+	t.Helper()
+	full, err := png.Decode(bytes.NewReader(picture))
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := image.NewPaletted(full.Bounds(), colorsOf(full))
+	draw.Draw(small, small.Bounds(), full, image.Point{}, draw.Src)
+	var b bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, small); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(top, "docs", "images", name), b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// colorsOf returns the most used colours of a picture.
+func colorsOf(p image.Image) color.Palette {
+	used := make(map[color.RGBA]int)
+	for y := p.Bounds().Min.Y; y < p.Bounds().Max.Y; y++ {
+		for x := p.Bounds().Min.X; x < p.Bounds().Max.X; x++ {
+			r, g, b, _ := p.At(x, y).RGBA()
+			used[color.RGBA{uint8(r>>8) &^ 3, uint8(g>>8) &^ 3, uint8(b>>8) &^ 3, 255}]++
+		}
+	}
+	all := slices.SortedFunc(maps.Keys(used), func(a, b color.RGBA) int { return used[b] - used[a] })
+	var colors color.Palette
+	for _, c := range all[:min(len(all), 250)] {
+		colors = append(colors, c)
+	}
+	return colors
+}
