@@ -34,6 +34,15 @@ func (m moment) ceil() int64 {
 	return m.us
 }
 
+// until is the time to the later moment n, rounded up to a whole microsecond.
+func (m moment) until(n moment) time.Duration {
+	late := n.us - m.us
+	if n.num > m.num {
+		late++
+	}
+	return micros(late)
+}
+
 // hits is the number of whole hits that fit between m and the later moment n.
 func (m moment) hits(a *descriptor.Arithmetic, n moment) int64 {
 	us, num := n.us-m.us, n.num-m.num
@@ -89,11 +98,10 @@ func (bucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Ou
 		if kept != busy {
 			next = kept.plus(a, hits)
 		}
-		late := next.us - horizon.us
-		if next.num > horizon.num {
-			late++
-		}
-		o.RetryAfter = micros(late)
+		o.RetryAfter = horizon.until(next)
+	}
+	if o.Used > 0 {
+		o.MoreAfter = horizon.until(kept.plus(a, capacity-o.Used+1))
 	}
 	o.ResetAfter = micros(kept.ceil() - now)
 	return o

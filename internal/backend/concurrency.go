@@ -30,7 +30,7 @@ func (concurrency) apply(l *descriptor.Limit, s *State, now, hits int64, c commi
 	o.Used += hits
 	s.Tail = slices.Delete(s.Tail, 0, len(s.Tail)-int(o.Used))
 	if o.Used == 0 {
-		o.ResetAfter = 0
+		o.MoreAfter, o.ResetAfter = 0, 0
 	}
 	return o
 }
@@ -43,7 +43,7 @@ func (concurrency) adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 		return
 	}
 	a := &l.Arithmetic
-	at, gone := ceilDiv(mark, a.Quantum), now/a.Quantum-a.Length/a.Quantum
+	at, gone := mark/a.Quantum, now/a.Quantum-a.Length/a.Quantum
 	if at <= gone {
 		return // they are free again
 	}

@@ -42,7 +42,7 @@ func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commi
 	}
 
 	limit := int64(l.Requests)
-	o := Outcome{Before: count, Used: count, ResetAfter: micros(end - now)}
+	o := Outcome{Before: count, Used: count, MoreAfter: micros(end - now), ResetAfter: micros(end - now)}
 	refund := hits < 0
 	hits = refundable(hits, count)
 	after := min(count+hits, mostCounted(l))

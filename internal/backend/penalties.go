@@ -25,7 +25,7 @@ func (penalties) apply(l *descriptor.Limit, s *State, now, _ int64, c commit) Ou
 		return Outcome{Allowed: true}
 	}
 	left := micros(ends - now)
-	return Outcome{Before: 1, Used: 1, RetryAfter: left, ResetAfter: left}
+	return Outcome{Before: 1, Used: 1, RetryAfter: left, MoreAfter: left, ResetAfter: left}
 }
 
 // begin begins a penalty, unless one is in force.

@@ -114,6 +114,9 @@ func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c com
 	} else {
 		o.RetryAfter = micros(w.wait(limit-hits)*a.Quantum - now%a.Quantum)
 	}
+	if o.Used > 0 {
+		o.MoreAfter = micros(w.wait(max(0, min(o.Used, limit)-1))*a.Quantum - now%a.Quantum)
+	}
 	if o.Used > 0 || w.count > 0 {
 		o.ResetAfter = micros(w.wait(0)*a.Quantum - now%a.Quantum)
 	}

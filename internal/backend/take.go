@@ -67,6 +67,7 @@ type Outcome struct {
 	Used   int64 // hits in use after it; more than the capacity when refused hits were counted
 
 	RetryAfter time.Duration // refused: time until the same take would pass, or Never if it cannot pass; allowed: 0
+	MoreAfter  time.Duration // time until more hits fit than now, if nothing is added; 0: nothing is in use. It may be too long if Cached is set
 	ResetAfter time.Duration // time until nothing is in use any more, or a window ends
 	Delay      time.Duration // leaky bucket: how long an allowed request has to wait for its turn
 

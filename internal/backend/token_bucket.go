@@ -89,6 +89,7 @@ func (intervalBucket) apply(l *descriptor.Limit, s *State, now, hits int64, c co
 		o.RetryAfter = micros(windowStart + ceilDiv(used+hits-capacity, refill)*length - now)
 	}
 	if o.Used > 0 {
+		o.MoreAfter = micros(windowStart + length - now)
 		o.ResetAfter = micros(windowStart + ceilDiv(o.Used, refill)*length - now)
 	}
 	return o

@@ -64,7 +64,7 @@ func (t *span) shorten(a *descriptor.Active, l *descriptor.Limit, now time.Time)
 	if left == descriptor.Forever {
 		return
 	}
-	t.wait, t.reset = min(wait, left), min(reset, left)
+	t.wait, t.more, t.reset = min(wait, left), min(t.more, left), min(reset, left)
 }
 
 // untilNoneRefuses lengthens a wait if a limit of 0 of the same rule applies when it is over, such as a Sunday after the quiet hours of

@@ -187,7 +187,7 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 			k.Wait = 0
 			continue
 		}
-		t := span{k.Wait, k.Reset}
+		t := span{wait: k.Wait, reset: k.Reset}
 		t.shorten(k.Active, &k.Limit, w.now)
 		k.Wait, k.Reset = t.wait, t.reset
 	}

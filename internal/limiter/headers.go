@@ -70,7 +70,7 @@ func (w *work) addFamilies(d *Decision, families descriptor.HeaderFamilies, best
 	}
 	if families&descriptor.HeadersIETF != 0 {
 		d.addHeader("RateLimit-Policy", w.policies(d))
-		d.addHeader("RateLimit", draftName(w.decidingLimit(best))+";r="+strconv.FormatUint(st.Remaining, 10)+";t="+seconds(st.Reset))
+		d.addHeader("RateLimit", draftName(w.decidingLimit(best))+";r="+strconv.FormatUint(st.Remaining, 10)+";t="+seconds(w.span(w.subjects[best].deciding).more))
 	}
 }
 
@@ -115,16 +115,16 @@ func (w *work) retryAfter(d *Decision) time.Duration {
 	return longest
 }
 
-// shown yields all limits that may appear in headers, in the order of the descriptors.
-func (w *work) shown(d *Decision) iter.Seq[*descriptor.Limit] {
-	return func(yield func(*descriptor.Limit) bool) {
+// shown yields all limits that may appear in headers, with their descriptors, in the order of the descriptors.
+func (w *work) shown(d *Decision) iter.Seq2[*subject, *descriptor.Limit] {
+	return func(yield func(*subject, *descriptor.Limit) bool) {
 		for i := range d.Statuses {
 			if !w.shows(d, i) {
 				continue
 			}
 			s := &w.subjects[i]
 			for _, c := range w.binding(s) {
-				if !yield(c.limit) {
+				if !yield(s, c.limit) {
 					return
 				}
 			}
@@ -135,7 +135,7 @@ func (w *work) shown(d *Decision) iter.Seq[*descriptor.Limit] {
 // draft03 returns the limit that headers describe, followed by every limit with its window, as Envoy does.
 func (w *work) draft03(d *Decision, best int) string {
 	b := strconv.AppendUint(nil, d.Statuses[best].Limit.Requests, 10)
-	for l := range w.shown(d) {
+	for _, l := range w.shown(d) {
 		b = append(b, ", "...)
 		b = strconv.AppendUint(b, l.Requests, 10)
 		if l.Algorithm != descriptor.Concurrency {
@@ -153,7 +153,7 @@ func (w *work) draft03(d *Decision, best int) string {
 // policies returns all limits as a structured field of the IETF draft.
 func (w *work) policies(d *Decision) string {
 	var b []byte
-	for l := range w.shown(d) {
+	for s, l := range w.shown(d) {
 		if len(b) > 0 {
 			b = append(b, ", "...)
 		}
@@ -166,8 +166,16 @@ func (w *work) policies(d *Decision) string {
 		}
 		b = append(b, ";w="...)
 		b = strconv.AppendInt(b, int64(ceilSeconds(l.Window.Length())/time.Second), 10)
+		if s.weighs() {
+			b = append(b, `;qu="hits"`...)
+		}
 	}
 	return string(b)
+}
+
+// weighs reports whether the hits of a descriptor are something other than requests, which clients take them for.
+func (s *subject) weighs() bool {
+	return s.hits < 0 || s.hits > 1 || s.rule != nil && (s.rule.HitCost() != nil || len(s.rule.Cost()) > 0)
 }
 
 // decidingLimit returns the limit that the status of descriptor i describes.

@@ -276,15 +276,17 @@ func (w *work) remaining(c *charge) uint64 {
 	return 0
 }
 
-// span is the times of one take for its caller.
-type span struct{ wait, reset time.Duration }
+// span is the times of one take for its caller: until the take would pass, until more hits fit, and until none is in use.
+type span struct{ wait, more, reset time.Duration }
 
 // spanOf returns the times of an outcome. Nothing is free before a penalty ends. ResetAfter stays the time of the limit itself, which
 // events and usage need.
-func spanOf(o *backend.Outcome) span { return span{o.RetryAfter, max(o.ResetAfter, o.Penalty)} }
+func spanOf(o *backend.Outcome) span {
+	return span{o.RetryAfter, max(o.MoreAfter, o.Penalty), max(o.ResetAfter, o.Penalty)}
+}
 
-// span returns the times of charge j: until its take would pass, which is backend.Never or 0 if it passes; and until nothing is in use under
-// the limit, its window ends, or it no longer applies.
+// span returns the times of charge j: until its take would pass, which is backend.Never or 0 if it passes; until more hits fit; and until nothing
+// is in use under the limit, its window ends, or it no longer applies.
 func (w *work) span(j int) span {
 	if len(w.spans) > 0 {
 		return w.spans[j]

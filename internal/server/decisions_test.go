@@ -159,7 +159,7 @@ func TestDecideBatch(t *testing.T) {
 	got := d.batch(mixed()...)
 	for i, want := range map[int]string{
 		0:  `code:CODE_OK statuses:{code:CODE_OK rule:"d.three" limit:3 remaining:2 reset_after:{seconds:28800}} headers:{key:"RateLimit-Policy" value:"\"day\";q=3;w=86400"} headers:{key:"RateLimit" value:"\"day\";r=2;t=28800"}`,
-		1:  `code:CODE_OVER_LIMIT statuses:{code:CODE_OVER_LIMIT rule:"d.three" limit:3 remaining:3 reset_after:{}} headers:{key:"RateLimit-Policy" value:"\"day\";q=3;w=86400"} headers:{key:"RateLimit" value:"\"day\";r=3;t=0"}`,
+		1:  `code:CODE_OVER_LIMIT statuses:{code:CODE_OVER_LIMIT rule:"d.three" limit:3 remaining:3 reset_after:{}} headers:{key:"RateLimit-Policy" value:"\"day\";q=3;w=86400;qu=\"hits\""} headers:{key:"RateLimit" value:"\"day\";r=3;t=0"}`,
 		2:  `error:{code:3 message:"rate limit domain must not be empty"}`,
 		3:  `error:{code:3 message:"rate limit descriptor list must not be empty"}`,
 		4:  `code:CODE_OK statuses:{code:CODE_OK}`,

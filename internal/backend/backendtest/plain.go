@@ -18,7 +18,7 @@ type plain struct {
 
 	subs map[int64]*big.Int // sliding window: hits by the number of the sub-window
 
-	log []int64 // sliding log: when each hit was taken, in quanta, rounded up
+	log []int64 // sliding log: when each hit was taken, in quanta
 
 	level *big.Rat // bucket: what is used at start
 }
@@ -203,8 +203,12 @@ func (p *plain) take(now, n int64, countDenied bool) backend.Outcome {
 		p.add(now, hits, o.Allowed)
 	}
 	o.Used = p.used(now).Int64()
+	if fewer := big.NewInt(max(0, min(o.Used, p.capacity().Int64())-1)); o.Used > 0 {
+		o.MoreAfter = until(now, func(at int64) bool { return p.used(at).Cmp(fewer) <= 0 })
+	}
 	switch l.Algorithm {
 	case descriptor.FixedWindow: // the end of the window, also if nothing is used
+		o.MoreAfter = time.Duration(end-now) * time.Microsecond
 		o.ResetAfter = time.Duration(end-now) * time.Microsecond
 	default:
 		o.ResetAfter = until(now, func(at int64) bool { return p.used(at).Sign() == 0 })
@@ -289,7 +293,7 @@ func (p *plain) addToLog(now, hits int64, allowed bool) {
 		hits = min(hits, most)
 	}
 	for range hits {
-		live = append(live, (now+q-1)/q)
+		live = append(live, now/q)
 	}
 	p.log = live[max(0, int64(len(live))-most):]
 }

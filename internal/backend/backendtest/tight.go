@@ -11,7 +11,8 @@ import (
 )
 
 // runTight checks what one counter says about the future, while the clock goes forward. A refused take is refused until its
-// RetryAfter has passed, and then it passes. After ResetAfter nothing is in use any more, or a window ends. Hits that are
+// RetryAfter has passed, and then it passes. In a log no hit stays
+// longer than the window. After MoreAfter more hits fit, and not before. After ResetAfter nothing is in use any more, or a window ends. Hits that are
 // taken and refunded at the same time leave no trace, except under
 // a concurrency limit, where a refund takes the oldest; peeks and refused takes leave none either.
 func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
@@ -39,6 +40,9 @@ func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 					rt.Fatalf("%s: %d hits are said never to pass", limitText(l), hits)
 				}
 			case !o.Allowed:
+				if l.Algorithm == descriptor.SlidingLog && o.RetryAfter > l.Window.Length() {
+					rt.Fatalf("%s: a wait of %v, longer than the window", limitText(l), o.RetryAfter)
+				}
 				if after := take(0); after != before {
 					rt.Fatalf("%s: a refused take changed %s into %s", limitText(l), outcomeText(&before), outcomeText(&after))
 				}
@@ -58,6 +62,19 @@ func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 			}
 		}
 		peek := take(0)
+		if peek.Used > 0 {
+			capacity, begin := int64(l.Capacity()), now
+			most := min(peek.Used, capacity)
+			now += peek.MoreAfter.Microseconds() - 1
+			if early := take(0); early.Used < most {
+				rt.Fatalf("%s: a microsecond before there is more in %v: %s", limitText(l), peek.MoreAfter, outcomeText(&early))
+			}
+			now++
+			if due := take(0); due.Used >= most && capacity > 0 {
+				rt.Fatalf("%s: there was to be more in %v, then: %s", limitText(l), peek.MoreAfter, outcomeText(&due))
+			}
+			now = begin
+		}
 		if peek.Used > 0 {
 			now += peek.ResetAfter.Microseconds() - 1
 			if early := take(0); early.Used == 0 && early.ResetAfter != time.Microsecond {

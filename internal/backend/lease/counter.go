@@ -27,6 +27,7 @@ type hotCounter struct {
 	// The store's last answer.
 	remaining int64 // -1: none yet
 	used      int64
+	more      time.Time // when more hits fit than then
 	reset     time.Time
 	boundary  time.Time // windows: until then, the window of that answer is the current one
 
@@ -154,6 +155,7 @@ func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 	used := max(c.used-c.pool, hits) + int64(c.terms.gap)
 	return backend.Outcome{
 		Allowed: true, Before: used - hits, Used: used,
+		MoreAfter:  max(0, c.more.Sub(now).Truncate(time.Microsecond)),
 		ResetAfter: max(0, c.reset.Sub(now).Truncate(time.Microsecond)),
 	}
 }
@@ -163,7 +165,7 @@ func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 	c.used = o.Used
 	c.remaining = int64(o.Remaining(c.limit.Capacity()))
-	c.reset = sent.Add(o.ResetAfter)
+	c.more, c.reset = sent.Add(o.MoreAfter), sent.Add(o.ResetAfter)
 	if c.terms.Kind == backend.PermitsOfWindow {
 		c.boundary = sent.Add(backend.Boundary(&c.limit, o))
 	}

@@ -245,7 +245,7 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 		RetryAfter: time.Duration(e.until-now) * time.Microsecond,
 		ResetAfter: time.Duration(max(e.reset-now, 0)) * time.Microsecond,
 	}
-	if t.Hits > int64(t.Limit.Capacity()) {
+	if o.MoreAfter = o.RetryAfter; t.Hits > int64(t.Limit.Capacity()) {
 		o.RetryAfter = backend.Never
 	}
 	return true
