@@ -26,8 +26,33 @@ var activeTimes = regexp.MustCompile(`\bactive: \{[^{}]*\}`)
 
 // shown are rules, and the rate_limits of Envoy that are shown with them.
 type shown struct {
-	where, domain, limits string
-	items                 int
+	where, domain, rules, limits string
+}
+
+// item is one item of rate_limits: what it sends, and when.
+type item struct{ text string }
+
+func (s shown) items() []item {
+	var all []item
+	for _, text := range strings.Split("\n"+s.limits, "\n- actions:")[1:] {
+		all = append(all, item{"\n- actions:" + text})
+	}
+	return all
+}
+
+// ends reports whether Envoy sends the item when a request has ended.
+func (i item) ends() bool { return strings.Contains(i.text, "apply_on_stream_done: true") }
+
+// returns reports whether the item gives back what another item took when the request began.
+func (i item) returns() bool {
+	return i.ends() && (strings.Contains(i.text, "commit_id") || strings.Contains(i.text, "is_negative_hits: true"))
+}
+
+// entries are the actions of an item. Those of a reservation and of its end are equal.
+func (i item) entries() string {
+	entries, _, _ := strings.Cut(strings.ReplaceAll(i.text, "commit_id", "reserve_id")+"\n  hits_addend", "\n  hits_addend")
+	entries, _, _ = strings.Cut(entries, "\n  apply_on_stream_done")
+	return strings.TrimSpace(entries)
 }
 
 // walk calls a function with the path and the text of each file with this extension.
@@ -58,18 +83,14 @@ var clients = map[string]string{
 	"Volume": "vol-1", "Webhook": "B1", "Workspace": "T1",
 }
 
-// The rate_limits of Envoy that pages and rule files show reach the rules that are shown with them: a real Envoy with these settings gets requests,
-// and every item of rate_limits makes a rule count.
-func TestShownActions(t *testing.T) {
-	needsEnvoy(t)
-	var files []string
+// allShown returns what pages and rule files show. Each has a domain of its own, because pages may use a domain twice.
+func allShown(t *testing.T) []shown {
+	t.Helper()
 	var all []shown
 	add := func(where, domain, rule, limits string) {
-		unique := "shown_" + strconv.Itoa(len(all))                             // pages may use a domain twice
+		unique := "shown_" + strconv.Itoa(len(all))
 		rule = activeTimes.ReplaceAllString(rule, "active: {from: 2000-01-01}") // whatever the time is now
-		files = append(files, strings.Replace(rule, "domain: "+domain, "domain: "+unique, 1))
-		items := strings.Count(limits, "- actions:") - strings.Count(limits, "apply_on_stream_done: true") // these end or charge what others began
-		all = append(all, shown{where, unique, limits, items})
+		all = append(all, shown{where, unique, strings.Replace(rule, "domain: "+domain, "domain: "+unique, 1), limits})
 	}
 	walk(t, "../../docs", ".md", func(name, text string) {
 		beside := make(map[string]bool)
@@ -105,7 +126,18 @@ func TestShownActions(t *testing.T) {
 		}
 		add(name, m[2], text, strings.ReplaceAll("\n"+m[1], "\n# ", "\n"))
 	})
+	return all
+}
 
+// The rate_limits of Envoy that pages and rule files show reach the rules that are shown with them: a real Envoy with these settings gets requests,
+// and every item of rate_limits makes a rule count.
+func TestShownActions(t *testing.T) {
+	needsEnvoy(t)
+	all := allShown(t)
+	var files []string
+	for _, a := range all {
+		files = append(files, a.rules)
+	}
 	s := startService(t, "ratelimitd", rules(t, files...))
 	b := bootstrap{Clusters: []cluster{upstreamCluster(startUpstream(t)), rls(s)}}
 	for _, a := range all {
@@ -129,22 +161,27 @@ func TestShownActions(t *testing.T) {
 	}
 	e := startEnvoy(t, b)
 	for _, a := range all {
-		for _, r := range []struct{ method, path, plan string }{{http.MethodGet, "/search?sort=expensive", "free"}, {http.MethodPost, "/login", "gold"}, {http.MethodGet, "/", "trial"}, {http.MethodGet, "/v1/users/7", "free"}, {http.MethodPost, "/graphql", "free"}, {http.MethodPost, "/acme/new-order", "free"}, {http.MethodGet, "/tenants/acme/orders", "free"}} {
-			req, err := http.NewRequestWithContext(t.Context(), r.method, "http://"+e.ports[a.domain]+r.path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for key, value := range clients {
-				req.Header.Set("X-"+key, value)
-			}
-			req.Header.Set("X-Plan", r.plan)
-			res, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = res.Body.Close()
+		for _, r := range []struct{ method, path, plan string }{{http.MethodGet, "/search?sort=expensive", "free"}, {http.MethodPost, "/login", "gold"}, {http.MethodGet, "/", "trial"}, {http.MethodGet, "/v1/users/7", "free"}, {http.MethodPost, "/graphql", "free"}, {http.MethodPost, "/acme/new-order", "free"}, {http.MethodGet, "/tenants/acme/orders", "free"}, {http.MethodGet, "/search/code", "free"}, {http.MethodGet, "/search", ""}, {http.MethodGet, "/", ""}} {
+			ask(t, r.method, e.ports[a.domain], r.path, r.plan)
 		}
 	}
+	counting := countingRules(t, s)
+	for _, a := range all {
+		items := 0
+		for _, i := range a.items() {
+			if !i.ends() { // TestShownEnds is about these
+				items++
+			}
+		}
+		if counting[a.domain] < items {
+			t.Errorf("%s: %d rules count for these %d descriptors:\n%s", a.where, counting[a.domain], items, a.limits)
+		}
+	}
+}
+
+// countingRules returns how many rules of each domain have counted hits.
+func countingRules(t *testing.T, s *service) map[string]int {
+	t.Helper()
 	counting := make(map[string]int)
 	for name, hits := range s.metrics(t) {
 		if labels, ok := strings.CutPrefix(name, `ratelimitd_rule_hits_total{domain="`); ok && hits > 0 {
@@ -152,9 +189,120 @@ func TestShownActions(t *testing.T) {
 			counting[domain]++
 		}
 	}
+	return counting
+}
+
+// ask sends a request with all headers that shown rate_limits read, and returns the status of the answer.
+func ask(t *testing.T, method, address, path, plan string) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range clients {
+		req.Header.Set("X-"+key, value)
+	}
+	if plan == "" { // nobody has logged in
+		req.Header.Del("X-User")
+	}
+	req.Header.Set("X-Plan", plan)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	return res.StatusCode
+}
+
+// What is shown for the end of a request takes effect. If an item charges, another one asks before a request: with a limit of 1, and no other
+// item that counts, a real Envoy denies some request. If an item gives back, what the beginning took is free again: with room for one
+// request, a second one passes.
+func TestShownEnds(t *testing.T) {
+	needsEnvoy(t)
+	numbers := regexp.MustCompile(`\b(requests_per_unit|burst): \d+`)
+	places := regexp.MustCompile(`\bmax_in_flight: \d+`)
+	shares := regexp.MustCompile(`\bmax_share: [\d.]+`)
+	prefix := regexp.MustCompile(`":path", string_match: \{prefix: ([^}]+)\}`)
+	type tried struct {
+		where, name, path string
+		item              item
+	}
+	var files []string
+	var all []tried
+	b := bootstrap{Clusters: []cluster{upstreamCluster(startUpstream(t))}}
+	for _, a := range allShown(t) {
+		for n, i := range a.items() {
+			if !i.ends() {
+				continue
+			}
+			name := a.domain + "_" + strconv.Itoa(n)
+			limits, most := i.text, "1"
+			if i.returns() {
+				most = "100"
+			}
+			for _, other := range a.items() {
+				asks := !i.returns() && strings.Contains(other.text, "{number: 0}")
+				if !other.ends() && (asks || i.returns() && other.entries() == i.entries()) {
+					limits += other.text
+				}
+			}
+			rules := numbers.ReplaceAllString(strings.Replace(a.rules, "domain: "+a.domain, "domain: "+name, 1), "${1}: "+most)
+			files = append(files, shares.ReplaceAllString(places.ReplaceAllString(rules, "max_in_flight: 1"), "max_share: 1"))
+			path := "/"
+			if m := prefix.FindStringSubmatch(i.text); m != nil {
+				path = m[1]
+			}
+			all = append(all, tried{a.where, name, path, i})
+			b.Listeners = append(b.Listeners, listener{
+				Name: name,
+				FiltersBefore: `
+- name: envoy.filters.http.set_metadata
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config
+    metadata:
+    - {metadata_namespace: usage, value: {cpu_ms: 7}}
+    - {metadata_namespace: llm, value: {max_tokens: 60, tokens: 5, unused: 55}}
+    - {metadata_namespace: discord, value: {answers: invalid}}
+    - {metadata_namespace: laravel, value: {answers: not_found}}
+- name: envoy.filters.http.fault # so that %DURATION% is more than 0
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault
+    delay: {fixed_delay: 0.002s, percentage: {numerator: 100}}
+`,
+				Routes: `
+- match: {prefix: /}
+  typed_per_filter_config:
+    envoy.filters.http.ratelimit:
+      "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+      domain: ` + name + `
+      rate_limits:` + indent(6, limits) + `
+  route: {cluster: upstream}`,
+			})
+		}
+	}
+	s := startService(t, "ratelimitd", rules(t, files...))
+	b.Clusters = append(b.Clusters, rls(s))
+	e := startEnvoy(t, b)
 	for _, a := range all {
-		if counting[a.domain] < a.items {
-			t.Errorf("%s: %d rules count for these %d descriptors:\n%s", a.where, counting[a.domain], a.items, a.limits)
+		if first := ask(t, http.MethodPost, e.ports[a.name], a.path, "free"); first != http.StatusOK {
+			t.Errorf("%s: the first request got %d:%s", a.where, first, a.item.text)
+			continue
+		}
+		want := http.StatusTooManyRequests
+		if a.item.returns() {
+			want = http.StatusOK
+		}
+		for tries := 0; ask(t, http.MethodPost, e.ports[a.name], a.path, "free") != want; tries++ {
+			if tries == 200 { // an end arrives later than its answer
+				t.Errorf("%s: no request got %d, so this has no effect:%s", a.where, want, a.item.text)
+				break
+			}
+		}
+	}
+	counting := countingRules(t, s)
+	for _, a := range all {
+		if counting[a.name] == 0 {
+			t.Errorf("%s: no rule counts, so this shows nothing:%s", a.where, a.item.text)
 		}
 	}
 }
