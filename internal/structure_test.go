@@ -36,18 +36,18 @@ var imports = map[string][]string{
 	"internal/testkit/...":   {"internal/testkit/..."},
 
 	// Packages that know less than their wing.
-	"internal/platform/metric":     {},                                                  // package ratelimit links it, and no metrics client
-	"internal/config/yamlform/...": {"internal/config/yamlform"},                        // YAML, whatever it is about
-	"internal/backend":             {"internal/descriptor", "internal/backend/scripts"}, // the contract knows no store
-	"internal/limiter/events":      {"internal/descriptor", "internal/platform/..."},    // observers do not know what a decision is
-	"internal/limiter/hotkeys":     {"internal/platform/metric"},                        // the same
-	"internal/limiter/usage":       {"internal/descriptor", "internal/platform/metric"}, // the same
-	"internal/quota":               {"internal/descriptor"},                             // pure arithmetic
-	"internal/quota/envoymodel":    {"internal/quota"},                                  // the same
-	"internal/quota/redisshares":   {"internal/quota"},                                  // it stores what the arithmetic says
-	"internal/server/intake":       {},                                                  // bounds, whatever the requests are about
-	"internal/server/transport":    {"internal/server/intake"},                          // HTTP/2
-	"internal/server/reservation":  {},                                                  // signatures
+	"internal/platform/metric":     {},                                                                             // package ratelimit links it, and no metrics client
+	"internal/config/yamlform/...": {"internal/config/yamlform"},                                                   // YAML, whatever it is about
+	"internal/backend":             {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"}, // the contract knows no store
+	"internal/limiter/events":      {"internal/descriptor", "internal/platform/..."},                               // observers do not know what a decision is
+	"internal/limiter/hotkeys":     {"internal/platform/metric"},                                                   // the same
+	"internal/limiter/usage":       {"internal/descriptor", "internal/platform/metric"},                            // the same
+	"internal/quota":               {"internal/descriptor"},                                                        // pure arithmetic
+	"internal/quota/envoymodel":    {"internal/quota"},                                                             // the same
+	"internal/quota/redisshares":   {"internal/quota"},                                                             // it stores what the arithmetic says
+	"internal/server/intake":       {},                                                                             // bounds, whatever the requests are about
+	"internal/server/transport":    {"internal/server/intake"},                                                     // HTTP/2
+	"internal/server/reservation":  {},                                                                             // signatures
 
 	// Packages that know more than their wing, and why.
 	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                                          // it cuts the entries of requests

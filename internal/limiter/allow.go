@@ -7,6 +7,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // Most requests of a program ask for one hit under one descriptor, most rules have one limit without further settings, and the
@@ -53,7 +54,7 @@ func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, 
 	}
 	w.chargePlain(&snap.settings, d, rule)
 	if err = backend.Await(ctx, l.parts.Store, now, &w.request); err != nil {
-		if p, ok := errors.AsType[*PanicError](err); ok {
+		if p, ok := errors.AsType[*async.PanicError](err); ok {
 			panic(p) // w is not used again
 		}
 		allowed, delay, err = w.finishPlain(ctx, question{snap: snap, domain: d, now: now}, rule, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
@@ -57,15 +58,15 @@ type Decider interface {
 
 // Decide decides as Start does, and waits for the decision.
 func Decide(ctx context.Context, by Decider, now time.Time, req *Request, d *Decision) error {
-	w := backend.NewWaiter()
+	w := async.NewWaiter()
 	decided, err := by.Start(ctx, now, nil, req, d, w.Done)
 	return Ended(w, decided, err)
 }
 
 // Ended waits for a decision that was started with w.Done. A panic in another goroutine becomes one of the caller.
-func Ended(w *Waiter, decided bool, err error) error {
+func Ended(w *async.Waiter, decided bool, err error) error {
 	if err = w.Wait(decided, err); err != nil {
-		if p, ok := errors.AsType[*PanicError](err); ok {
+		if p, ok := errors.AsType[*async.PanicError](err); ok {
 			panic(p)
 		}
 	}
@@ -80,18 +81,6 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 // Batch gathers requests that arrived together.
 type Batch = backend.Batch
 
-// Waiter waits for a decision that Start has begun.
-type Waiter = backend.Waiter
-
-// InGoroutine decides in a goroutine, and calls done with the error.
-func InGoroutine(decide func() error, done func(error)) { backend.InGoroutine(decide, done) }
-
-// NewWaiter returns a waiter whose Done is about to be passed to Start.
-func NewWaiter() *Waiter { return backend.NewWaiter() }
-
-// PanicError is a panic during a decision that Start began.
-type PanicError = backend.PanicError
-
 // Start implements Decider.
 func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Request, d *Decision, done func(error)) (decided bool, err error) {
 	w, err := l.begin(ctx, now, req, d)
@@ -101,7 +90,7 @@ func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Reque
 	if len(w.request.Takes) > 0 {
 		w.pending = pending{ctx, d, done}
 		if req.Purpose == Look { // stores look only while their caller waits
-			backend.InGoroutine(func() error { return l.parts.Store.Peek(ctx, now, &w.request) }, w.resume)
+			async.Go(func() error { return l.parts.Store.Peek(ctx, now, &w.request) }, w.resume)
 			return false, nil
 		}
 		var settled bool
@@ -122,8 +111,8 @@ func (l *Limiter) resume(w *work, err error) {
 
 // finishStarted is finish for a decision that Start has begun. A panic becomes an error.
 func (l *Limiter) finishStarted(w *work, storeErr error) (err error) {
-	defer backend.Recover(&err)
-	if _, ok := errors.AsType[*PanicError](storeErr); ok {
+	defer async.Recover(&err)
+	if _, ok := errors.AsType[*async.PanicError](storeErr); ok {
 		return storeErr // what the store left behind is not known, so on_error does not answer, and w is not used again
 	}
 	err = w.finish(w.pending.ctx, w.pending.decision, storeErr)

@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // later is a store that settles every request in another goroutine.
@@ -21,7 +22,7 @@ type later struct{ backend.Store }
 
 // Start implements backend.Store.
 func (s later) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, done func(error)) (bool, error) {
-	backend.InGoroutine(func() error { return backend.Await(ctx, s.Store, now, r) }, done)
+	async.Go(func() error { return backend.Await(ctx, s.Store, now, r) }, done)
 	return false, nil
 }
 
@@ -125,7 +126,7 @@ func TestStartSurvivesAPanic(t *testing.T) {
 	l := limiterOn(t, later{broken{memory.New(memory.Options{})}})
 	req := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("a=1")}}}
 	err := startAndWait(t.Context(), l, req, new(limiter.Decision))
-	if p, ok := errors.AsType[*limiter.PanicError](err); !ok || p.Value != "broken" {
+	if p, ok := errors.AsType[*async.PanicError](err); !ok || p.Value != "broken" {
 		t.Errorf("got %v", err)
 	}
 }

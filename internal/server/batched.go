@@ -3,10 +3,10 @@ package server
 import (
 	"context"
 	"errors"
-	"runtime/debug"
 	"sync"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // batched is one request of a batch. It is reused.
@@ -73,11 +73,8 @@ func (c *rateLimitCall) startBatch(ctx context.Context, b *limiter.Batch, done f
 
 // start decides a request, or begins to. A panic becomes an error.
 func (r *batched) start(ctx context.Context, b *limiter.Batch) (decided bool) {
-	defer func() {
-		if p := recover(); p != nil {
-			decided, r.err = true, &limiter.PanicError{Value: p, Stack: debug.Stack()}
-		}
-	}()
+	decided = true // also after a panic
+	defer async.Recover(&r.err)
 	decided, err := r.call.method.decider.Start(ctx, r.call.start, b, &r.request, &r.decision, r.done)
 	if decided {
 		r.err = err
@@ -97,7 +94,7 @@ func (r *batched) finish(err error) {
 // releaseBatch releases the requests of a batch.
 func (c *rateLimitCall) releaseBatch() {
 	for _, r := range c.batch {
-		_, panicked := errors.AsType[*limiter.PanicError](r.err) // something may still refer to it
+		_, panicked := errors.AsType[*async.PanicError](r.err) // something may still refer to it
 		if !panicked && r.size <= maxKept && c.size <= c.method.most {
 			r.call, r.err, r.decision.Metadata = nil, nil, nil
 			batchedPool.Put(r)

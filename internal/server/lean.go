@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/server/intake"
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
@@ -168,11 +168,8 @@ func (m *method) begin(now time.Time, b *limiter.Batch, call *transport.Call, te
 
 // start decides a call, or begins to. A panic becomes an error.
 func (m *method) start(b *limiter.Batch, call *transport.Call, text string, c *rateLimitCall) (decided bool, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			decided, err = true, &limiter.PanicError{Value: p, Stack: debug.Stack()}
-		}
-	}()
+	decided = true // also after a panic
+	defer async.Recover(&err)
 	if err := m.read(c, call.Message, text); err != nil {
 		return true, err
 	}
@@ -196,7 +193,7 @@ func (c *rateLimitCall) finish(err error) {
 		c.release()
 		return
 	}
-	_, panicked := errors.AsType[*limiter.PanicError](err)
+	_, panicked := errors.AsType[*async.PanicError](err)
 	st := m.statusOf(err)
 	m.answers.observe(c.start, st.Code())
 	call.Fail(st.Code(), st.Message())
@@ -207,7 +204,7 @@ func (c *rateLimitCall) finish(err error) {
 
 // statusOf is the gRPC status for an error. A panic is logged.
 func (m *method) statusOf(err error) *status.Status {
-	if p, ok := errors.AsType[*limiter.PanicError](err); ok {
+	if p, ok := errors.AsType[*async.PanicError](err); ok {
 		err = m.shared.PanickedAt(p.Value, m.info.FullMethod, p.Stack)
 	} else if err != errTooManyCalls { //nolint:errorlint // it is returned as it is
 		err = endpoint.StatusOf(err)
@@ -218,11 +215,7 @@ func (m *method) statusOf(err error) *status.Status {
 
 // encode encodes the answer. It does so before the connection is locked, and a panic becomes an error.
 func (c *rateLimitCall) encode() (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &limiter.PanicError{Value: p, Stack: debug.Stack()}
-		}
-	}()
+	defer async.Recover(&err)
 	c.reply, err = c.method.append(c, c.reply[:0])
 	return err
 }

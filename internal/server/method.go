@@ -13,6 +13,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/server/intake"
 )
@@ -98,7 +99,7 @@ func (m *method) decide(ctx context.Context, b *limiter.Batch, c *rateLimitCall,
 
 // wait decides a call, and waits for the decision.
 func (m *method) wait(ctx context.Context, c *rateLimitCall) error {
-	w := limiter.NewWaiter()
+	w := async.NewWaiter()
 	decided, err := m.decide(ctx, &c.outgoing, c, w.Done)
 	c.outgoing.Send()
 	return limiter.Ended(w, decided, err)

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
@@ -65,7 +66,7 @@ func (f decider) Decide(ctx context.Context, now time.Time, req *limiter.Request
 }
 
 func (f decider) Start(ctx context.Context, now time.Time, _ *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
-	limiter.InGoroutine(func() error { return f.Decide(ctx, now, req, d) }, done)
+	async.Go(func() error { return f.Decide(ctx, now, req, d) }, done)
 	return false, nil
 }
 
@@ -242,7 +243,7 @@ func (h *held) Decide(ctx context.Context, now time.Time, req *limiter.Request, 
 }
 
 func (h *held) Start(ctx context.Context, now time.Time, _ *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
-	limiter.InGoroutine(func() error { return h.Decide(ctx, now, req, d) }, done)
+	async.Go(func() error { return h.Decide(ctx, now, req, d) }, done)
 	return false, nil
 }
 

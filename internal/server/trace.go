@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
@@ -62,7 +63,7 @@ func (t *traced) Start(ctx context.Context, now time.Time, b *limiter.Batch, req
 	if !t.tracer.Sampled(fromCaller(ctx, traceparent)) {
 		return t.Decider.Start(ctx, now, b, req, d, done)
 	}
-	limiter.InGoroutine(func() error { return t.record(ctx, now, req, d) }, done)
+	async.Go(func() error { return t.record(ctx, now, req, d) }, done)
 	return false, nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // forwarded holds the takes of one request that go to the backend. It is reused.
@@ -80,7 +81,7 @@ func (l *Leases) Start(ctx context.Context, now time.Time, b *backend.Batch, r *
 	if l.local(now, r) {
 		return true, nil
 	}
-	backend.InGoroutine(func() error { return l.take(ctx, now, r) }, done)
+	async.Go(func() error { return l.take(ctx, now, r) }, done)
 	return false, nil
 }
 

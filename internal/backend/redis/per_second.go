@@ -7,6 +7,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // Pair keeps the counters of limits per second, or shorter, in a separate Redis (REDIS_PERSECOND). These counters are many and
@@ -24,7 +25,7 @@ func (p *Pair) Start(ctx context.Context, now time.Time, b *backend.Batch, r *ba
 	first := p.storeOf(r.Takes[0].Limit)
 	for i := range r.Takes[1:] {
 		if p.storeOf(r.Takes[1+i].Limit) != first {
-			backend.InGoroutine(func() error { return p.split(ctx, now, r) }, done)
+			async.Go(func() error { return p.split(ctx, now, r) }, done)
 			return false, nil
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // queue lets requests that are in flight together share round trips. It adds no delay: requests that arrive during a flush
@@ -79,7 +80,7 @@ func (q *queue) start(f *inFlight, b *backend.Batch) {
 // sendAfterClose settles a request of a queue that is closed.
 func (q *queue) sendAfterClose(f *inFlight) {
 	f.enter(time.Now(), q.now(), 0, 0)
-	backend.InGoroutine(func() error {
+	async.Go(func() error {
 		c := scriptCalls.Get().(*scriptCall)
 		defer c.release()
 		return q.store.take(f.ctx, f.at, c, &f.request)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // Options are the settings of a Store.
@@ -104,7 +105,7 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 		return true, s.failed("count in Redis", s.failure(ctx, err), r)
 	}
 	if s.cluster && !s.inOneSlot(r) {
-		backend.InGoroutine(func() error { return s.takeOfSlots(ctx, now.UnixMicro(), r) }, done)
+		async.Go(func() error { return s.takeOfSlots(ctx, now.UnixMicro(), r) }, done)
 		return false, nil
 	}
 	q := s.queues.of(ctx, r)
@@ -118,7 +119,7 @@ func (s *Store) takeOfSlots(ctx context.Context, at int64, r *backend.Request) e
 		if err := ctx.Err(); err != nil {
 			return s.failure(ctx, err)
 		}
-		w := backend.NewWaiter()
+		w := async.NewWaiter()
 		q := s.queues.of(ctx, part)
 		f := q.newRequest(ctx, at, part, w.Done)
 		f.part = true

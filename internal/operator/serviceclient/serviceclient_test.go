@@ -25,6 +25,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
@@ -67,7 +68,7 @@ type slowed struct {
 }
 
 func (s *slowed) Start(ctx context.Context, now time.Time, _ *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
-	limiter.InGoroutine(func() error { return s.Decide(ctx, now, req, d) }, done)
+	async.Go(func() error { return s.Decide(ctx, now, req, d) }, done)
 	return false, nil
 }
 

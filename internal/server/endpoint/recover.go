@@ -5,10 +5,11 @@ import (
 	"net/http"
 	"runtime/debug"
 
-	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 const panicked = "internal error: the server's log has the details"
@@ -17,7 +18,7 @@ var errPanicked = status.Error(codes.Internal, panicked)
 
 // Panicked counts and logs what recover returned. It returns the error for the caller.
 func (s *Shared) Panicked(p any, method string) error {
-	if started, ok := p.(*limiter.PanicError); ok { // it was recovered in another goroutine
+	if started, ok := p.(*async.PanicError); ok { // it was recovered in another goroutine
 		return s.PanickedAt(started.Value, method, started.Stack)
 	}
 	return s.PanickedAt(p, method, debug.Stack())

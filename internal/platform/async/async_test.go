@@ -1,4 +1,4 @@
-package backend
+package async
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 func TestRecoverKeepsTheFirstPanic(t *testing.T) {
 	await := func(do func() error) error {
 		w := NewWaiter()
-		InGoroutine(do, w.Done)
+		Go(do, w.Done)
 		return w.Wait(false, nil)
 	}
 	first := await(func() error { panic("kaboom") })

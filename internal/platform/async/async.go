@@ -1,0 +1,89 @@
+package async
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync"
+)
+
+// Waiter waits for the end of something that has a callback. It is used once.
+type Waiter struct {
+	Done func(error) // the callback
+
+	mu    sync.Mutex
+	ended bool // Done was called, with err
+	err   error
+	wake  chan struct{} // made by Wait if it must wait: a channel of a pool must not leave the bubble of a testing/synctest
+}
+
+var waiters = sync.Pool{New: func() any {
+	w := new(Waiter)
+	w.Done = w.end
+	return w
+}}
+
+// NewWaiter returns a waiter for a callback that is about to be passed on.
+func NewWaiter() *Waiter { return waiters.Get().(*Waiter) }
+
+func (w *Waiter) end(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended, w.err = true, err
+	if w.wake != nil {
+		close(w.wake)
+	}
+}
+
+// Wait returns err at once if what the callback was passed to has ended, else the error that the callback gets.
+func (w *Waiter) Wait(ended bool, err error) error {
+	if !ended {
+		err = w.wait()
+	}
+	waiters.Put(w)
+	return err
+}
+
+func (w *Waiter) wait() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.wake = make(chan struct{})
+		w.mu.Unlock()
+		<-w.wake
+		w.mu.Lock()
+	}
+	err := w.err
+	w.ended, w.err, w.wake = false, nil, nil
+	return err
+}
+
+// Go does something that waits in a goroutine of its own, and calls done with its error. A panic becomes a PanicError.
+func Go(do func() error, done func(error)) {
+	go func() { done(recovering(do)) }()
+}
+
+func recovering(do func() error) (err error) {
+	defer Recover(&err)
+	return do()
+}
+
+// Recover turns a panic of the function that defers it into a PanicError. A PanicError that was passed on by another panic keeps the
+// stack of the first one.
+func Recover(err *error) {
+	switch p := recover().(type) {
+	case nil:
+	case *PanicError:
+		*err = p
+	default:
+		*err = &PanicError{Value: p, Stack: debug.Stack()}
+	}
+}
+
+// PanicError is a panic of code that ran for a caller in another goroutine.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+// Error implements error.
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
