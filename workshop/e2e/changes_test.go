@@ -108,7 +108,7 @@ func TestReloadUnderTraffic(t *testing.T) {
 // decision.
 func TestRollingRestart(t *testing.T) {
 	const retries = `envoy_grpc: {cluster_name: rls}, retry_policy: {
-                retry_on: connect-failure, num_retries: 5, retry_back_off: {base_interval: 0.01s, max_interval: 10s}, host_selection_retry_max_attempts: 5,
+                retry_on: connect-failure, num_retries: 5, retry_back_off: {base_interval: 0.001s, max_interval: 10s}, host_selection_retry_max_attempts: 5,
                 retry_host_predicate: [{name: previous_hosts, typed_config: {
                   "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]}`
 	const manyRetries = "circuit_breakers: {thresholds: [{max_retries: 100}]}"
