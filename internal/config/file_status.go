@@ -1,6 +1,8 @@
 package config
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
@@ -31,9 +33,13 @@ func statusOf(name string, state descriptor.FileState, inUse *source, errs []*ya
 
 const errorsLogged = 10 // per file; its status lists all of them
 
+// mostNamed is how many files the log names when rules are loaded for the first time, so that what is unusual is seen. It names each
+// file that changes later.
+const mostNamed = 3
+
 // logChange returns a function that logs how the state of a file changed. It returns nil if its state, errors, warnings and
-// rules are unchanged.
-func (f *Folder) logChange(before, after descriptor.FileStatus, rules bool) func() {
+// rules are unchanged. loaded is the level of a file that is loaded without warnings.
+func (f *Folder) logChange(before, after descriptor.FileStatus, rules bool, loaded slog.Level) func() {
 	if before.State == after.State && !rules && slices.Equal(before.Errors, after.Errors) && slices.Equal(before.Warnings, after.Warnings) {
 		return nil
 	}
@@ -45,7 +51,9 @@ func (f *Folder) logChange(before, after descriptor.FileStatus, rules bool) func
 		}
 	}
 	if after.State == descriptor.FileLoaded {
-		return func() { log.Info("rule file loaded", "domains", after.Domains, "rules", after.Rules) }
+		return func() {
+			log.Log(context.Background(), loaded, "rule file loaded", "domains", after.Domains, "rules", after.Rules)
+		}
 	}
 	shown := after.Errors[:min(len(after.Errors), errorsLogged)]
 	msg := "rule file rejected, nothing of it is in use"

@@ -239,7 +239,8 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 		if why == ofTests {
 			level = slog.LevelDebug // nobody expects these to be rules
 		}
-		f.o.Logger.Log(context.Background(), level, "files skipped", "files", others[why], "because", why)
+		names := others[why]
+		f.o.Logger.Log(context.Background(), level, "files skipped", "files", names[:min(len(names), mostNamed)], "total_files", len(names), "because", why)
 	}
 	f.skipped, f.last.Skipped = skipped, all
 }
@@ -349,6 +350,10 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	next := Result{Tree: f.last.Tree, Changed: true}
 	done := make(map[string]*ruleFile, len(files))
 	var lines []func() // log lines, written when nothing can fail any more
+	level := slog.LevelInfo
+	if f.last.Tree == nil && len(files) > mostNamed {
+		level = slog.LevelDebug
+	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		file := *files[name] // a copy: if the tree cannot be compiled, the old state must be unchanged
 		before := file.inUse
@@ -376,7 +381,7 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 		if file.status.State == state {
 			status.Since = file.status.Since
 		}
-		if line := f.logChange(file.status, status, before != file.inUse); line != nil {
+		if line := f.logChange(file.status, status, before != file.inUse, level); line != nil {
 			lines = append(lines, line)
 		}
 		file.status = status

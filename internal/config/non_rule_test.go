@@ -45,7 +45,7 @@ func TestNamesHideNoRules(t *testing.T) {
 		`level=WARN msg="file with rules skipped: none of them is in force" file=.hidden.yaml `,
 		`level=WARN msg="file with rules skipped: none of them is in force" file=a.yaml~ `,
 		`level=INFO msg="files skipped" files=[README] `,
-		`level=DEBUG msg="files skipped" files="[a_test.yaml b_test.yaml]" `,
+		`level=DEBUG msg="files skipped" files="[a_test.yaml b_test.yaml]" total_files=2 `,
 	} {
 		if n := strings.Count(said, line); n != 1 {
 			t.Errorf("the log has %d times %s:\n%s", n, line, said)
