@@ -18,8 +18,13 @@ const (
 	// maxContinuations bounds the CONTINUATION frames of one header block. A block of 256 KiB needs 16.
 	maxContinuations = 64
 
-	// maxCachedBlock is the size of the largest header block that is remembered. Blocks of references only are short.
-	maxCachedBlock = 64
+	// maxCachedBlock is the size of the largest header block that is remembered, in bytes. Envoy's block has 54 bytes, and more with a
+	// longer path or literal values.
+	maxCachedBlock = 256
+
+	// maxCachedFields is how many fields such a block may have. References are short: without this bound, a connection could make the
+	// service keep hundreds of fields for each block.
+	maxCachedFields = 40
 
 	// cachedBlocks is how many header blocks a connection remembers. A proxy with several timeouts or routes sends several.
 	cachedBlocks = 4
@@ -55,11 +60,11 @@ func (h *head) value(name string) string {
 // headerReader decodes the header blocks of a connection.
 //
 // HPACK compresses a block against a dynamic table, which both ends of a connection build up from the blocks before. A client that calls
-// the same method again and again soon sends nothing but references to the table: the same few bytes for each call. Decoding them would
-// cost a string, a slice and a validation for each field. So the reader remembers such blocks with their meaning, and a repeated block
-// is found by comparing bytes, without the decoder.
+// the same method again and again soon sends the same few bytes for each call: references to the table, and literals that do not enter the
+// table, as Envoy sends its path. Decoding them would cost a string, a slice and a validation for each field. So the reader remembers
+// such blocks with their meaning, and a repeated block is found by comparing bytes, without the decoder.
 //
-// That is correct only because a block of references leaves the table as it is: a skipped block is not missing from the decoder's
+// That is correct only because these blocks leave the table as it is: a skipped block is not missing from the decoder's
 // state. Any other block may insert or evict a field, after which the same bytes mean something else. The decoder reads every such
 // block, even of a request that is refused, and all remembered blocks are forgotten.
 type headerReader struct {
@@ -75,8 +80,8 @@ type headerReader struct {
 	invalid error
 	regular bool // a field that is no pseudo field was seen
 
-	// Blocks that consist of indexed fields only, with their meaning. They are valid until another kind of block arrives, because that
-	// block may change the dynamic table. A full array overwrites its oldest block.
+	// Blocks that do not change the dynamic table, with their meaning. They are valid until another kind of block arrives, because that
+	// block may change the table. A full array overwrites its oldest block.
 	cached [cachedBlocks]cachedBlock
 	used   int
 }
@@ -102,7 +107,7 @@ func (r *headerReader) find(block []byte) *head {
 	return nil
 }
 
-// remember keeps the meaning of a block of references. A nil block stands for any other kind of block: it may have changed the table,
+// remember keeps the meaning of a block that does not change the table. A nil block stands for any other kind of block: it may have changed the table,
 // so everything that was remembered is forgotten.
 func (r *headerReader) remember(block []byte, h *head) {
 	if block == nil || h == nil {
@@ -110,23 +115,62 @@ func (r *headerReader) remember(block []byte, h *head) {
 		r.used = 0
 		return
 	}
+	if len(h.fields) > maxCachedFields {
+		return
+	}
+	h.shared = true
 	r.cached[r.used%len(r.cached)] = cachedBlock{block, h}
 	r.used++
 }
 
-// onlyReferences reports whether a block consists of indexed fields only. Such a block does not change the dynamic table.
-func onlyReferences(block []byte) bool {
-	for i := 0; i < len(block); i++ {
-		if block[i]&0x80 == 0 {
+// keepsTable reports whether a complete block leaves the dynamic table as it is: it consists of references and of literals that are not
+// indexed (RFC 7541, section 6).
+func keepsTable(block []byte) bool {
+	for len(block) > 0 {
+		switch first := block[0]; {
+		case first&0x80 != 0: // a reference
+			_, block = prefixed(block, 0x7f)
+		case first&0xe0 == 0: // a literal that is not indexed
+			var name uint32
+			if name, block = prefixed(block, 0x0f); name == 0 {
+				block = skipString(block)
+			}
+			block = skipString(block)
+		default: // a literal that enters the table, or another size of the table
 			return false
 		}
-		if block[i] != 0xff {
-			continue
-		}
-		for i++; i < len(block) && block[i]&0x80 != 0; i++ { // the rest of a large index
+		if block == nil {
+			return false
 		}
 	}
 	return true
+}
+
+// prefixed reads an integer whose first bits are those of mask in the first byte (RFC 7541, section 5.1), and returns what follows it: nil
+// if the integer is incomplete or has more than 21 further bits, which no short block needs.
+func prefixed(block []byte, mask byte) (n uint32, rest []byte) {
+	if len(block) == 0 {
+		return 0, nil
+	}
+	if n = uint32(block[0] & mask); n < uint32(mask) {
+		return n, block[1:]
+	}
+	for i, b := range block[1:min(len(block), 4)] {
+		n += uint32(b&0x7f) << (7 * i)
+		if b&0x80 == 0 {
+			return n, block[i+2:]
+		}
+	}
+	return 0, nil
+}
+
+// skipString returns what follows a string, or nil if the string is incomplete.
+func skipString(block []byte) []byte {
+	n, rest := prefixed(block, 0x7f)
+	if rest == nil || uint64(n) > uint64(len(rest)) {
+		return nil
+	}
+	return rest[n:]
 }
 
 // begin prepares for a new block.

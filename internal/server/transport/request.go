@@ -25,7 +25,7 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 			_, _ = c.buf.Discard(len(p))
 			return c.request(fh.StreamID, h, fh.Flags.Has(http2.FlagHeadersEndStream))
 		}
-		if onlyReferences(p) {
+		if keepsTable(p) {
 			block = append(block, p...)
 		}
 	}
@@ -66,7 +66,7 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 		}
 		return c.refuse(hf, code)
 	}
-	h.size, h.shared = int64(c.headers.size), block != nil
+	h.size = int64(c.headers.size)
 	c.headers.remember(block, h)
 	c.headers.fields = nil // the connection may be idle for a long time now
 	return c.request(hf.StreamID, h, hf.StreamEnded())
