@@ -78,10 +78,10 @@ func refundable(hits, used int64) int64 {
 // Expires is the time, in microseconds, from which a counter in this state is equivalent to an unused one.
 func Expires(l *descriptor.Limit, s *State) int64 { return algorithms[l.Algorithm].expires(l, s) }
 
-// ExpiresAfter is Expires for a state that a take at now has left, with the outcome of that take. For a fixed window in use, the
-// outcome says when it ends, so its bounds need not be found again.
+// ExpiresAfter is Expires for a state that a take at now has left, with the outcome of that take. If a window is in use that ends,
+// the outcome says when, so its bounds need not be found again.
 func ExpiresAfter(l *descriptor.Limit, s *State, o *Outcome, now int64) int64 {
-	if l.Algorithm == descriptor.FixedWindow && o.Used > 0 {
+	if o.Used > 0 && l.WindowEnds() {
 		return now + o.ResetAfter.Microseconds()
 	}
 	return Expires(l, s)

@@ -70,10 +70,6 @@ type Outcome struct {
 	MoreAfter  time.Duration // time until more hits fit than now, if nothing is added; 0: nothing is in use. It may be too long if Cached is set
 	ResetAfter time.Duration // time until nothing is in use any more, or a window ends
 	Delay      time.Duration // leaky bucket: how long an allowed request has to wait for its turn
-
-	// Penalty is for how long the penalty of the take's limit still refuses the caller; 0: none is in force. The limiter fills it in,
-	// from the outcome of the take that guards this one.
-	Penalty time.Duration
 }
 
 // Never is the RetryAfter of a take with more hits than the capacity of its limit.

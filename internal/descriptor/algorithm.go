@@ -40,22 +40,34 @@ const (
 type algorithm struct {
 	name     string // in rule files
 	settings Setting
+	windows  windows
 	letter   byte   // identifies the algorithm in the keys of counters
 	interval byte   // the same for a limit whose Interval is set
 	more     uint64 // hits that a bucket holds in addition to Burst
 
 	compile func(l *Limit, length int64) error // fills in the arithmetic for a window of length microseconds; nil: nothing to fill in
 	words   func(l *Limit) string              // describes its settings for people; nil: nothing to describe
+
+	countsDenied bool // refused hits count, unless the limit says otherwise
 }
+
+// windows says how an algorithm forgets hits.
+type windows uint8
+
+const (
+	noWindows      windows = iota // one after the other: a bucket, or places
+	endingWindows                 // all of a window at its end, which later hits do not move
+	slidingWindows                // as they leave the window, which ends now
+)
 
 // algorithms has a row for each constant.
 var algorithms = [...]algorithm{
 	FixedWindow: {
-		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied, letter: 'f',
+		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied, letter: 'f', windows: endingWindows, countsDenied: true, // as in the reference
 		words: func(l *Limit) string { return fromFirstHit(l) },
 	},
 	SlidingWindow: {
-		name: "sliding_window", settings: SettingPrecision, letter: 's',
+		name: "sliding_window", settings: SettingPrecision, letter: 's', windows: slidingWindows,
 		compile: (*Limit).compileSlidingWindow,
 		words: func(l *Limit) string {
 			if l.Precision > 1 {
@@ -65,7 +77,7 @@ var algorithms = [...]algorithm{
 		},
 	},
 	SlidingLog: {
-		name: "sliding_log", settings: SettingCountDenied, letter: 'l',
+		name: "sliding_log", settings: SettingCountDenied, letter: 'l', windows: slidingWindows,
 		compile: (*Limit).compileSlidingLog,
 	},
 	TokenBucket: {
@@ -112,6 +124,23 @@ func (l *Limit) Has(s Setting) bool {
 		return false
 	}
 	return a.settings&s != 0
+}
+
+// Windowed reports whether a limit is a number of hits per window, and not a bucket or a number of places.
+func (l *Limit) Windowed() bool { return algorithms[l.Algorithm].windows != noWindows }
+
+// WindowEnds reports whether all hits in use are forgotten at one time, which later hits do not move.
+func (l *Limit) WindowEnds() bool { return algorithms[l.Algorithm].windows == endingWindows }
+
+// Slides reports whether the window of a limit ends now, at any time.
+func (l *Limit) Slides() bool { return algorithms[l.Algorithm].windows == slidingWindows }
+
+// CountsDenied reports whether refused hits count in the request of a descriptor that counts for itself.
+func (l *Limit) CountsDenied() bool {
+	if l.CountDenied == DeniedDefault {
+		return algorithms[l.Algorithm].countsDenied
+	}
+	return l.CountDenied == DeniedCount
 }
 
 // Compiled reports whether a limit is ready to be counted: Compile has been called, or has nothing to do for it.

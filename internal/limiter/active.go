@@ -36,7 +36,7 @@ func (w *work) shorten() {
 				continue
 			}
 			o := w.outcome(c)
-			t := spanOf(o)
+			t := w.spanOf(c)
 			if s.rule != nil && s.rule.Scheduled() && !o.Failed && (s.by != byBlock || len(s.rule.Limits) == 1) {
 				t.shorten(s.rule.ActiveTimes(c.index), c.limit, w.now)
 				if !o.Allowed && t.wait != backend.Never {

@@ -119,11 +119,7 @@ func (w *work) key(s *subject, c *charge) []byte {
 	return w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)]
 }
 
-// countsDenied reports whether refused hits count. If the limit does not set it, they count only in a fixed window, and only
-// if each descriptor counts for itself, as in the reference.
+// countsDenied reports whether refused hits count. In a request that is one atomic step, they count only if the rule says so.
 func countsDenied(l *descriptor.Limit, atomic bool) bool {
-	if l.CountDenied == descriptor.DeniedDefault {
-		return l.Algorithm == descriptor.FixedWindow && !atomic
-	}
-	return l.CountDenied == descriptor.DeniedCount
+	return l.CountsDenied() && !(atomic && l.CountDenied == descriptor.DeniedDefault)
 }

@@ -51,7 +51,7 @@ func (w *work) status(s *subject) Status {
 	st.LimitIndex, st.Limited = c.index, true
 	st.Limit = CurrentLimit{Name: c.limit.Name, Requests: c.limit.Requests, Unit: c.limit.WholeUnit()}
 	st.Remaining, st.Reset = w.remaining(c), ceilSeconds(span.reset)
-	st.Penalised = o.Penalty > 0
+	st.Penalised = c.penalty > 0
 	if !o.Allowed && !s.shadow() {
 		st.Code, st.RetryAfter = OverLimit, span.wait
 	} else {

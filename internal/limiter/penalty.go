@@ -36,7 +36,7 @@ func (w *work) mergeGuards() {
 		if penalty.Allowed || penalty.Failed || o.Failed {
 			continue
 		}
-		o.Allowed, o.Delay, o.Penalty = false, 0, penalty.RetryAfter
+		o.Allowed, o.Delay, c.penalty = false, 0, penalty.RetryAfter
 		if longer(penalty.RetryAfter, o.RetryAfter) {
 			o.RetryAfter = penalty.RetryAfter
 		}
@@ -61,7 +61,7 @@ func (w *work) sendPenalties(d *Decision) {
 		s := &w.subjects[i]
 		for j, c := range w.binding(s) {
 			if c.guard != none && !w.snap.settings.Shadow && !s.shadow() && began(&w.request.Outcomes[c.guard]) {
-				w.send(events.Penalty, d, i, j, w.outcome(c).Penalty)
+				w.send(events.Penalty, d, i, j, c.penalty)
 			}
 		}
 	}

@@ -98,7 +98,7 @@ func (w *work) countRule(s *subject, code Code) {
 		if s.rule != nil && s.rule.Varies {
 			w.countLimits(s, code)
 		}
-		w.seriesOf(s).count(&w.request.Takes[c.take], s.admitted, o, s.shadow(), w.snap.settings.NearLimitRatio)
+		w.seriesOf(s).count(&w.request.Takes[c.take], s.admitted, o, c.penalty > 0, s.shadow(), w.snap.settings.NearLimitRatio)
 	}
 }
 

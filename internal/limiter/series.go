@@ -54,7 +54,7 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 
 // count adds n hits of a take to the series. The counters mean the same as the reference's statistics: hits that cross a
 // threshold are split at it.
-func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool, nearRatio float32) {
+func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, shadow bool, nearRatio float32) {
 	limit := int64(t.Limit.Capacity())
 	if !o.Allowed {
 		n = refusedHits(n, limit)
@@ -73,7 +73,7 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, shadow bool
 	switch {
 	case o.Cached:
 		add(&s.Cached, hits)
-	case o.Penalty == 0:
+	case !penalised: // else none would have passed
 		fits = min(max(limit-o.Before, 0), n)
 	}
 	add(&s.Over, hits-uint64(fits))

@@ -2,8 +2,6 @@ package limiter
 
 import (
 	"time"
-
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // recordUsage records the counters of rules with usage. Grouped values are recorded as they count. A counter that the over-limit cache answered for was recorded before.
@@ -18,7 +16,7 @@ func (w *work) recordUsage(*Decision) {
 			continue
 		}
 		moves := time.Duration(0) // a window ends when it ends; other counters end later with each use
-		if t.Limit.Algorithm != descriptor.FixedWindow {
+		if !t.Limit.WindowEnds() {
 			moves = t.Limit.Window.Length()
 		}
 		w.Usage.Record(w.now, t.Key, w.req.Domain, s.counted, o.ResetAfter, moves)

@@ -176,6 +176,8 @@ type charge struct {
 	take  int               // in the request's takes; none: it has no take
 	guard int               // the take on its penalty; none: it has none
 	state chargeState
+
+	penalty time.Duration // for how long its penalty still refuses; 0: none is in force. Known when guards are merged
 }
 
 const none = -1
@@ -270,7 +272,7 @@ func (w *work) counts(t *backend.Take) bool {
 
 // remaining returns how many hits are left under a charge. Nothing is left of what could not be read, or during a penalty.
 func (w *work) remaining(c *charge) uint64 {
-	if o := w.outcome(c); !o.Failed && o.Penalty == 0 {
+	if o := w.outcome(c); !o.Failed && c.penalty == 0 {
 		return o.Remaining(c.capacity())
 	}
 	return 0
@@ -279,10 +281,11 @@ func (w *work) remaining(c *charge) uint64 {
 // span is the times of one take for its caller: until the take would pass, until more hits fit, and until none is in use.
 type span struct{ wait, more, reset time.Duration }
 
-// spanOf returns the times of an outcome. Nothing is free before a penalty ends. ResetAfter stays the time of the limit itself, which
+// spanOf returns the times of a charge's take. Nothing is free before a penalty ends. ResetAfter stays the time of the limit itself, which
 // events and usage need.
-func spanOf(o *backend.Outcome) span {
-	return span{o.RetryAfter, max(o.MoreAfter, o.Penalty), max(o.ResetAfter, o.Penalty)}
+func (w *work) spanOf(c *charge) span {
+	o := w.outcome(c)
+	return span{o.RetryAfter, max(o.MoreAfter, c.penalty), max(o.ResetAfter, c.penalty)}
 }
 
 // span returns the times of charge j: until its take would pass, which is backend.Never or 0 if it passes; until more hits fit; and until nothing
@@ -291,7 +294,7 @@ func (w *work) span(j int) span {
 	if len(w.spans) > 0 {
 		return w.spans[j]
 	}
-	return spanOf(w.outcome(&w.charges[j]))
+	return w.spanOf(&w.charges[j])
 }
 
 // longer compares two waits. Nothing is longer than backend.Never.

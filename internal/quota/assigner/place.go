@@ -70,7 +70,7 @@ func answerOf(f *found) answer {
 		cost := float64(max(q.HitCost, 1))
 		remaining := float64(k.Remaining) / cost
 		length, even := k.Limit.Window.Length(), r
-		if r.PerSecond > 0 && length >= longWindow && windowed(&k.Limit) {
+		if r.PerSecond > 0 && length >= longWindow && k.Limit.Windowed() {
 			r.PerSecond = max(r.PerSecond, remaining/horizon.Seconds())
 		}
 		if !own.rated {
@@ -260,17 +260,11 @@ func (a *Assigner) enter(now time.Time, s *subscription) {
 	a.planNewcomer(now, p)
 }
 
-// windowed reports whether a limit is a number per window, and not a bucket that is refilled.
-func windowed(l *descriptor.Limit) bool {
-	return l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingWindow || l.Algorithm == descriptor.SlidingLog
-}
-
 // boundOf returns the most that clients may pass in any time of one window, as a multiple of what the limit's algorithm lets pass in such a time.
 // Buckets have the same bound. A fixed window lets twice the limit pass around its end, as clients may. A sliding one never does.
 func boundOf(l *descriptor.Limit) float64 {
-	sliding := l.Algorithm == descriptor.SlidingWindow || l.Algorithm == descriptor.SlidingLog
 	switch {
-	case !sliding:
+	case !l.Slides():
 		return 1
 	case l.Window.Length() >= longWindow: // its counter says what is left, once clients have reported
 		return 1 + slack.Seconds()/horizon.Seconds()
