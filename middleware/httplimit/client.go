@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,13 +15,15 @@ import (
 )
 
 const (
-	defaultAttempts = 4
-	defaultMaxWait  = 30 * time.Second
-	maxDrained      = 64 << 10 // bytes of a refusal that are read so that its connection can be used again
+	defaultAttempts  = 4
+	defaultMaxWait   = 30 * time.Second
+	defaultFirstWait = time.Second
+	maxDrained       = 64 << 10    // bytes of a refusal that are read so that its connection can be used again
+	leastUnixTime    = 500_000_000 // of seconds in a header: a time in 1985, or a wait of 16 years
 )
 
 // Transport is a http.RoundTripper that obeys limits. The zero value serves: it repeats a request that was answered with 429, after the
-// time of Retry-After and a random time more.
+// time of Retry-After, or FirstWait, and a random time more.
 //
 // It repeats only requests whose body can be sent again: without a body, or with GetBody, which http.NewRequest sets for buffers. If it
 // does not repeat a request, it returns the refusal at once: after the last attempt, or if the deadline of the request or MaxWait
@@ -34,6 +37,17 @@ type Transport struct {
 
 	// MaxWait is the longest time that a request waits for its repetitions, in all. Default 30 s.
 	MaxWait time.Duration
+
+	// FirstWait is how long a request waits for its first repetition if the answer does not say how long; later waits are each twice
+	// as long as the one before. Default 1 s.
+	FirstWait time.Duration
+
+	// Headers are read, in this order, if an answer has no Retry-After, such as "RateLimit-Reset" or "X-Rate-Limit-Reset". A value is
+	// a number of seconds, with decimals or without, a Unix time or a date. Default none.
+	Headers []string
+
+	// Forbidden also repeats requests that were answered with 403 and Retry-After, as GitHub answers.
+	Forbidden bool
 
 	// Unavailable also repeats requests that were answered with 503 and Retry-After, if their method is idempotent or they have the
 	// header Idempotency-Key.
@@ -63,6 +77,7 @@ type Transport struct {
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.once.Do(t.begin)
 	ctx := r.Context()
+	unsaid := cmp.Or(t.FirstWait, defaultFirstWait) // the next wait, if the answer does not say it
 	waits := gate.Waits{Attempts: cmp.Or(t.Attempts, defaultAttempts) - 1, Left: cmp.Or(t.MaxWait, defaultMaxWait)}
 	for {
 		if err := t.wait(r); err != nil {
@@ -75,7 +90,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil || !t.repeats(r, answer) {
 			return answer, err
 		}
-		after, _ := retryAfter(answer.Header)
+		after, said := t.waitOf(answer.Header)
+		if !said {
+			after, unsaid = unsaid, 2*unsaid
+		}
 		wait, ok := waits.Next(ctx, after)
 		if !ok {
 			return answer, nil
@@ -140,8 +158,11 @@ func (t *Transport) repeats(r *http.Request, answer *http.Response) bool {
 	switch answer.StatusCode {
 	case http.StatusTooManyRequests:
 		return true
+	case http.StatusForbidden:
+		_, said := waitIn(answer.Header, retryAfter)
+		return t.Forbidden && said
 	case http.StatusServiceUnavailable:
-		_, said := retryAfter(answer.Header)
+		_, said := waitIn(answer.Header, retryAfter)
 		return t.Unavailable && said && idempotent(r)
 	default:
 		return false
@@ -157,16 +178,35 @@ func idempotent(r *http.Request) bool {
 	}
 }
 
-// retryAfter reads Retry-After: seconds, or a date. A date is compared with the answer's Date header, if there is
-// one, because the server's clock may differ from the clock of this machine. False: the header is missing or invalid.
-func retryAfter(h http.Header) (time.Duration, bool) {
-	text := h.Get("Retry-After")
-	if n, err := strconv.ParseUint(text, 10, 63); err == nil {
-		return time.Duration(min(n, 1<<32)) * time.Second, true
+const retryAfter = "Retry-After"
+
+// waitOf returns how long the client is to wait, if the answer says it.
+func (t *Transport) waitOf(h http.Header) (time.Duration, bool) {
+	wait, said := waitIn(h, retryAfter)
+	for i := 0; !said && i < len(t.Headers); i++ {
+		wait, said = waitIn(h, t.Headers[i])
 	}
+	return wait, said
+}
+
+// waitIn reads a header: seconds, a Unix time or a date. A time is compared with the answer's Date header, if there is
+// one, because the server's clock may differ from the clock of this machine. False: the header is missing or invalid.
+func waitIn(h http.Header, name string) (time.Duration, bool) {
+	text := h.Get(name)
 	at, err := http.ParseTime(text)
 	if err != nil {
-		return 0, false
+		if strings.Trim(text, "0123456789.") != "" { // strconv reads also signs, exponents and infinity
+			return 0, false
+		}
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return 0, false
+		}
+		wait := time.Duration(min(seconds, 1<<32) * float64(time.Second))
+		if seconds < leastUnixTime {
+			return wait, true
+		}
+		at = time.Unix(0, int64(wait))
 	}
 	now, err := http.ParseTime(h.Get("Date"))
 	if err != nil {

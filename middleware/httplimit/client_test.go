@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -88,11 +89,20 @@ func TestRepeats(t *testing.T) {
 			"Retry-After": {at.Add(time.Hour).Format(http.TimeFormat)}, "Date": {at.Add(time.Hour - 3*time.Second).Format(http.TimeFormat)},
 		}, 3 * time.Second},
 		{"a date that is over", after("Fri, 31 Dec 1999 00:00:00 GMT"), 0},
-		{"no header", nil, 0},
-		{"garbage", after("soon"), 0},
-		{"a negative number", after("-5"), 0},
+		{"decimals, as Shopify sends them", after("2.0"), 2 * time.Second},
+		{"half a second", after("0.5"), 500 * time.Millisecond},
+		{"another header", http.Header{"Ratelimit-Reset": {"6"}}, 6 * time.Second},
+		{"Retry-After and another header", http.Header{"Ratelimit-Reset": {"6"}, "Retry-After": {"3"}}, 3 * time.Second},
+		{"a header that cannot be read, and another one", http.Header{"X-Rate-Limit-Reset": {"later"}, "Ratelimit-Reset": {"6"}}, 6 * time.Second},
+		{"a Unix time", http.Header{"X-Rate-Limit-Reset": {strconv.FormatInt(at.Unix(), 10)}}, 8 * time.Second},
+		{"no header", nil, time.Second},
+		{"a header that is not named", http.Header{"X-Wait": {"9"}}, time.Second},
+		{"garbage", after("soon"), time.Second},
+		{"no number", after("."), time.Second},
+		{"infinity", after("inf"), time.Second},
+		{"a negative number", after("-5"), time.Second},
 	} {
-		times, _ := refusing(t, &httplimit.Transport{}, []answer{{429, c.headers}}, func(t *testing.T, client *http.Client) {
+		times, _ := refusing(t, &httplimit.Transport{Headers: []string{"x-rate-limit-reset", "RateLimit-Reset"}}, []answer{{429, c.headers}}, func(t *testing.T, client *http.Client) {
 			r, err := client.Get("http://server/")
 			if err != nil || r.StatusCode != http.StatusOK {
 				t.Fatalf("%s: %+v %v", c.name, r, err)
@@ -101,6 +111,50 @@ func TestRepeats(t *testing.T) {
 		})
 		if len(times) != 2 || times[1] < c.from || times[1] >= c.from+250*time.Millisecond {
 			t.Errorf("%s: requests at %v", c.name, times)
+		}
+	}
+}
+
+// Without a word of the server, each wait is twice as long as the one before.
+func TestWaitsGrow(t *testing.T) {
+	refusals := []answer{{429, nil}, {429, nil}, {429, nil}}
+	times, _ := refusing(t, &httplimit.Transport{FirstWait: 3 * time.Second}, refusals, func(t *testing.T, client *http.Client) {
+		r, err := client.Get("http://server/")
+		if err != nil || r.StatusCode != http.StatusOK {
+			t.Fatalf("%+v %v", r, err)
+		}
+		r.Body.Close()
+	})
+	if len(times) != 4 {
+		t.Fatalf("requests at %v", times)
+	}
+	for i, least := range []time.Duration{3 * time.Second, 6 * time.Second, 12 * time.Second} {
+		if wait := times[i+1] - times[i]; wait < least || wait > least+2*time.Second {
+			t.Errorf("wait %d: %v", i, wait)
+		}
+	}
+}
+
+// A client repeats what was answered with 403 where asked to, and only if the answer says when.
+func TestForbidden(t *testing.T) {
+	for _, c := range []struct {
+		transport *httplimit.Transport
+		headers   http.Header
+		requests  int
+	}{
+		{&httplimit.Transport{}, after("1"), 1},
+		{&httplimit.Transport{Forbidden: true}, nil, 1},
+		{&httplimit.Transport{Forbidden: true}, after("1"), 2},
+	} {
+		times, _ := refusing(t, c.transport, []answer{{403, c.headers}}, func(t *testing.T, client *http.Client) {
+			r, err := client.Get("http://server/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Body.Close()
+		})
+		if len(times) != c.requests {
+			t.Errorf("%+v: requests at %v", c.headers, times)
 		}
 	}
 }
