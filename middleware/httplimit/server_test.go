@@ -102,7 +102,7 @@ func TestHeadersOfRules(t *testing.T) {
 	gatetest.Each(t, "headers: [ietf]\n"+gatetest.Rules, func(t *testing.T, l gatetest.Counting) {
 		for want, o := range map[string]httplimit.Options{
 			`"year";q=2;w=31536000`: {Domain: "api", Descriptors: byCustomer},
-			`"year";q=100;w=31536000`: {
+			`"year";q=100;w=31536000;qu="hits"`: {
 				Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "tokens")}},
 				Cost:   func(*http.Request) limits.Amount { return limits.Amount{Hits: 50} },
 				Actual: func(*http.Request, int, int64) limits.Amount { return limits.Amount{Hits: 50} },
