@@ -30,7 +30,7 @@ var imports = map[string][]string{
 	"internal/backend/...":   {"internal/descriptor", "internal/backend/...", "internal/platform/..."},
 	"internal/limiter/...":   {"internal/descriptor", "internal/backend", "internal/config/override", "internal/limiter/...", "internal/platform/..."},
 	"internal/quota/...":     {"internal/descriptor", "internal/config/override", "internal/limiter", "internal/quota/..."},
-	"internal/server/...":    {"internal/descriptor", "internal/limiter", "internal/quota/...", "internal/server/...", "internal/platform/..."},
+	"internal/server/...":    {"internal/descriptor", "internal/limiter", "internal/limiter/grpcstatus", "internal/quota/...", "internal/server/...", "internal/platform/..."},
 	"internal/operator/...":  {"internal/descriptor", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "proto/..."},
 	"internal/authoring/...": {"internal/descriptor", "internal/config/...", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/authoring/...", "internal/platform/..."},
 	"internal/testkit/...":   {"internal/testkit/..."},
@@ -42,20 +42,21 @@ var imports = map[string][]string{
 	"internal/limiter/events":      {"internal/descriptor", "internal/platform/..."},                               // observers do not know what a decision is
 	"internal/limiter/hotkeys":     {"internal/platform/metric"},                                                   // the same
 	"internal/limiter/usage":       {"internal/descriptor", "internal/platform/metric"},                            // the same
+	"internal/limiter/grpcstatus":  {"internal/limiter"},                                                           // the errors of a decision
 	"internal/quota":               {"internal/descriptor"},                                                        // pure arithmetic
 	"internal/quota/envoymodel":    {"internal/quota"},                                                             // the same
 	"internal/quota/redisshares":   {"internal/quota"},                                                             // it stores what the arithmetic says
-	"internal/server/intake":       {},                                                                             // bounds, whatever the requests are about
-	"internal/server/transport":    {"internal/server/intake"},                                                     // HTTP/2
+	"internal/platform/intake":     {},                                                                             // bounds, whatever the requests are about
+	"internal/server/transport":    {"internal/platform/intake"},                                                   // HTTP/2
 	"internal/server/reservation":  {},                                                                             // signatures
 
 	// Packages that know more than their wing, and why.
-	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                                          // it cuts the entries of requests
-	"internal/platform/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                                                                         // it reads a mapping file of statsd_exporter
-	"internal/backend/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                                                                                    // the suite of all stores
-	"internal/operator":               {"internal/descriptor", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "internal/server/endpoint", "internal/server/intake", "proto/..."}, // it shows the fleet, and its port has the same bounds as the callers' ports
-	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                                                                                  // a server's explanation looks like a local one
-	"internal/testkit/servicetest":    {"internal/backend/redisconn", "internal/testkit/..."},                                                                                                                                                                                           // it connects to the test's Redis
+	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                    // it cuts the entries of requests
+	"internal/platform/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                   // it reads a mapping file of statsd_exporter
+	"internal/backend/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                              // the suite of all stores
+	"internal/operator":               {"internal/descriptor", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "proto/..."}, // it shows the fleet
+	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                            // a server's explanation looks like a local one
+	"internal/testkit/servicetest":    {"internal/backend/redisconn", "internal/testkit/..."},                                                                                                                                     // it connects to the test's Redis
 
 	// The public packages, and what is not part of the program.
 	"limits":                            {},
@@ -68,7 +69,7 @@ var imports = map[string][]string{
 	"cmd/ratelimitd":                    {"internal/..."},
 	"examples/...":                      {"client", "limits", "middleware/...", "ratelimit"},
 	"docs/figures":                      {"internal/descriptor", "internal/backend"},
-	"workshop/bench/emptyserver":        {"internal/server/..."},
+	"workshop/bench/emptyserver":        {"internal/server/...", "internal/platform/intake"},
 	"workshop/attack":                   {},
 	"workshop/bench":                    {},
 	"workshop/scripts/...":              {},
@@ -77,14 +78,14 @@ var imports = map[string][]string{
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
 // packages alone.
 var onlyIn = map[string][]string{
-	"google.golang.org/grpc":                         {"client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/server/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
+	"google.golang.org/grpc":                         {"internal/limiter/grpcstatus", "client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/platform/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
 	"google.golang.org/protobuf":                     {"client", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
 	"github.com/envoyproxy/go-control-plane":         {"internal/server", "internal/config/xds", "cmd/ratelimitd", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/servicetest"},
-	"net/http":                                       {"middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/server/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
+	"net/http":                                       {"middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/platform/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
 	"connectrpc.com":                                 {"internal/operator", "proto/..."},
 	"gopkg.in/yaml.v3":                               {"internal/config/yamlform"},
 	"github.com/DataDog":                             {"internal/platform/statsd"},
-	"github.com/prometheus":                          {"internal/platform/metric/prom", "internal/quota/assigner", "internal/server/endpoint", "internal/server/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
+	"github.com/prometheus":                          {"internal/platform/metric/prom", "internal/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
 	"github.com/prometheus/statsd_exporter":          {"internal/platform/promcompat"},
 	"github.com/fsnotify/fsnotify":                   {"internal/config", "internal/platform/tlsfiles"},
 	"go.opentelemetry.io":                            {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},

@@ -33,12 +33,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tracing"
 	"github.com/ratelimitd/ratelimitd/internal/server"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 )
 
 // serveCommand is the subcommand that answers requests.

@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/operator/console"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 )
 
 // Decisions are the numbers of decisions that the console shows.

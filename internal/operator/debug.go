@@ -15,8 +15,8 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/operator/console"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 )
 
 // page is a path of the debug port.

@@ -13,8 +13,8 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ratelimitd/ratelimitd/internal/operator/console"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 )
 
 // Tokens finds the owner of a bearer token. It is used concurrently.

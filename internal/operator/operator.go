@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ratelimitd/ratelimitd/internal/operator/console"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // maxConnections bounds the connections of a port for people and scrapers.

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
@@ -84,8 +84,8 @@ func (o *overrides) change(ctx context.Context, writes []*adminv1.OverrideWrite,
 	for i := range edits {
 		found, err := o.counters.clear(ctx, now, edits[i].Domain, &limiter.Descriptor{Entries: edits[i].Entries})
 		if err != nil {
-			return nil, connect.NewError(connect.Code(endpoint.CodeOf(err)),
-				fmt.Errorf("the overrides are written, but the counters from writes[%d] on may not be cleared: %s", i, endpoint.MessageOf(err)))
+			return nil, connect.NewError(connect.Code(grpcstatus.Code(err)),
+				fmt.Errorf("the overrides are written, but the counters from writes[%d] on may not be cleared: %s", i, grpcstatus.Message(err)))
 		}
 		changes[i].Cleared = counterMessages(now, &found)
 	}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
@@ -34,7 +34,7 @@ func overrideError(err error) error {
 	case errors.Is(err, override.ErrFull):
 		code = connect.CodeResourceExhausted
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		code = connect.Code(endpoint.CodeOf(err))
+		code = connect.Code(grpcstatus.Code(err))
 	}
 	return connect.NewError(code, errors.New(validText(err.Error())))
 }

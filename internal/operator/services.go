@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
 	adminconnect "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1/adminv1connect"
 )
 
@@ -126,5 +126,5 @@ func (c strictJSON) Unmarshal(data []byte, m any) error {
 
 // errorOf is the answer to a call that failed with an error of the limiter.
 func errorOf(err error) error {
-	return connect.NewError(connect.Code(endpoint.CodeOf(err)), errors.New(endpoint.MessageOf(err)))
+	return connect.NewError(connect.Code(grpcstatus.Code(err)), errors.New(grpcstatus.Message(err)))
 }

@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // exchange is a call on the lean transport that grpc-go answers. grpc-go serves it over net/http's interfaces, and reads such a body

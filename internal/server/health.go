@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 )
 
 // healthNames are the service names that gRPC health knows. All have the same status: "" is what Envoy and Kubernetes

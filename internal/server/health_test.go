@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 )
 
 var allNames = []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"}

@@ -17,8 +17,8 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // jsonHandler decides over HTTP: a RateLimitRequest in protobuf's JSON in, a RateLimitResponse out.
@@ -58,7 +58,7 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	var d limiter.Decision
 	body, err := h.decide(w, r, start, &d)
-	code = endpoint.CodeOf(err)
+	code = grpcstatus.Code(err)
 	if errors.Is(err, errTooManyLarge) {
 		code = codes.ResourceExhausted
 	}
@@ -69,11 +69,11 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		http.Error(w, endpoint.MessageOf(err), http.StatusRequestEntityTooLarge)
+		http.Error(w, grpcstatus.Message(err), http.StatusRequestEntityTooLarge)
 	case code == codes.InvalidArgument:
-		http.Error(w, endpoint.MessageOf(err), http.StatusBadRequest)
+		http.Error(w, grpcstatus.Message(err), http.StatusBadRequest)
 	default:
-		http.Error(w, endpoint.MessageOf(err), http.StatusServiceUnavailable)
+		http.Error(w, grpcstatus.Message(err), http.StatusServiceUnavailable)
 	}
 }
 

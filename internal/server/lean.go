@@ -17,9 +17,10 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
@@ -207,7 +208,7 @@ func (m *method) statusOf(err error) *status.Status {
 	if p, ok := errors.AsType[*async.PanicError](err); ok {
 		err = m.shared.PanickedAt(p.Value, m.info.FullMethod, p.Stack)
 	} else if err != errTooManyCalls { //nolint:errorlint // it is returned as it is
-		err = endpoint.StatusOf(err)
+		err = grpcstatus.Of(err)
 	}
 	st, _ := status.FromError(err)
 	return st

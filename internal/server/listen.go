@@ -3,8 +3,8 @@ package server
 import (
 	"net"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // listeners are open before anything is served, so that a port that is taken is an error at start.

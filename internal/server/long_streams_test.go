@@ -16,7 +16,7 @@ import (
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 )
 
 // Clients watch health, and keep reflection streams open, for days. None of them takes the place of a call.

@@ -13,9 +13,10 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // method is one method of the services for callers: how its messages become a request for a decision, and a decision its answer.
@@ -115,10 +116,10 @@ func (m *method) decideAndWait(ctx context.Context, req any) (any, error) {
 		return nil, c.err
 	}
 	if c.err != nil {
-		return nil, endpoint.StatusOf(c.err)
+		return nil, grpcstatus.Of(c.err)
 	}
 	if err := m.wait(ctx, c); err != nil {
-		return nil, endpoint.StatusOf(err)
+		return nil, grpcstatus.Of(err)
 	}
 	if c.decision.Delay > 0 {
 		if err := grpc.SetHeader(ctx, metadata.Pairs(descriptor.DelayHeader, delayMillis(&c.decision))); err != nil {
@@ -127,7 +128,7 @@ func (m *method) decideAndWait(ctx context.Context, req any) (any, error) {
 	}
 	r, err := newReply(c)
 	if err != nil {
-		return nil, endpoint.StatusOf(err)
+		return nil, grpcstatus.Of(err)
 	}
 	return r, nil
 }

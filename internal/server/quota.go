@@ -16,9 +16,10 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
 )
 
 // QuotaStreams hands out shares of limits to the clients of the rate limit quota service.
@@ -144,7 +145,7 @@ func (q *quotaService) handle(_ any, stream grpc.ServerStream) error {
 	case errors.Is(err, errClientIsDone):
 		return nil
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return endpoint.StatusOf(err)
+		return grpcstatus.Of(err)
 	}
 	return err
 }
@@ -231,7 +232,7 @@ func (s *quotaStream) report(r *quotaReport, in *quotaMessage, size int) error {
 		if _, ok := status.FromError(err); ok {
 			return err
 		}
-		return endpoint.StatusOf(err)
+		return grpcstatus.Of(err)
 	}
 	switch {
 	case r.domain == "" && s.domain == "":

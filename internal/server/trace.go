@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
-	"github.com/ratelimitd/ratelimitd/internal/server/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
@@ -91,7 +91,7 @@ func withCaller(r *http.Request) context.Context {
 }
 
 func describe(span trace.Span, req *limiter.Request, d *limiter.Decision, err error) {
-	code := endpoint.CodeOf(err)
+	code := grpcstatus.Code(err)
 	span.SetAttributes(
 		attribute.Int("rpc.grpc.status_code", int(code)),
 		attribute.String("ratelimitd.domain", logging.Shorten(req.Domain)),
@@ -102,6 +102,6 @@ func describe(span trace.Span, req *limiter.Request, d *limiter.Decision, err er
 		return
 	}
 	if code != codes.InvalidArgument && code != codes.Canceled { // the caller's fault, or its wish
-		span.SetStatus(otelcodes.Error, endpoint.MessageOf(err))
+		span.SetStatus(otelcodes.Error, grpcstatus.Message(err))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // Call is a call of one of the handler's methods. It is a context that ends when the caller's deadline passes, or when the caller gives

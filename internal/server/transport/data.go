@@ -6,7 +6,7 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // readData reads a DATA frame. A long one is read in parts, because the framer would keep a buffer for whole frames.

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // localAddrKey is the key under which handlers find the address that a connection came in on.

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // readFrame reads and handles one frame. A StreamError ends a stream, any other error the connection.

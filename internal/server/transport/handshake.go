@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 const notHTTP2 = "This port speaks gRPC over HTTP/2. This request is not HTTP/2.\n"

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 
-	"github.com/ratelimitd/ratelimitd/internal/server/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // Handler answers the calls of one method or a few.

@@ -3,8 +3,7 @@
 //
 // Shared holds what the ports of a process have in common: the log, the metrics, and the settings that apply to all of
 // them. One Shared is made per process, and the servers get it, because a metric can be registered only once. Serve runs
-// one server on one listener. The Stop functions let requests finish and then cut them off. StatusOf maps an error of the
-// limiter to a gRPC status.
+// one server on one listener. The Stop functions let requests finish and then cut them off.
 //
 // Everything here may be called concurrently.
 //

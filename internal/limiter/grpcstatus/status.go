@@ -1,4 +1,6 @@
-package endpoint
+// Package grpcstatus says which gRPC code and text an error of package limiter has for the caller. Whoever answers a caller or an operator
+// uses it, over gRPC or HTTP. Its functions may be called concurrently.
+package grpcstatus
 
 import (
 	"context"
@@ -10,9 +12,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// CodeOf is the gRPC code for an error of the limiter. An error that is not the caller's fault nor the rules', and not its deadline, is
+// Code is the gRPC code for an error of the limiter. An error that is not the caller's fault nor the rules', and not its deadline, is
 // UNAVAILABLE: the caller's failure mode decides what happens to the request.
-func CodeOf(err error) codes.Code {
+func Code(err error) codes.Code {
 	if err == nil {
 		return codes.OK
 	}
@@ -32,13 +34,13 @@ func CodeOf(err error) codes.Code {
 	}
 }
 
-// StatusOf is the gRPC status for an error of the limiter.
-func StatusOf(err error) error {
-	return status.Error(CodeOf(err), MessageOf(err))
+// Of is the gRPC status for an error of the limiter.
+func Of(err error) error {
+	return status.Error(Code(err), Message(err))
 }
 
-// MessageOf is the text for the caller. It leaves out that the request is invalid, because the code says so.
-func MessageOf(err error) string {
+// Message is the text for the caller. It leaves out that the request is invalid, because the code says so.
+func Message(err error) string {
 	if invalid, ok := errors.AsType[*limiter.InvalidError](err); ok {
 		return invalid.Message
 	}
