@@ -396,7 +396,7 @@ func TestMissedFields(t *testing.T) {
 	}
 }
 
-// A line costs no memory, whatever its format.
+// A line costs no memory, unless a library makes texts of its parts.
 func TestLinesNeedNoMemory(t *testing.T) {
 	const lines = 2000
 	for name, c := range map[string]struct{ mapping, line string }{
@@ -433,8 +433,11 @@ func TestLinesNeedNoMemory(t *testing.T) {
 			}
 		})
 		most := 50.0
-		if name == "csv" {
+		switch name {
+		case "csv":
 			most += lines // encoding/csv makes the text of a record
+		case "json":
+			most += 30 * lines // encoding/json makes a map of each object
 		}
 		if allocs > most {
 			t.Errorf("%s: %v allocations for %d lines", name, allocs, lines)

@@ -3,7 +3,7 @@
 // A Mapping describes the format of the log (text with a pattern, as Envoy and nginx write it; JSON lines; CSV), the time, and the
 // descriptors. It is read from a file, or from parts that stand in flags. The language is a table with one row for each key; the
 // tables in docs/do/simulating.md come from the same rows. A Reader returns the lines of one log, and Mapping.Build makes the request for
-// a line. Simulations read hundreds of millions of lines, so reading a line allocates nothing unless it has JSON escapes.
+// a line. Simulations read millions of lines, so reading a line of text allocates nothing; the libraries that read JSON and CSV do.
 //
 // A Mapping is immutable and may be used by any number of goroutines; a Reader by only one.
 //

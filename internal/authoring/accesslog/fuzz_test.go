@@ -4,81 +4,16 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 )
 
 func linesOf(data []byte) *lines {
 	return &lines{r: bufio.NewReaderSize(bytes.NewReader(data), 128<<10)}
-}
-
-// oracle is what encoding/json makes of a line, for a and b.c; ok is false if it is no object, or a value
-// is an object or a list.
-func oracle(line []byte) (values []string, ok bool) {
-	d := json.NewDecoder(bytes.NewReader(line))
-	d.UseNumber()
-	var object map[string]any
-	if !json.Valid(line) || d.Decode(&object) != nil || object == nil {
-		return nil, false
-	}
-	inner, _ := object["b"].(map[string]any)
-	for _, v := range []any{object["a"], inner["c"]} {
-		switch v := v.(type) {
-		case nil:
-			values = append(values, "")
-		case string:
-			values = append(values, v)
-		case map[string]any, []any:
-			return nil, false
-		default:
-			values = append(values, fmt.Sprint(v))
-		}
-	}
-	return values, true
-}
-
-// FuzzJSON compares what is read of an object with what encoding/json reads.
-func FuzzJSON(f *testing.F) {
-	for _, s := range []string{
-		`{"a":"x","b":{"c":1}}`, ` { "a" : -1.5e+3 , "b" : { "c" : true } } `, `{"a":"\u00e9\ud83d\ude00\\\"\/\b"}`, `{"a":null,"b":[]}`,
-		`{"\u0061":"x"}`, `{"a":01}`, `{"a":1.}`, `{"a":.5}`, `{"a":1e}`, `{"a":-}`, `{"a":"x`, `{"a":"` + "\x01" + `"}`, `{"a":tru}`, `{}`, `{"a":1,}`,
-		`{,}`, `[]`, `{"a":{}}`, `{"b":{"c":[1]}}`, `{"a":1}{}`, `{"a":"12345678"}`, `{"a":"1234567"}`, `{"x":[[[{"a":[1,2,"3"]}]],false]}`, `{"a":"\q"}`, `{"a":"\u12g4"}`,
-	} {
-		f.Add([]byte(s))
-	}
-	fields := []field{{name: "a"}, {name: "b.c"}}
-	paths := newPaths([]string{"a", "b.c"})
-	f.Fuzz(func(t *testing.T, line []byte) {
-		if !utf8.Valid(line) || bytes.ContainsAny(line, "\n\r") || bytes.Count(line, []byte("[")) > 90 || bytes.Count(line, []byte("{")) > 90 {
-			return // not UTF-8, which the reader refuses later; not one line; or deeper than encoding/json and this agree on
-		}
-		if bytes.Count(line, []byte(`"a"`))+bytes.Count(line, []byte(`"b"`))+bytes.Count(line, []byte(`"c"`)) > 3 || bytes.Contains(line, []byte(`\u`)) && bytes.Count(line, []byte(":")) > 2 {
-			return // a name twice: a later null or object and an earlier value are distinguished in different ways
-		}
-		want, ok := oracle(line)
-		got := make([][]byte, 2)
-		_, err := (&jsonLines{lines: linesOf(line), paths: paths, fields: fields}).split(got)
-		if errors.Is(err, io.EOF) || errors.Is(err, errBlank) {
-			if ok {
-				t.Fatalf("%q: %v", line, err)
-			}
-			return
-		}
-		if (err == nil) != ok {
-			t.Fatalf("%q: %v, but encoding/json says %v", line, err, ok)
-		}
-		for i := range want {
-			if ok && string(got[i]) != want[i] {
-				t.Fatalf("%q: field %d is %q, want %q", line, i, got[i], want[i])
-			}
-		}
-	})
 }
 
 // FuzzCSV reads lines one after the other, good and bad. Each is read as if it were the only one.
