@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"os"
 	"strconv"
@@ -162,26 +161,4 @@ func isTerminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// parseRate reads requests per unit of time, such as 100, 100/s or 6000/m, and returns them per second.
-func parseRate(s string) (float64, error) {
-	number, unit, found := strings.Cut(s, "/")
-	n, err := strconv.ParseFloat(number, 64)
-	per := time.Second
-	if u, ok := shortUnits[unit]; ok {
-		per = u.Length()
-	} else if u := descriptor.ParseUnit(unit); u.Valid() {
-		per = u.Length()
-	} else if found {
-		err = errors.New("no unit")
-	}
-	if err != nil || math.IsNaN(n) {
-		return 0, errors.New("write requests per unit of time, like 100/s or 6000/m")
-	}
-	rate := n / per.Seconds()
-	if rate <= 0 || rate > serviceclient.MaxRate {
-		return 0, fmt.Errorf("use more than 0 and at most %.0f requests a second", serviceclient.MaxRate)
-	}
-	return rate, nil
 }

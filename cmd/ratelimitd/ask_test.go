@@ -162,19 +162,6 @@ func TestParseRequestLimit(t *testing.T) {
 	}
 }
 
-func TestParseRate(t *testing.T) {
-	for text, want := range map[string]float64{"100": 100, "100/s": 100, "6000/m": 100, "7200/hour": 2, "0.5/s": 0.5} {
-		if got, err := parseRate(text); err != nil || got != want {
-			t.Errorf("%s: %v %v, want %v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "/s", "x/s", "0/s", "-1/s", "NaN", "Inf", "2000000/s", "1/fortnight", "1/"} {
-		if got, err := parseRate(text); err == nil {
-			t.Errorf("%q is %v", text, got)
-		}
-	}
-}
-
 func TestCallCommand(t *testing.T) {
 	p := startProcess(t, nil, "--rules", rulesOf(t, edgeRules))
 	search := "method=GET,path=/search"
@@ -193,18 +180,13 @@ func TestCallCommand(t *testing.T) {
 		{[]string{"--limit", "7/hour", search}, 0, "OK, 7 per hour, 6 left", ""},
 		{[]string{"nobody=knows", "method=GET,path=/"}, 0, "OK, no limit applies", ""},
 		{[]string{"--count", "5", "method=GET,path=/sales"}, 4, "ok       2 (40.0%)\nover     3 (60.0%)\nerrors   0\nlatency  p50 ", ""},
-		{[]string{"--rate", "500/s", "--count", "50", "second=x"}, 0, "sent     50 in ", ""},
-		{[]string{"--rate", "100/s", "--for", "300ms", "second=x"}, 0, "ok       30 (100.0%)", ""},
 		{[]string{"--count", "3", "--domain", "", "second=x"}, 1, "3 INVALID_ARGUMENT: rate limit domain must not be empty", "3 of 3 requests got no answer"},
 		{[]string{"--domain", "", "second=x"}, 1, "", "INVALID_ARGUMENT: rate limit domain must not be empty"},
 		{[]string{"--server", p.HTTP, "second=x"}, 1, "", "is a server listening there"},
 		{[]string{"--tls", "second=x"}, 1, "", "trust each other's certificates"},
 		{[]string{"second"}, 2, "", "has no value"},
-		{[]string{"--rate", "fast", "second=x"}, 2, "", "--rate fast: write requests per unit of time"},
-		{[]string{"--rate", "9000000/s", "second=x"}, 2, "", "at most 1000000 requests a second"},
-		{[]string{"--for", "48h", "second=x"}, 2, "", "--for 48h0m0s: at most 24h0m0s"},
 		{[]string{"--count", "5000000000", "second=x"}, 2, "", "at most 1000000000"},
-		{[]string{"--concurrency", "5", "second=x"}, 2, "", "--concurrency needs --rate, --for or --count"},
+		{[]string{"--concurrency", "5", "second=x"}, 2, "", "--concurrency needs --count"},
 		{[]string{"--concurrency", "50000", "--count", "1", "second=x"}, 2, "", "at most 10000"},
 		{[]string{"--hits", "9999999999999999", "second=x"}, 2, "", "--hits 9999999999999999"},
 		{[]string{"--timeout", "0s", "second=x"}, 2, "", "--timeout 0s"},

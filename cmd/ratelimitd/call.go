@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
@@ -17,10 +16,8 @@ type callCommand struct {
 	Server string     `short:"s" default:"localhost:8081" placeholder:"ADDRESS" help:"Address of the server's gRPC port: host:port or unix:PATH."`
 	Hits   int64      `default:"1" help:"Hits of each descriptor; 0 peeks, a negative number (--hits=-1) refunds."`
 
-	Rate        string        `placeholder:"N/s" group:"Many requests" help:"Send this many requests per second (or N/m, N/h), without waiting for answers, and print a summary."`
-	For         time.Duration `placeholder:"TIME" group:"Many requests" help:"How long to send. Default with --rate: 10s, unless --count is given."`
-	Count       int64         `placeholder:"N" group:"Many requests" help:"How many to send. Without --rate each waits for the answer to the one before."`
-	Concurrency int           `placeholder:"N" group:"Many requests" help:"Maximum number of requests in flight. Default: 64 with --rate, else 1."`
+	Count       int64 `placeholder:"N" group:"Many requests" help:"Send this many requests, and print a summary."`
+	Concurrency int   `placeholder:"N" group:"Many requests" help:"Maximum number of requests in flight. Default: 1."`
 
 	Connect connectOptions `embed:"" group:"Connection"`
 	Output  outputOptions  `embed:"" group:"Output"`
@@ -30,7 +27,7 @@ func (*callCommand) about() about {
 	return about{
 		examples: []example{
 			{"one decision, of the server on this machine", "ratelimitd call -d messaging to_number=2061234567"},
-			{"a load of 100 requests a second for 10 seconds", "ratelimitd call -d messaging to_number=1 --rate 100/s --for 10s"},
+			{"1,000 requests, 16 at a time", "ratelimitd call -d messaging to_number=1 --count 1000 --concurrency 16"},
 			{"look without counting, as JSON", "ratelimitd call -d messaging to_number=2061234567 --hits 0 -o json"},
 		},
 		exits: []exitCode{
@@ -81,43 +78,23 @@ func (o *callCommand) request() (*serviceclient.Request, error) {
 	return &serviceclient.Request{Domain: o.Ask.Domain, Descriptors: entries, Hits: o.Hits, Limit: limit}, nil
 }
 
-// load is the load of --rate, --for and --count; nil: one request.
+// load is the load of --count; nil: one request.
 func (o *callCommand) load() (*serviceclient.Load, error) {
-	l := &serviceclient.Load{For: o.For, Count: o.Count, Concurrency: o.Concurrency}
 	switch {
-	case o.For < 0 || o.For > serviceclient.MaxFor:
-		return nil, fmt.Errorf("--for %s: at most %s", o.For, serviceclient.MaxFor)
 	case o.Count < 0 || o.Count > serviceclient.MaxCount:
 		return nil, fmt.Errorf("--count %d: at most %d", o.Count, int64(serviceclient.MaxCount))
 	case o.Concurrency < 0 || o.Concurrency > serviceclient.MaxConcurrency:
 		return nil, fmt.Errorf("--concurrency %d: at most %d", o.Concurrency, serviceclient.MaxConcurrency)
-	case o.Rate == "" && o.For == 0 && o.Count == 0:
-		if o.Concurrency > 0 {
-			return nil, errors.New("--concurrency needs --rate, --for or --count")
-		}
-		return nil, nil
+	case o.Count > 0:
+		return &serviceclient.Load{Count: o.Count, Concurrency: o.Concurrency}, nil
+	case o.Concurrency > 0:
+		return nil, errors.New("--concurrency needs --count")
 	}
-	if o.Rate != "" {
-		var err error
-		if l.Rate, err = parseRate(o.Rate); err != nil {
-			return nil, fmt.Errorf("--rate %s: %w", o.Rate, err)
-		}
-		if l.For == 0 && l.Count == 0 {
-			l.For = 10 * time.Second
-		}
-	}
-	return l, nil
+	return nil, nil
 }
 
 func (o *callCommand) many(ctx context.Context, s streams, client *serviceclient.Client, request *serviceclient.Request, load *serviceclient.Load) error {
-	progress := isTerminal(s.err)
-	if progress {
-		load.Progress = func(sum *serviceclient.Summary) { fmt.Fprintf(s.err, "\r\x1b[K%s", sum.Line()) }
-	}
 	sum := client.Load(ctx, request, *load)
-	if progress {
-		_, _ = io.WriteString(s.err, "\r\x1b[K")
-	}
 	err := o.Output.write(s.out,
 		func(w io.Writer) error { return serviceclient.WriteSummary(w, sum, o.Output.Color.on(w)) },
 		func(w io.Writer) error { return serviceclient.WriteJSON(w, sum) })

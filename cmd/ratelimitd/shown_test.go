@@ -134,7 +134,6 @@ var notRun = map[string][]string{
 		`go test -overlay`,
 		`go test -short`,
 		`openssl rand -hex 32`,
-		`ratelimitd call --rate`,
 		`ratelimitd COMMAND --help`,
 		`ratelimitd check --overrides FILE RULES`,
 		`ratelimitd override import COPY.version-N`,

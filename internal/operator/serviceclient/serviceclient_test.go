@@ -222,7 +222,7 @@ func TestLoadCounts(t *testing.T) {
 	addr, _, s := start(t, nil)
 	r := &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("k=v")}, Hits: 1}
 	sum := client(t, Options{Server: addr}).Load(t.Context(), r, Load{Count: 50, Concurrency: 4})
-	if sum.Sent != 50 || sum.OK != 3 || sum.OverLimit != 47 || sum.Failed != 0 || sum.Late != 0 || sum.P50 <= 0 || sum.Max < sum.P99 || sum.P99 < sum.P50 {
+	if sum.Sent != 50 || sum.OK != 3 || sum.OverLimit != 47 || sum.Failed != 0 || sum.P50 <= 0 || sum.Max < sum.P99 || sum.P99 < sum.P50 {
 		t.Errorf("%+v", sum)
 	}
 	if most := s.most.Load(); most > 4 {
@@ -230,45 +230,13 @@ func TestLoadCounts(t *testing.T) {
 	}
 }
 
-// A rate is kept, whatever the server does, and what waited because it stalled counts as having waited.
-func TestLoadIsOpenLoop(t *testing.T) {
-	stalled := make(chan time.Time)
-	addr, _, _ := start(t, func(n int64) <-chan time.Time {
-		if n >= 20 {
-			return stalled // from here on nobody is answered until it is closed
-		}
-		return nil
-	})
-	r := &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("free=v")}, Hits: 1}
-	const stall = 400 * time.Millisecond
-	began := time.Now()
-	time.AfterFunc(stall, func() { close(stalled) })
-	sum := client(t, Options{Server: addr}).Load(t.Context(), r, Load{Rate: 200, Count: 120, Concurrency: 2})
-	if took := time.Since(began); sum.Sent != 120 || sum.Failed != 0 || took < 119*time.Second/200 {
-		t.Errorf("%+v in %s, want 120 in 0.6 s", sum, took)
-	}
-	// About 60 were due while nobody was answered: a client that waits for answers would have noticed 2.
-	if sum.P50 > 1000*stall.Seconds()+5000 || sum.P90 < 50 || sum.Late < 10 || sum.Max < 200 {
-		t.Errorf("p50 %v ms, p90 %v ms, max %v ms, %d late", sum.P50, sum.P90, sum.Max, sum.Late)
-	}
-}
-
+// A load that is stopped ends with what was answered.
 func TestLoadEnds(t *testing.T) {
 	addr, _, _ := start(t, nil)
 	r := &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("free=v")}, Hits: 1}
-	c := client(t, Options{Server: addr})
-	reports := 0
-	sum := c.Load(t.Context(), r, Load{Rate: 1000, For: 1300 * time.Millisecond, Progress: func(s *Summary) {
-		if reports++; s.Sent == 0 || !strings.Contains(s.Line(), "sent ") {
-			t.Errorf("progress %+v", s)
-		}
-	}})
-	if sum.Sent < 100 || sum.Sent > 1300 || sum.Seconds < 1.25 || reports == 0 {
-		t.Errorf("%+v, progress %d times", sum, reports)
-	}
 	ctx, stop := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, stop)
-	if sum := c.Load(ctx, r, Load{Rate: 1, Count: 1_000_000}); sum.Sent > 5 || sum.Seconds > 10 {
+	if sum := client(t, Options{Server: addr}).Load(ctx, r, Load{Count: 1_000_000_000}); sum.Sent == 0 || sum.Sent == 1_000_000_000 {
 		t.Errorf("after it was stopped: %+v", sum)
 	}
 }
@@ -401,7 +369,7 @@ func TestTexts(t *testing.T) {
 	summary := &Summary{
 		Sent: 1000, OK: 500, OverLimit: 480, Failed: 20, Errors: map[string]int64{"UNAVAILABLE": 15, "DEADLINE_EXCEEDED": 5},
 		Messages: map[string]string{"UNAVAILABLE": "connection refused", "DEADLINE_EXCEEDED": "too slow"},
-		Seconds:  10.01, Rate: 99.9, P50: 0.431, P90: 1.2, P99: 20.1, Max: 5001, Late: 3,
+		Seconds:  10.01, Rate: 99.9, P50: 0.431, P90: 1.2, P99: 20.1, Max: 5001,
 	}
 	counters := []*Counters{
 		{Domain: "edge", Entries: []Entry{{"method", "GET"}}, Matched: true, Rule: &Rule{Path: "edge.method", Name: "short", File: "rules/edge.yaml", Line: 4, Column: 5, Shadow: true}, Counters: []Counter{

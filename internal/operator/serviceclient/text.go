@@ -115,16 +115,7 @@ func WriteSummary(to io.Writer, s *Summary, color bool) error {
 	if s.Sent > 0 {
 		w.row("latency", "p50 %s, p90 %s, p99 %s, max %s", millis(s.P50), millis(s.P90), millis(s.P99), millis(s.Max))
 	}
-	if s.Late > 0 {
-		w.row("late", "%d were sent more than %s after they were due: all others were waiting for answers; raise --concurrency", s.Late, terminal.Span(late))
-	}
 	return w.Flush()
-}
-
-// Line is a summary in one line, for progress.
-func (s *Summary) Line() string {
-	return fmt.Sprintf("%3.0fs  sent %d, ok %d, over limit %d, errors %d, p50 %s, p99 %s",
-		s.Seconds, s.Sent, s.OK, s.OverLimit, s.Failed, millis(s.P50), millis(s.P99))
 }
 
 func share(n, of int64) string {
