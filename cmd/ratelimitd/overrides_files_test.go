@@ -14,7 +14,6 @@ import (
 // Commands that work on files know overrides: explain shows them, and simulate applies them.
 func TestCommandsKnowOverrides(t *testing.T) {
 	var log strings.Builder
-	log.WriteString("when,tenant\n")
 	for i := range 8 {
 		fmt.Fprintf(&log, "2026-03-01T12:00:%02dZ,acme\n2026-03-01T12:00:%02dZ,gone\n2026-03-01T12:00:%02dZ,other\n", i, i, i)
 	}
@@ -25,15 +24,15 @@ func TestCommandsKnowOverrides(t *testing.T) {
 		"named.yaml":   "overrides:\n  - {domain: api, rule: per_tenant, entries: tenant=acme, requests_per_unit: 7}\n",
 		"misfits.yaml": "overrides:\n  - {domain: api, rule: api.tenant, entries: tenant=acme, factor: 100}\n",
 		"bad.yaml":     "overrides:\n  - {domain: api, rule: api.tenant, entries: tenant=acme, facto: 2}\n",
-		"map.yaml":     "format: csv\ntime: when\ndomain: api\ndescriptors: [[{key: tenant, field: tenant}]]\n",
-		"log.csv":      log.String(),
+		"map.yaml":     "format: text\npattern: '%when%,%tenant%'\ntime: when\ndomain: api\ndescriptors: [[{key: tenant, field: tenant}]]\n",
+		"log.text":     log.String(),
 	})
 	in := func(name string) string { return filepath.Join(dir, name) }
 	explain := func(overrides string) []string {
 		return []string{"explain", "--rules", in("rules.yaml"), "--overrides", in(overrides), "-d", "api", "tenant=acme"}
 	}
 	replay := func(overrides string, more ...string) []string {
-		return append([]string{"simulate", "--rules", in("rules.yaml"), "--mapping", in("map.yaml"), "--log", in("log.csv"), "--overrides", in(overrides)}, more...)
+		return append([]string{"simulate", "--rules", in("rules.yaml"), "--mapping", in("map.yaml"), "--log", in("log.text"), "--overrides", in(overrides)}, more...)
 	}
 	for _, c := range []struct {
 		args   []string
@@ -54,7 +53,7 @@ func TestCommandsKnowOverrides(t *testing.T) {
 		{replay("good.yaml", "--rules", in("new.yaml"), "--against", in("rules.yaml")), 0, "warning: with the rules of " + in("new.yaml") + " an override has no effect: " + in("good.yaml") + ":2:5: requests_per_unit: overrides of the rule `api.tenant` are bounded: write at most 6", ""},
 		{replay("misfits.yaml"), 2, "", "no override fits the rules: " + in("misfits.yaml") + ":2:5: factor: 100"},
 		{replay("bad.yaml"), 2, "", "did you mean `factor`?"},
-		{[]string{"simulate", "--rules", "-", "--mapping", in("map.yaml"), "--log", in("log.csv"), "--overrides", "-"}, 2, "", "--rules, --overrides are all -"},
+		{[]string{"simulate", "--rules", "-", "--mapping", in("map.yaml"), "--log", in("log.text"), "--overrides", "-"}, 2, "", "--rules, --overrides are all -"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), c.args, &out, &errs); code != c.code || !strings.Contains(out.String(), c.stdout) || !strings.Contains(errs.String(), c.stderr) {

@@ -26,17 +26,16 @@ func TestSimulateCommand(t *testing.T) {
 	racetest.Sequential(t)
 	t.Chdir("../..")
 	dir := writeRules(t, map[string]string{
-		"empty.log":    "",
-		"other.log":    "this is\nno access log\n",
-		"nginx.yaml":   "format: nginx\ndomain: shop\ndescriptors: [[{key: remote_address, field: remote_addr}]]\n",
-		"bad.yaml":     "format: envoi\ndomain: shop\n",
-		"absent.yaml":  "format: envoy\ndomain: shop\ndescriptors: [[{key: k, field: RESPONSE_FLAGS}]]\n",
-		"columns.yaml": "format: csv\ntime: when\ndomain: d\ndescriptors: [[{key: k, field: user}]]\n",
-		"typo.yaml":    "domain: shopp\ndescriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
-		"over.yaml":    "domain: shop\ndescriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 1, active: {until: 2001-01-01}}}]\n",
-		"key.yaml":     "domain: shop\ndescriptors: [{key: remote_addr, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
-		"login.yaml":   "domain: shop\ndescriptors: [{key: method, descriptors: [{key: path, descriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 1000}}]}]}]\n",
-		"usr.csv":      "when,usr\n2026-03-01T12:00:00Z,tom\n",
+		"empty.log":   "",
+		"other.log":   "this is\nno access log\n",
+		"nginx.yaml":  "format: nginx\ndomain: shop\ndescriptors: [[{key: remote_address, field: remote_addr}]]\n",
+		"bad.yaml":    "format: envoi\ndomain: shop\n",
+		"absent.yaml": "format: envoy\ndomain: shop\ndescriptors: [[{key: k, field: RESPONSE_FLAGS}]]\n",
+		"text.yaml":   "format: text\npattern: '%when%,%usr%'\ntime: when\ndomain: d\ndescriptors: [[{key: k, field: user}]]\n",
+		"typo.yaml":   "domain: shopp\ndescriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
+		"over.yaml":   "domain: shop\ndescriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 1, active: {until: 2001-01-01}}}]\n",
+		"key.yaml":    "domain: shop\ndescriptors: [{key: remote_addr, rate_limit: {unit: minute, requests_per_unit: 1}}]\n",
+		"login.yaml":  "domain: shop\ndescriptors: [{key: method, descriptors: [{key: path, descriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 1000}}]}]}]\n",
 	})
 	in := func(name string) string { return filepath.Join(dir, name) }
 	badRules := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptor: []\n"})
@@ -98,9 +97,9 @@ func TestSimulateCommand(t *testing.T) {
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("empty.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 0 lines"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log", "--mapping", in("absent.yaml")}, 2, "", "absent.yaml:3:32: no line of the log has a field \"RESPONSE_FLAGS\""},
 		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log", "--mapping", in("bad.yaml")}, 2, "", "bad.yaml:1:9: unknown `format` \"envoi\": did you mean `envoy`?"},
-		{[]string{"--rules", "examples/simulate/rules", "--log", in("usr.csv"), "--mapping", in("columns.yaml")}, 2, "", "columns.yaml:4:32: the log has no column \"user\": did you mean `usr`?"},
-		{[]string{"--rules", "examples/simulate/rules", "--log", in("gone.log"), "--mapping", in("columns.yaml")}, 2, "", "read log: stat "},
-		{[]string{"--rules", "examples/simulate/rules", "--log", dir, "--mapping", in("columns.yaml")}, 2, "", "is a folder"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", in("text.yaml")}, 2, "", "text.yaml:5:32: the pattern has no operator \"user\": did you mean `usr`?"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", in("gone.log"), "--mapping", in("nginx.yaml")}, 2, "", "read log: stat "},
+		{[]string{"--rules", "examples/simulate/rules", "--log", dir, "--mapping", in("nginx.yaml")}, 2, "", "is a folder"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log"}, 2, "", "use --format and --descriptor, such as --format nginx --descriptor remote_address=ip, or --mapping FILE"},
 		{[]string{"--rules", "examples/simulate/rules"}, 2, "", "missing flags: --log=FILE"},
 	} {
@@ -165,7 +164,6 @@ func TestSimulateWithoutMapping(t *testing.T) {
 		"nginx.log":  `192.0.2.7 - - [01/Mar/2026:12:00:00 +0000] "GET /a?b HTTP/1.1" 200 5 "-" "curl/8"` + "\n",
 		"own.log":    "1772366400.5 192.0.2.7 ada\n",
 		"json.log":   `{"at": 1772366400500, "user": "ada", "method": "GET"}` + "\n",
-		"a.csv":      "time,user\n2026-03-01T12:00:00Z,ada\n",
 		"rules.yaml": "domain: d\ndescriptors:\n- {key: remote_address, value: 192.0.2.7, rate_limit: &none {unit: day, requests_per_unit: 0}}\n- {key: user, value: ada, rate_limit: *none}\n- {key: agent, value: curl/8, rate_limit: *none}\n- {key: method, value: GET, descriptors: [{key: path, value: /a, rate_limit: *none}, {key: all, value: 'x,y', rate_limit: *none}]}\n",
 	})
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -184,7 +182,6 @@ func TestSimulateWithoutMapping(t *testing.T) {
 		{rules, "own.log", []string{"--format", "nginx", "--pattern", "$msec $remote_addr $user", "--descriptor", "user=user"}, "refused: 1 of 1 requests"},
 		{rules, "json.log", []string{"--format", "json", "--time", "at=unix_ms", "--descriptor", "user=user"}, "refused: 1 of 1 requests"},
 		{rules, "json.log", []string{"--format", "json", "--time", "at=unix_ms", "--descriptor", "method=method,all=value:"}, "--descriptor method=method,all=value:: `value` is empty"},
-		{rules, "a.csv", []string{"--format", "csv", "--time", "time", "--descriptor", "user=field:user"}, "refused: 1 of 1 requests"},
 		{"examples/simulate/rules", "examples/simulate/access.log", []string{"--format", "envoy", "--descriptor", "remote_address=ip", "--descriptor", "method=method,path=path,remote_address=ip"}, "refused: 48 of 984 requests"},
 
 		{rules, "json.log", []string{"--format", "json", "--descriptor", "user=user"}, "--format json: no `time`"},
@@ -192,7 +189,7 @@ func TestSimulateWithoutMapping(t *testing.T) {
 		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "user=remote_users"}, "--descriptor user=remote_users: the log_format has no variable \"remote_users\": did you mean `remote_user`?"},
 		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "user"}, "--descriptor user: \"user\" has no value"},
 		{rules, "nginx.log", []string{"--format", "nginx", "--pattern", "$a$b", "--descriptor", "user=b"}, "--pattern: `pattern`: column 3: nothing stands between $a and $b"},
-		{rules, "nginx.log", []string{"--format", "nginxx", "--descriptor", "user=b"}, "--format: must be `envoy`, `nginx`, `apache`, `json`, `csv` or `text`"},
+		{rules, "nginx.log", []string{"--format", "nginxx", "--descriptor", "user=b"}, "--format: must be `envoy`, `nginx`, `apache`, `json` or `text`"},
 		{"config/domains", "nginx.log", []string{"--format", "nginx", "--descriptor", "user=b"}, " domains: use --domain to name that of the requests"},
 		{rules, "nginx.log", []string{"--format", "nginx"}, "use --format and --descriptor"},
 		{rules, "nginx.log", []string{"--mapping", "examples/simulate/envoy.yaml", "--time", "x"}, "--time stands beside --mapping"},
@@ -213,10 +210,10 @@ func TestSimulateCalendarMonths(t *testing.T) {
 	racetest.Sequential(t)
 	rules := writeRules(t, map[string]string{"r.yaml": "domain: d\ndescriptors: [{key: user, rate_limit: {unit: month, requests_per_unit: 1}}]\n"})
 	dir := writeRules(t, map[string]string{
-		"mapping.yaml": "format: csv\ntime: at\ndomain: d\ndescriptors: [[{key: user, field: user}]]\n",
-		"access.csv":   "at,user\n2026-01-31T23:59:59Z,ada\n2026-02-01T00:00:01Z,ada\n",
+		"mapping.yaml": "format: text\npattern: '%at%,%user%'\ntime: at\ndomain: d\ndescriptors: [[{key: user, field: user}]]\n",
+		"access.log":   "2026-01-31T23:59:59Z,ada\n2026-02-01T00:00:01Z,ada\n",
 	})
-	args := []string{"--rules", rules, "--mapping", filepath.Join(dir, "mapping.yaml"), "--log", filepath.Join(dir, "access.csv"), "--fail-on", "refused"}
+	args := []string{"--rules", rules, "--mapping", filepath.Join(dir, "mapping.yaml"), "--log", filepath.Join(dir, "access.log"), "--fail-on", "refused"}
 	if code, stdout, stderr := simulateRules(t, args...); code != 1 || !strings.Contains(stderr, "refused: 1 of 2 requests") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}

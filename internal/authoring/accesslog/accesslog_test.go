@@ -167,57 +167,6 @@ descriptors:
 		`bad line 13: "b" has 65537 bytes: the service takes no value of more than 65536`)
 }
 
-const badQuote = "a value with a quote stands in quotes on one line, and quotes in it are doubled"
-
-func TestCSV(t *testing.T) {
-	const mapping = `
-format: csv
-time: when
-domain: d
-descriptors: [[{key: user, field: user}]]
-`
-	check(t, mapping, "\xef\xbb\xbfwhen,user,note\r\n"+
-		"2026-03-01T12:00:00Z,tom,x\r\n"+
-		"2026-03-01T12:00:00Z,\"a, \"\"b\"\"\",\"one, two\"\r\n"+
-		"2026-03-01T12:00:00Z,tom,\"one\n"+
-		"\r\r\n"+
-		"2026-03-01T12:00:00Z,,x\n"+
-		"\n"+
-		"2026-03-01T12:00:00Z,tom\n"+
-		"2026-03-01T12:00:00Z,t\"om,x\n"+
-		"2026-03-01T12:00:00Z,\"t\"om,x\n"+
-		"2026-03-01T12:00:00Z,\"tom,x\n"+
-		"2026-03-01T12:00:01Z,ann,x\n"+
-		"2026-03-01T12:00:02Z,\"tom,x\n",
-		"2 2026-03-01T12:00:00Z d (user=tom) by user=tom",
-		`3 2026-03-01T12:00:00Z d (user=a, "b") by user=a, "b"`,
-		"bad line 4: column 30: "+badQuote,
-		"bad line 5: 0 columns, where there should be 3",
-		"6 asks nothing",
-		"bad line 8: 2 columns, where there should be 3",
-		"bad line 9: column 23: "+badQuote,
-		"bad line 10: column 24: "+badQuote,
-		"bad line 11: column 28: "+badQuote,
-		"12 2026-03-01T12:00:01Z d (user=ann) by user=ann",
-		"bad line 13: column 28: "+badQuote)
-	check(t, mapping, "when,name\nx,y\n", `m.yaml:5:35: the log has no column "user": its columns are `+"`when` and `name`")
-	check(t, mapping, "when,usr\n", "m.yaml:5:35: the log has no column \"user\": did you mean `usr`?")
-	check(t, mapping, "when,\"user\n", "line 1: the header of CSV cannot be read: column 11: "+badQuote)
-	check(t, mapping, "")
-	check(t, strings.Replace(mapping, "time:", "columns: [when, user]\ndelimiter: tab\ntime:", 1), "2026-03-01T12:00:00Z\ttom\n",
-		"1 2026-03-01T12:00:00Z d (user=tom) by user=tom")
-}
-
-// A quote that is never closed makes one bad line, however long the rest of the log is.
-func TestCSVQuoteNeverClosed(t *testing.T) {
-	m := parse(t, "format: csv\ncolumns: [when, user]\ntime: when\ndomain: d\ndescriptors: [[{key: user, field: user}]]\n")
-	log := "2026-03-01T12:00:00Z,\"tom\n" + strings.Repeat("2026-03-01T12:00:00Z,ann\n", 20_000)
-	got := requests(t, m, log)
-	if len(got) != 20_001 || got[0] != "bad line 1: column 26: "+badQuote || !strings.HasPrefix(got[20_000], "20001 ") {
-		t.Errorf("%d lines, the first %q, the last %q", len(got), got[0], got[len(got)-1])
-	}
-}
-
 func TestValues(t *testing.T) {
 	mapping := func(value string) string {
 		return "format: json\ntime: {field: t, layout: unix}\ndomain: d\ndescriptors: [[{key: k, " + value + "}]]\n"
@@ -396,13 +345,12 @@ func TestMissedFields(t *testing.T) {
 	}
 }
 
-// A line costs no memory, unless a library makes texts of its parts.
+// A line costs no memory, unless a library makes a map of it.
 func TestLinesNeedNoMemory(t *testing.T) {
 	const lines = 2000
 	for name, c := range map[string]struct{ mapping, line string }{
 		"envoy": {"format: envoy\ndomain: d\ndescriptors: [[{key: c, header: x-forwarded-for, part: first}]]\n", envoyLine},
 		"json":  {"format: json\ntime: t\nhits: n\ndomain: d\ndescriptors: [[{key: c, field: a.b}]]\n", "{\"t\":\"2026-03-01T12:00:00Z\",\"a\":{\"b\":\"x\"},\"n\":3}\n"},
-		"csv":   {"format: csv\ncolumns: [t, c]\ntime: t\ndomain: d\ndescriptors: [[{key: c, field: c}]]\n", "2026-03-01T12:00:00Z,\"x, \"\"y\"\"\"\n"},
 		"clf":   {"format: text\npattern: '%T%;%C%'\ntime: {field: T, layout: clf}\ndomain: d\ndescriptors: [[{key: c, field: C}]]\n", "01/Mar/2026:12:00:00 +0000;x\n"},
 	} {
 		m := parse(t, c.mapping)
@@ -433,10 +381,7 @@ func TestLinesNeedNoMemory(t *testing.T) {
 			}
 		})
 		most := 50.0
-		switch name {
-		case "csv":
-			most += lines // encoding/csv makes the text of a record
-		case "json":
+		if name == "json" {
 			most += 30 * lines // encoding/json makes a map of each object
 		}
 		if allocs > most {

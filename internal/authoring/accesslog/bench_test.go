@@ -54,14 +54,6 @@ func jsonLog() []byte {
 	})
 }
 
-// csvLog is a log with a quoted field in each line.
-func csvLog() []byte {
-	return benchLog(milliseconds, func(i int, at string) string {
-		const agent = `"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36, like Gecko"`
-		return fmt.Sprintf(`%s,GET,/api/v1/items/%d,200,0,15421,%d,203.0.113.%d,%s,shop.example.com,user-%d`, at, i, i%90, i%250, agent, i%97)
-	})
-}
-
 func splitAll(b *testing.B, s splitter, fields [][]byte, size int) {
 	b.Helper()
 	b.ReportAllocs()
@@ -94,7 +86,6 @@ func BenchmarkRead(b *testing.B) {
 		log           []byte
 	}{
 		{"json", "format: json\ntime: start_time\ndomain: shop\ndescriptors:\n  - [{key: method, field: method}, {key: path, field: path}]\n  - [{key: ip, field: x_forwarded_for}]\n  - [{key: user, field: headers.x-user}]\n", jsonLog()},
-		{"csv", "format: csv\ncolumns: [time, method, path, code, in, out, ms, ip, agent, host, user]\ntime: time\ndomain: shop\ndescriptors:\n  - [{key: method, field: method}, {key: path, field: path}]\n  - [{key: ip, field: ip}]\n  - [{key: user, field: user}]\n", csvLog()},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			m, errs := ParseMapping("m.yaml", []byte(c.mapping))

@@ -3,10 +3,8 @@ package accesslog
 import (
 	"bufio"
 	"bytes"
-	"encoding/csv"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -14,40 +12,6 @@ import (
 
 func linesOf(data []byte) *lines {
 	return &lines{r: bufio.NewReaderSize(bytes.NewReader(data), 128<<10)}
-}
-
-// FuzzCSV reads lines one after the other, good and bad. Each is read as if it were the only one.
-func FuzzCSV(f *testing.F) {
-	for _, s := range []string{
-		"a,b\nc,d\n", "\"a\",\"b,c\"\r\n\"d\"\"e\",f", "\"a\nb\",c\n", "a\"b,c\n", "\"a\"b,c\nd,e\n", "a,b,c\n", "\n\na,b", "\"a", "a,\"\nd,e", ",\n", "\"\",\"\"\n", "\r\r\na,b",
-	} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		c := newCSVLines(linesOf(data), ',')
-		c.wanted = []int{0, 1}
-		for single := linesOf(data); ; {
-			line, end := single.next()
-			want, bad := csv.NewReader(bytes.NewReader(line)).Read()
-			got := make([][]byte, 2)
-			_, err := c.split(got)
-			if end != nil || errors.Is(err, io.EOF) {
-				if !errors.Is(err, io.EOF) || !errors.Is(end, io.EOF) {
-					t.Fatalf("%q: the end is %v, want %v", data, err, end)
-				}
-				return
-			}
-			if errors.Is(err, errBlank) && len(line) == 0 {
-				continue
-			}
-			if (err == nil) != (bad == nil && len(want) == 2) {
-				t.Fatalf("%q: %v, want %q, %v", line, err, want, bad)
-			}
-			if err == nil && (string(got[0]) != want[0] || string(got[1]) != want[1]) {
-				t.Fatalf("%q: %q, want %q", line, got, want)
-			}
-		}
-	})
 }
 
 // FuzzText looks whether lines made of values without quotes and of the pattern's text are taken apart again.
@@ -116,7 +80,6 @@ func FuzzMapping(f *testing.F) {
 		"format: envoy\ndomain: d\ndescriptors: [[{key: k, header: ':path', part: path, regex: 'a(b)?'}]]\n",
 		"format: text\npattern: '%A% %B(x%)%:3'\ntime: {field: A, layout: unix}\ndomain: {field: B}\ndescriptors: [{entries: [{key: k, field: A}], when: [{field: A, is: x}], hits: A}]\n",
 		"format: json\ntime: {field: a, zone: UTC}\ndomain: d\ndescriptors: &x [[{key: k, field: a.b}], *x]\n",
-		"format: csv\ncolumns: [a, b]\ndelimiter: tab\ntime: a\ndomain: d\ndescriptors: [[{key: k, field: b, default: c}]]\nhits: {field: b, default: 3}\n",
 	} {
 		f.Add([]byte(s), []byte("2026-03-01T12:00:00Z x\n{\"a\":\"2026-03-01T12:00:00\"}\n"))
 	}

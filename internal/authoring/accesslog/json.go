@@ -122,11 +122,12 @@ func (j *jsonLines) value(value json.RawMessage, p *path) ([]byte, error) {
 	case 'n':
 		return nil, nil
 	case '"':
-		var text string
-		if !utf8.Valid(value) || json.Unmarshal(value, &text) != nil {
+		if !utf8.Valid(value) {
 			return value[1 : len(value)-1], nil
 		}
-		return []byte(text), nil
+		var text string
+		err := json.Unmarshal(value, &text)
+		return []byte(text), err
 	default:
 		return value, nil
 	}

@@ -19,8 +19,6 @@ type (
 	mappingReading struct {
 		format      yamlform.Value
 		pattern     yamlform.Value
-		columns     yamlform.Value
-		delimiter   yamlform.Value
 		time        yamlform.Value
 		domain      yamlform.Value
 		descriptors yamlform.Value
@@ -57,8 +55,6 @@ var (
 	mappingForm = yamlform.NewForm("mapping", "a mapping",
 		required(keep("format", yamlform.OneOf(formatNames...), "see below", func(m *mappingReading) *yamlform.Value { return &m.format })),
 		keep("pattern", textType, "of `envoy`, `text` and `nginx`: how lines are written", func(m *mappingReading) *yamlform.Value { return &m.pattern }),
-		keep("columns", listType, "of `csv`: the names of the columns; absent: the first line has them", func(m *mappingReading) *yamlform.Value { return &m.columns }),
-		keep("delimiter", textType, "of `csv`: one character, or `tab`; absent: `,`", func(m *mappingReading) *yamlform.Value { return &m.delimiter }),
 		keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `time`"}, "when a request happened; absent: `START_TIME` of `envoy`, `msec`, `time_iso8601` or `time_local` of `nginx` and `apache`", func(m *mappingReading) *yamlform.Value { return &m.time }),
 		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),
 		required(keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "list of descriptors"}, "the descriptors of the request", func(m *mappingReading) *yamlform.Value { return &m.descriptors })),
@@ -154,7 +150,7 @@ func ParseMapping(name string, data []byte) (*Mapping, []*yamlform.Error) {
 	if !ok {
 		return nil, r.Errors()
 	}
-	c := &compiler{Reader: r, mapping: &Mapping{name: name, comma: ','}}
+	c := &compiler{Reader: r, mapping: &Mapping{name: name}}
 	var m mappingReading
 	if read, _ := yamlform.Read(doc, mappingForm, &m); read {
 		c.compile(&m, doc)
@@ -170,8 +166,7 @@ func ParseMapping(name string, data []byte) (*Mapping, []*yamlform.Error) {
 type compiler struct {
 	*yamlform.Reader
 	mapping *Mapping
-	needed  map[string]int      // index in Mapping.fields by name
-	columns map[string]struct{} // columns of the mapping; nil: not looked at yet
+	needed  map[string]int // index in Mapping.fields by name
 }
 
 func (c *compiler) compile(n *mappingReading, top yamlform.Value) {
@@ -234,13 +229,6 @@ func (c *compiler) format(n *mappingReading) bool {
 	case m.own && !text && !nginx:
 		n.pattern.Errorf("`pattern` is for the formats `envoy`, `text` and `nginx`, this is `%s`", formatNames[m.format])
 	}
-	if m.format != formatCSV {
-		for _, at := range []yamlform.Value{n.columns, n.delimiter} {
-			if at.Given() {
-				at.Errorf("`columns` and `delimiter` are for the format `csv`, this is `%s`", formatNames[m.format])
-			}
-		}
-	}
 	switch {
 	case nginx:
 		return c.logFormat(n)
@@ -262,19 +250,6 @@ func (c *compiler) format(n *mappingReading) bool {
 			return false
 		}
 		m.pattern = p
-	case m.format == formatCSV:
-		if n.delimiter.Given() {
-			s, ok := n.delimiter.Text()
-			if !ok {
-				return false
-			}
-			if m.comma, ok = parseDelimiter(s); !ok {
-				n.delimiter.Errorf("`delimiter` must be one character or `tab`, this is %s", yamlform.Quote(s))
-			}
-		}
-		if n.columns.Given() {
-			m.columns = n.columns.Texts()
-		}
 	}
 	return true
 }
@@ -328,18 +303,6 @@ func (c *compiler) field(v yamlform.Value) int {
 			return -1
 		}
 		return c.operator(i, v)
-	}
-	if m.columns != nil {
-		if c.columns == nil {
-			c.columns = make(map[string]struct{}, len(m.columns))
-			for _, column := range m.columns {
-				c.columns[column] = struct{}{}
-			}
-		}
-		if _, is := c.columns[name]; !is {
-			v.Errorf("%s", unknownField{"there is no column", name, func() []string { return m.columns }})
-			return -1
-		}
 	}
 	return c.need(name, v)
 }

@@ -44,8 +44,7 @@ type Reader struct {
 	seen   []bool
 }
 
-// NewReader returns a reader of a log, which may be compressed with gzip. The error is about the log as a whole: broken gzip, or
-// a CSV header without a column that the mapping needs.
+// NewReader returns a reader of a log, which may be compressed with gzip. The error is about the log as a whole: broken gzip.
 func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
 	buffered := bufio.NewReaderSize(r, maxLine)
 	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -64,12 +63,6 @@ func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
 	switch m.format {
 	case formatJSON:
 		reader.source = &jsonLines{lines: l, paths: m.paths, fields: m.fields}
-	case formatCSV:
-		c := newCSVLines(l, m.comma)
-		if err := c.begin(m); err != nil {
-			return nil, err
-		}
-		reader.source = c
 	default:
 		reader.source = &textLines{lines: l, pattern: m.pattern}
 	}

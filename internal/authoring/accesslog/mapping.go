@@ -16,8 +16,6 @@ type Mapping struct {
 	format  format
 	pattern *pattern // of the formats of text
 	own     bool     // the mapping itself gives the pattern, not its format
-	columns []string // of CSV without a header line
-	comma   byte     // of CSV
 
 	fields []field // the fields that a line is searched for
 	paths  *path   // of JSON: the fields as a tree
@@ -40,10 +38,9 @@ const (
 	formatApache
 	formatText
 	formatJSON
-	formatCSV
 )
 
-var formatNames = []string{"envoy", "nginx", "apache", "text", "json", "csv"}
+var formatNames = []string{"envoy", "nginx", "apache", "text", "json"}
 
 // field is a field of a line that the mapping uses.
 type field struct {

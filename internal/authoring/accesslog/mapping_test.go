@@ -22,10 +22,10 @@ func TestMappingErrors(t *testing.T) {
 		{"format: json\n\tdomain: d\n", []string{"m.yaml:2:1: not YAML: found a tab character that violates indentation: a tab cannot indent: use spaces"}},
 		{"a: 1\n---\nb: 2", []string{"m.yaml:3:1: a second YAML document"}},
 		{"- x", []string{"m.yaml:1:1: a mapping must be a map of keys (`format`, `pattern`,"}},
-		{rest, []string{"m.yaml:1:1: no `format`: write `envoy`, `nginx`, `apache`, `text`, `json` or `csv`"}},
+		{rest, []string{"m.yaml:1:1: no `format`: write `envoy`, `nginx`, `apache`, `text` or `json`"}},
 		{"formt: json\n" + rest, []string{"m.yaml:1:1: unknown key `formt`: did you mean `format`?"}},
 		{"format: jsn\n" + rest, []string{"m.yaml:1:9: unknown `format` \"jsn\": did you mean `json`?"}},
-		{"format: xml\n" + rest, []string{"m.yaml:1:9: unknown `format` \"xml\": write `envoy`, `nginx`, `apache`, `text`, `json` or `csv`"}},
+		{"format: xml\n" + rest, []string{"m.yaml:1:9: unknown `format` \"xml\": write `envoy`, `nginx`, `apache`, `text` or `json`"}},
 		{"format: json\nformat: json\ntime: t\n" + rest, []string{"m.yaml:2:1: key `format` twice in one map: the first is on line 1"}},
 		{"format: json\nentries: 1\ntime: t\n" + rest, []string{"m.yaml:2:1: `entries` does not belong in a mapping: it is a key of a descriptor"}},
 		{"format: json\n" + rest, []string{"m.yaml:1:1: no `time`: write the field that says when a request happened"}},
@@ -39,12 +39,8 @@ func TestMappingErrors(t *testing.T) {
 			"m.yaml:3:7: the pattern has no operator \"TMIE\": did you mean `TIME`?",
 			"m.yaml:4:17: several operators of the pattern are called \"REQ\"",
 			"m.yaml:5:33: the pattern has no %REQ(C)%: the log does not have this header"}},
-		{"format: json\npattern: x\ncolumns: [a]\ntime: t\n" + rest, []string{
-			"m.yaml:2:10: `pattern` is for the formats `envoy`, `text` and `nginx`, this is `json`",
-			"m.yaml:3:10: `columns` and `delimiter` are for the format `csv`, this is `json`"}},
-		{"format: csv\ncolumns: [time, user]\ndelimiter: ab\ntime: tme\n" + rest, []string{
-			"m.yaml:3:12: `delimiter` must be one character or `tab`, this is \"ab\"",
-			"m.yaml:4:7: there is no column \"tme\": did you mean `time`?"}},
+		{"format: json\npattern: x\ntime: t\n" + rest, []string{
+			"m.yaml:2:10: `pattern` is for the formats `envoy`, `text` and `nginx`, this is `json`"}},
 		{"format: json\ntime: {field: t, layout: rfc}\n" + rest, []string{"m.yaml:2:26: `layout` \"rfc\" does not have date and time to the second: write `rfc3339`, `unix`"}},
 		{"format: json\ntime: {field: t, layout: rfc333}\n" + rest, []string{"m.yaml:2:26: unknown `layout` \"rfc333\": did you mean `rfc3339`?"}},
 		{"format: json\ntime: {field: t, layout: '2006-01-02 15:04'}\n" + rest, []string{"m.yaml:2:26: `layout` \"2006-01-02 15:04\" does not have date and time to the second"}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
@@ -34,143 +35,42 @@ var times = []struct {
 // requestParts are the parts of a request line ("GET /path HTTP/1.1") under the names of the variables that have them.
 var requestParts = []string{"request_method", "request_uri", "server_protocol"}
 
-// parseLogFormat reads a log_format of nginx: its text, or the whole directive as it stands in nginx.conf.
+// parseLogFormat reads the text of a log_format of nginx, as it stands between the quotes in nginx.conf.
 func parseLogFormat(s string) (*pattern, error) {
-	text := &logFormat{of: s}
-	escape := escapeNginx
-	trimmed := strings.TrimSpace(s)
-	if rest, is := strings.CutPrefix(trimmed, "log_format"); is && strings.TrimLeft(rest, " \t\r\n") != rest || strings.HasPrefix(trimmed, "'") {
-		mode, err := text.directive()
-		if err != nil {
-			return nil, err
-		}
-		switch mode {
-		case "json":
-			return nil, errors.New("this log_format writes JSON: use `format: json`, and as fields the names in it")
-		case "none":
-			escape = escapeNone
-		}
-	} else {
-		for i := range len(strings.TrimRight(s, "\r\n")) {
-			text.add(s[i], i)
-		}
-	}
-	if bytes.HasPrefix(bytes.TrimSpace(text.bytes), []byte("{")) {
+	s = strings.TrimRight(s, "\r\n")
+	switch trimmed := strings.TrimSpace(s); {
+	case strings.HasPrefix(trimmed, "{"):
 		return nil, errors.New("this log_format writes JSON: use `format: json`, and as fields the names in it")
+	case strings.HasPrefix(trimmed, "log_format"), strings.HasPrefix(trimmed, "'"):
+		return nil, errors.New("write only the text of the log_format: what stands between the quotes, joined to one line")
 	}
-	p, err := text.pattern()
-	if err != nil {
-		return nil, err
+	p := &pattern{what: "log_format", optional: -1, request: -1, escape: escapeNginx}
+	wrong := func(at int, format string, args ...any) error {
+		return fmt.Errorf("column %d: %w", utf8.RuneCountInString(s[:at])+1, fmt.Errorf(format, args...))
 	}
-	p.escape = escape
-	return p, nil
-}
-
-// logFormat is the text of a log_format, and where each byte of it was written.
-type logFormat struct {
-	of    string
-	bytes []byte
-	from  []int
-}
-
-func (t *logFormat) add(b byte, from int) { t.bytes, t.from = append(t.bytes, b), append(t.from, from) }
-
-// errorAt is an error with its place: the column, and the line if there are several.
-func (t *logFormat) errorAt(offset int, format string, args ...any) error {
-	before := t.of[:min(offset, len(t.of))]
-	line := strings.Count(before, "\n") + 1
-	column := len([]rune(before[strings.LastIndexByte(before, '\n')+1:])) + 1
-	where := fmt.Sprintf("column %d: ", column)
-	if strings.Contains(strings.TrimSpace(t.of), "\n") {
-		where = fmt.Sprintf("line %d, column %d: ", line, column)
-	}
-	return errors.New(where + fmt.Sprintf(format, args...))
-}
-
-// directive reads a log_format directive, or the quoted texts of one, which nginx joins. It returns the directive's escape.
-func (t *logFormat) directive() (escape string, err error) {
-	const blanks = " \t\r\n"
-	s, words := t.of, 0
-	named := strings.HasPrefix(strings.TrimLeft(s, blanks), "log_format")
-	for i := 0; ; {
-		for i < len(s) && strings.IndexByte(blanks, s[i]) >= 0 {
-			i++
-		}
-		if i >= len(s) || s[i] == ';' {
-			if rest := strings.Trim(s[min(i+1, len(s)):], blanks); rest != "" {
-				return "", t.errorAt(i+1, "%s stands after the end of the log_format: write one directive", yamlform.Quote(rest))
-			}
-			return escape, nil
-		}
-		quote, start := s[i], i
-		if quote == '\'' || quote == '"' {
-			for i++; ; i++ {
-				if i >= len(s) {
-					return "", t.errorAt(start, "this quote is never closed: write %c at the end of the text", quote)
-				}
-				if s[i] == quote {
-					i++
-					break
-				}
-				from, b := i, s[i]
-				if b == '\\' && i+1 < len(s) {
-					if at := strings.IndexByte(`"'\tnr`, s[i+1]); at >= 0 {
-						i++
-						b = "\"'\\\t\n\r"[at]
-					}
-				}
-				t.add(b, from)
-			}
-			words++
-			continue
-		}
-		for i < len(s) && strings.IndexByte(blanks+";", s[i]) < 0 {
-			i++
-		}
-		word := s[start:i]
-		mode, isEscape := strings.CutPrefix(word, "escape=")
-		switch {
-		case named && words < 2: // log_format, and its name
-		case isEscape && len(t.bytes) == 0:
-			if mode != "default" && mode != "json" && mode != "none" {
-				return "", t.errorAt(start, "unknown escape %s: nginx has default, json and none", yamlform.Quote(mode))
-			}
-			escape = mode
-		default:
-			for j := range len(word) {
-				t.add(word[j], start+j)
-			}
-		}
-		words++
-	}
-}
-
-// pattern finds the variables in the text.
-func (t *logFormat) pattern() (*pattern, error) {
-	p := &pattern{what: "log_format", optional: -1, request: -1}
 	var text []byte
-	for i := 0; i < len(t.bytes); i++ {
-		if t.bytes[i] != '$' {
-			text = append(text, t.bytes[i])
+	for i := 0; i < len(s); i++ {
+		if s[i] != '$' {
+			text = append(text, s[i])
 			continue
 		}
-		rest, open := bytes.CutPrefix(t.bytes[i+1:], []byte("{"))
+		rest, open := strings.CutPrefix(s[i+1:], "{")
 		length := 0
 		for length < len(rest) && isVariable(rest[length]) {
 			length++
 		}
 		if length == 0 {
-			return nil, t.errorAt(t.from[i], "no name of a variable stands after $: write one such as $remote_addr")
+			return nil, wrong(i, "no name of a variable stands after $: write one such as $remote_addr")
 		}
-		name, used := string(rest[:length]), length
+		name, used := rest[:length], length
 		if open {
-			if !bytes.HasPrefix(rest[length:], []byte("}")) {
-				return nil, t.errorAt(t.from[i], "the variable ${%s has no end: write ${%s}", yamlform.Clip(name), yamlform.Clip(name))
+			if !strings.HasPrefix(rest[length:], "}") {
+				return nil, wrong(i, "the variable ${%s has no end: write ${%s}", yamlform.Clip(name), yamlform.Clip(name))
 			}
 			used += 2
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
-			return nil, t.errorAt(t.from[i], "nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and in nginx.conf", yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
+			return nil, wrong(i, "nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and in nginx.conf", yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
 		}
 		p.endText(&text)
 		p.add(operator{name: name, field: -1})

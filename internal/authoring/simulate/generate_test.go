@@ -89,22 +89,12 @@ func jsonLine(b []byte, at time.Time, caller, path int) []byte {
 	return append(b, '\n')
 }
 
-func csvLine(b []byte, at time.Time, caller, path int) []byte {
-	b = at.AppendFormat(b, stamp)
-	b = append(b, `,GET,/api/v1/things/`...)
-	b = strconv.AppendInt(b, int64(path), 10)
-	b = append(b, ",200,1234,"...)
-	b = appendAddress(b, caller)
-	return append(b, ",\"Mozilla/5.0 (X11; Linux x86_64)\"\n"...)
-}
-
 var formats = []struct {
 	name, mapping, header string
 	line                  func([]byte, time.Time, int, int) []byte
 }{
 	{"envoy", "format: envoy\ndomain: edge\ndescriptors:\n- [{key: remote_address, header: x-forwarded-for}]\n", "", envoyLine},
 	{"json", "format: json\ntime: start_time\ndomain: edge\ndescriptors:\n- [{key: remote_address, field: x_forwarded_for}]\n", "", jsonLine},
-	{"csv", "format: csv\ntime: time\ndomain: edge\ndescriptors:\n- [{key: remote_address, field: client}]\n", "time,method,path,status,bytes,client,agent\n", csvLine},
 }
 
 func mapping(t testing.TB, text string) *accesslog.Mapping {
