@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -73,19 +72,6 @@ func (f *newFile) discard() {
 	}
 	_ = os.Remove(f.Name())
 	unfinished.drop(f.Name())
-}
-
-// writeFile writes a whole file.
-func writeFile(name string, write func(io.Writer) error) error {
-	f, err := createFile(name)
-	if err != nil {
-		return err
-	}
-	defer f.discard()
-	if err := write(f); err != nil {
-		return err
-	}
-	return f.commit()
 }
 
 // unfinished are the files that have been begun. They are removed if the process ends before their command does.

@@ -17,11 +17,11 @@ import (
 func modelOf(t *testing.T) (*kong.Application, map[string]runner) {
 	t.Helper()
 	c := new(cli)
-	model, err := c.model()
+	parser, err := c.parser()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return model, c.commands()
+	return parser.Model, c.commands()
 }
 
 // The help of the program fits on one screen of 24 lines and names every command.

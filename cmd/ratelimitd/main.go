@@ -137,12 +137,3 @@ func (c *cli) parser(options ...kong.Option) (*kong.Kong, error) {
 	}
 	return parser, err
 }
-
-// model describes all commands and their flags.
-func (c *cli) model() (*kong.Application, error) {
-	parser, err := c.parser()
-	if err != nil {
-		return nil, err
-	}
-	return parser.Model, nil
-}

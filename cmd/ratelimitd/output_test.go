@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -294,7 +293,12 @@ func TestNewFiles(t *testing.T) {
 	if err := os.Chmod(name, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFile(name, func(w io.Writer) error { _, err := io.WriteString(w, "1"); return err }); err != nil {
+	again, err := createFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(again, "1")
+	if err := again.commit(); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(name); err != nil || info.Mode() != 0o640 {

@@ -28,8 +28,6 @@ type Report struct {
 
 	ByRule    []Rule   `json:"by_rule"`
 	Unreached []string `json:"rules_without_requests,omitempty"`
-	// With two folders: the rules that differ.
-	ChangedRules []RuleChange `json:"changed_rules,omitempty"`
 
 	Callers Callers `json:"callers"`
 
@@ -122,16 +120,6 @@ type Limit struct {
 	Limit string `json:"limit"`           // 5 per minute
 	Burst string `json:"burst,omitempty"` // of a bucket, in addition to its rate: 20, or 20 may wait
 	Over  int64  `json:"over"`            // how often it refused, enforced or not
-}
-
-// RuleChange is a rule that differs between two folders. A line describes one limit, such as "burst: 15 per 10 seconds, fixed
-// window", or one flag, such as "shadow mode".
-type RuleChange struct {
-	Rule string   `json:"rule"` // its path
-	File string   `json:"file,omitempty"`
-	Line int      `json:"line,omitempty"`
-	Old  []string `json:"old,omitempty"` // nil: the rule is new
-	New  []string `json:"new,omitempty"` // nil: the rule is gone
 }
 
 // Callers has the results of the callers that were refused or whose verdicts change, and of the busiest other callers.

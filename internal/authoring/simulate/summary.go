@@ -32,7 +32,6 @@ func (r *run) report(in *intake) *Report {
 		side := r.old.side(r.outcomes[1])
 		out.Old = &side
 		out.NewlyRefused, out.NewlyPassed = r.changes()
-		out.ChangedRules = changedRules(r.now.tree, r.old.tree)
 	}
 	for _, e := range in.missed.Errors(o.Mapping) {
 		out.Warnings = append(out.Warnings, e.Error())

@@ -14,7 +14,7 @@ import (
 
 // MarkdownOptions are the settings of WriteMarkdown.
 type MarkdownOptions struct {
-	Top int // changed rules, rules and callers to show; 0 means 10
+	Top int // rules and callers to show; 0 means 10
 }
 
 // WriteMarkdown writes a report as a comment for a pull request, in the Markdown of GitHub and GitLab.
@@ -40,7 +40,6 @@ func WriteMarkdown(to io.Writer, r *simulate.Report, o MarkdownOptions) error {
 	}
 	w.line("")
 	w.numbers(r)
-	w.changes(r)
 	w.newlyRefused(r)
 	w.newlyPassed(r)
 	w.rules(r)
@@ -137,29 +136,6 @@ func (w *markdownWriter) numbers(r *simulate.Report) {
 		}
 	}
 	w.line("")
-}
-
-// changes writes the rules that differ as a diff.
-func (w *markdownWriter) changes(r *simulate.Report) {
-	if len(r.ChangedRules) == 0 {
-		return
-	}
-	w.line("#### Changed rules\n")
-	var b strings.Builder
-	shown := r.ChangedRules[:min(w.top, len(r.ChangedRules))]
-	for i := range shown {
-		c := &shown[i]
-		fmt.Fprintf(&b, "  %s\n", short(c.Rule))
-		for _, l := range diff(c) {
-			fmt.Fprintf(&b, "%s     %s\n", l.sign, short(l.text))
-		}
-	}
-	fence := "```"
-	for strings.Contains(b.String(), fence) {
-		fence += "`"
-	}
-	w.line("%sdiff\n%s%s", fence, b.String(), fence)
-	w.more(len(r.ChangedRules)-len(shown), "rule")
 }
 
 func (w *markdownWriter) newlyRefused(r *simulate.Report) {
@@ -261,13 +237,11 @@ func first(by []simulate.RefusedBy) (rule, limit string) {
 // maxShown is how many characters of a text are shown in Markdown: comments on GitHub have at most 65,536 in all.
 const maxShown = 80
 
-func short(s string) string { return clip(terminal.Clean(s), maxShown) }
-
 // code writes a text that comes from a log or a rule file as code, in which nothing has a meaning: no mention, link, HTML or
 // column. A text with a backtick or a vertical bar cannot stand between backticks in a table, so it is written with character
 // references, which never have a meaning either.
 func code(s string) string {
-	s = short(s)
+	s = clip(terminal.Clean(s), maxShown)
 	if strings.TrimSpace(s) == "" {
 		return ""
 	}

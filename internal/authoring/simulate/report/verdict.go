@@ -86,12 +86,8 @@ func ofRules(r *simulate.Report) verdict {
 func ofChange(r *simulate.Report) verdict {
 	newly, passed := r.NewlyRefused, r.NewlyPassed
 	if newly.Requests == 0 && passed.Requests == 0 {
-		what := "The rules differ, and "
-		if len(r.ChangedRules) == 0 {
-			what = "The rules are the same: "
-		}
 		return verdict{title: "Nobody would notice", kind: "good", sentences: [][]phrase{{
-			{what + "all " + counted(r.Requests, "request") + " get the same verdict as before.", plain},
+			{"All " + counted(r.Requests, "request") + " get the same verdict as before.", plain},
 		}}}
 	}
 	var v verdict
