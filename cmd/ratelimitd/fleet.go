@@ -45,7 +45,7 @@ func (o *fleetCommand) Run(ctx context.Context, s streams) error {
 	}
 	return o.Output.write(s.out,
 		func(w io.Writer) error { return serviceclient.WriteFleet(w, found, time.Now()) },
-		func(w io.Writer) error { return serviceclient.WriteJSON(w, found) })
+		func(w io.Writer) error { return serviceclient.WriteMessage(w, found) })
 }
 
 // joinFleet makes this process known to the processes that share its Redis, and shows these processes to the operators of this one.

@@ -2,17 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // Every process of a Redis lists all processes of that Redis: running ones, one with other rules, one that was stopped and one that was killed.
@@ -24,23 +24,23 @@ func TestFleet(t *testing.T) {
 	a, b, c := startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules), startProcess(t, env, "--rules", rules)
 	other := startProcess(t, env, "--rules", rulesOf(t, strings.ReplaceAll(usageRules, "5", "6")))
 
-	list := func(p *servicetest.Process) (*serviceclient.Fleet, error) {
+	list := func(p *servicetest.Process) (*adminv1.FleetServiceListResponse, error) {
 		code, out, stderr := asks(t, "fleet", "-s", p.Debug, "--json")
-		f := new(serviceclient.Fleet)
-		if err := json.Unmarshal([]byte(out), f); code != 0 || stderr != "" || err != nil {
+		f := new(adminv1.FleetServiceListResponse)
+		if err := protojson.Unmarshal([]byte(out), f); code != 0 || stderr != "" || err != nil {
 			return nil, fmt.Errorf("%d %w: %s%s", code, err, out, stderr)
 		}
 		return f, nil
 	}
 	// states counts the processes by what is said of them, such as "live" and "live, other rules".
-	states := func(f *serviceclient.Fleet) string {
+	states := func(f *adminv1.FleetServiceListResponse) string {
 		count := make(map[string]int)
-		for _, p := range f.Processes {
-			text := p.State
-			if p.RulesDiffer {
+		for _, p := range f.GetProcesses() {
+			text := strings.ToLower(strings.TrimPrefix(p.GetState().String(), "PROCESS_STATE_"))
+			if p.GetRulesDiffer() {
 				text += ", other rules"
 			}
-			if p.OverridesDiffer {
+			if p.GetOverridesDiffer() {
 				text += ", other overrides"
 			}
 			count[text]++
@@ -71,23 +71,23 @@ func TestFleet(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if !f.Shared || f.Error != "" || f.ReadAt.IsZero() || f.More+f.Unreadable != 0 || len(f.Processes) != 4 || !f.Processes[0].RulesDiffer {
+		if !f.GetShared() || f.GetError() != "" || f.GetReadAt() == nil || f.GetMore()+f.GetUnreadable() != 0 || len(f.GetProcesses()) != 4 || !f.GetProcesses()[0].RulesDiffer {
 			return fmt.Errorf("%+v", f)
 		}
-		self := f.Processes[1]
-		for _, p := range f.Processes {
-			if p.ID == f.ThisProcess {
+		self := f.GetProcesses()[1]
+		for _, p := range f.GetProcesses() {
+			if p.GetId() == f.GetThisProcess() {
 				self = p
 			}
 		}
-		switch o := self.Overrides; {
-		case self.Rules.Count != 3 || self.Rules.Files != 1 || time.Since(self.Rules.Since) > time.Hour || !strings.Contains(checksum, fmt.Sprint(self.Rules.Checksum)):
-			return fmt.Errorf("rules %+v", self.Rules)
-		case o == nil || o.Source != "redis" || o.Error != "":
+		switch o := self.GetOverrides(); {
+		case self.GetRules().GetCount() != 3 || self.GetRules().GetFiles() != 1 || time.Since(self.GetRules().GetSince().AsTime()) > time.Hour || !strings.Contains(checksum, fmt.Sprint(self.GetRules().GetChecksum())):
+			return fmt.Errorf("rules %+v", self.GetRules())
+		case o == nil || o.GetSource() != "redis" || o.GetError() != "":
 			return fmt.Errorf("overrides %+v", o)
-		case len(self.Redis) != 1 || self.Redis[0].Name != "redis" || self.Redis[0].Connections == 0 || len(self.Redis[0].OpenBreakers) > 0:
-			return fmt.Errorf("redis %+v", self.Redis)
-		case len(self.Caches) != 1 || self.Caches[0].Name != "leases", self.Version != thisBuild().Version, time.Since(self.Started) > time.Hour:
+		case len(self.GetRedis()) != 1 || self.GetRedis()[0].GetName() != "redis" || self.GetRedis()[0].GetConnections() == 0 || len(self.GetRedis()[0].GetOpenBreakers()) > 0:
+			return fmt.Errorf("redis %+v", self.GetRedis())
+		case len(self.GetCaches()) != 1 || self.GetCaches()[0].GetName() != "leases", self.GetVersion() != thisBuild().Version, time.Since(self.GetStarted().AsTime()) > time.Hour:
 			return fmt.Errorf("%+v", self)
 		}
 		return nil
@@ -112,7 +112,7 @@ func TestFleet(t *testing.T) {
 	r.Kill(t)
 	redistest.Eventually(t, "Redis is away", func(context.Context) error {
 		f, err := list(a)
-		if err == nil && (f.Error == "" || len(f.Processes) != 4 || f.ReadAt.IsZero()) {
+		if err == nil && (f.GetError() == "" || len(f.GetProcesses()) != 4 || f.GetReadAt() == nil) {
 			err = fmt.Errorf("%+v", f)
 		}
 		return err

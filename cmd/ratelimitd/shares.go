@@ -58,6 +58,8 @@ func (o *sharesCommand) Run(ctx context.Context, s streams) error {
 		return err
 	}
 	return o.Output.write(s.out,
-		func(w io.Writer) error { return serviceclient.WriteShares(w, found, time.Now(), o.Output.Color.on(w)) },
-		func(w io.Writer) error { return serviceclient.WriteJSON(w, found) })
+		func(w io.Writer) error {
+			return serviceclient.WriteShares(w, o.Domain, len(where) > 0, found, time.Now(), o.Output.Color.on(w))
+		},
+		func(w io.Writer) error { return serviceclient.WriteMessage(w, found) })
 }

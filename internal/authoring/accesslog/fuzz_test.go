@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -9,10 +8,6 @@ import (
 	"testing"
 	"time"
 )
-
-func linesOf(data []byte) *lines {
-	return &lines{r: bufio.NewReaderSize(bytes.NewReader(data), 128<<10)}
-}
 
 // FuzzText looks whether lines made of values without quotes and of the pattern's text are taken apart again.
 func FuzzText(f *testing.F) {

@@ -4,26 +4,31 @@ import (
 	"bytes"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // The table marks what an operator should look at, and no text of a process changes the terminal.
 func TestWriteFleet(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	f := &Fleet{
-		ThisProcess: "b", Shared: true, ReadAt: now.Add(-time.Minute), Error: "Redis \x1b[31mdoes not answer", More: 1, Unreadable: 2,
-		Processes: []Process{
-			{ID: "a", Host: "evil\x1b[31m\n", Version: "1", Started: now.Add(-time.Hour), State: "gone", Seen: now.Add(-20 * time.Second)},
+	at := func(ago time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-ago)) }
+	f := &adminv1.FleetServiceListResponse{
+		ThisProcess: "b", Shared: true, ReadAt: at(time.Minute), Error: "Redis \x1b[31mdoes not answer", More: 1, Unreadable: 2,
+		Processes: []*adminv1.Process{
+			{Id: "a", Host: "evil\x1b[31m\n", Version: "1", Started: at(time.Hour), State: adminv1.ProcessState_PROCESS_STATE_GONE, Seen: at(20 * time.Second)},
 			{
-				ID: "b", Host: "host-b", Version: "1.2.3", Started: now.Add(-48 * time.Hour), State: "live", Seen: now, RulesDiffer: true, OverridesDiffer: true,
-				Overrides: &ProcessOverrides{Source: "redis", Version: 12, Count: 3, Error: "no answer"},
-				Redis:     []ProcessRedis{{Name: "redis", OpenBreakers: []string{"10.0.0.1:6379", "10.0.0.2:6379"}}}, Caches: []ProcessCache{{"leases", 4}, {"over-limit cache", 5}},
+				Id: "b", Host: "host-b", Version: "1.2.3", Started: at(48 * time.Hour), State: adminv1.ProcessState_PROCESS_STATE_LIVE, Seen: at(0), RulesDiffer: true, OverridesDiffer: true,
+				Rules:     &adminv1.ProcessRules{Checksum: 2986002304087478, Count: 5, Stale: 1, Rejected: 1},
+				PerSecond: &adminv1.ProcessRates{Passed: 100.25, Refused: 0.5},
+				Overrides: &adminv1.ProcessOverrides{Source: "redis", Version: 12, Count: 3, Error: "no answer"},
+				Redis:     []*adminv1.ProcessRedis{{Name: "redis", OpenBreakers: []string{"10.0.0.1:6379", "10.0.0.2:6379"}}},
+				Caches:    []*adminv1.ProcessCache{{Name: "leases", Entries: 4}, {Name: "over-limit cache", Entries: 5}},
 			},
-			{ID: "c", Host: "host-c", State: "stopped", Seen: now.Add(-time.Minute), Started: now, Redis: []ProcessRedis{{Name: "redis"}}},
+			{Id: "c", Host: "host-c", State: adminv1.ProcessState_PROCESS_STATE_STOPPED, Seen: at(time.Minute), Started: at(0), Redis: []*adminv1.ProcessRedis{{Name: "redis"}}},
 		},
 	}
-	b := &f.Processes[1]
-	b.Rules.Checksum, b.Rules.Count, b.Rules.Stale, b.Rules.Rejected = 2986002304087478, 5, 1, 1
-	b.PerSecond.Passed, b.PerSecond.Refused = 100.25, 0.5
 	var text, alone bytes.Buffer
 	if err := WriteFleet(&text, f, now); err != nil {
 		t.Fatal(err)
@@ -32,7 +37,7 @@ func TestWriteFleet(t *testing.T) {
 	if bytes.ContainsRune(text.Bytes(), '\x1b') {
 		t.Error("the terminal changes")
 	}
-	if err := WriteFleet(&alone, &Fleet{ThisProcess: "c", Error: "away", Processes: f.Processes[2:]}, now); err != nil {
+	if err := WriteFleet(&alone, &adminv1.FleetServiceListResponse{ThisProcess: "c", Error: "away", Processes: f.Processes[2:]}, now); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "fleet_alone.txt", alone.String())
