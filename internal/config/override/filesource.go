@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"os"
 	"slices"
 	"sort"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,8 +24,7 @@ const (
 	// not read.
 	lookEvery = 200 * time.Millisecond
 
-	mostEvents = 1000 // that a File remembers
-	mostLogged = 10   // errors of a file
+	mostLogged = 10 // errors of a file
 )
 
 // FileOptions say which file has the overrides.
@@ -40,8 +37,7 @@ type FileOptions struct {
 // File is a source that reads overrides from a YAML file. People and their tools change the file. A version that cannot be read does not
 // replace the one in force.
 //
-// The Version of a record is computed from its content: it is another one after each change, whoever made it. The history has the
-// changes that this process has noticed.
+// The Version of a record is computed from its content: it is another one after each change, whoever made it.
 type File struct {
 	o       FileOptions
 	metrics *Metrics
@@ -51,8 +47,6 @@ type File struct {
 	records []Placed    // in the order of the file
 	listed  []listed    // records, sorted for List; nil: not sorted yet
 	set     *Set        // of records
-	events  []Event     // the oldest first
-	last    int64       // version of the newest event
 	failing string      // why the newest content cannot be used
 }
 
@@ -64,7 +58,7 @@ func OpenFile(o FileOptions) (*File, error) {
 		o.Log = slog.Default()
 	}
 	f := &File{o: o}
-	if _, err := f.load(); err != nil {
+	if err := f.load(); err != nil {
 		return nil, err
 	}
 	f.metrics = NewMetrics(o.Metrics)
@@ -92,29 +86,28 @@ func (e *FileError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// load reads the file, and replaces what was read before if it can be used. It returns the records of before.
-func (f *File) load() (before []Placed, err error) {
+// load reads the file, and replaces what was read before if it can be used.
+func (f *File) load() error {
 	info, err := os.Stat(f.o.Path)
 	if err != nil {
-		return nil, fmt.Errorf("read overrides: %w", err)
+		return fmt.Errorf("read overrides: %w", err)
 	}
 	if info.Size() > MaxFileSize {
-		return nil, fmt.Errorf("read overrides: %s is larger than %d MiB: keep so many overrides in Redis", f.o.Path, MaxFileSize>>20)
+		return fmt.Errorf("read overrides: %s is larger than %d MiB: keep so many overrides in Redis", f.o.Path, MaxFileSize>>20)
 	}
 	data, err := os.ReadFile(f.o.Path)
 	if err != nil {
-		return nil, fmt.Errorf("read overrides: %w", err)
+		return fmt.Errorf("read overrides: %w", err)
 	}
 	f.info = info // also of a bad file, which is not read again until it changes
 	records, errs := ReadPlaced(f.o.Path, data)
 	if len(errs) > 0 {
-		return nil, &FileError{f.o.Path, errs}
+		return &FileError{f.o.Path, errs}
 	}
 	for i := range records {
 		records[i].Version = 0
 		records[i].Version = contentVersion(records[i].appendYAML(nil))
 	}
-	before = f.records
 	f.records, f.listed = records, nil
 	f.set = NewSet(contentVersion(data), func(yield func(*Identity, Numbers) bool) {
 		for i := range records {
@@ -123,54 +116,13 @@ func (f *File) load() (before []Placed, err error) {
 			}
 		}
 	})
-	return before, nil
+	return nil
 }
 
 // contentVersion returns a number from 1 to 2^53 - 1, which JSON and metrics can hold exactly.
 func contentVersion(data []byte) int64 {
 	sum := sha256.Sum256(data)
 	return int64(binary.BigEndian.Uint64(sum[:])%(1<<53-1)) + 1
-}
-
-// reload reads the file, and remembers what has changed.
-func (f *File) reload() error {
-	before, err := f.load()
-	if err != nil {
-		return err
-	}
-	gone := byIdentity(before)
-	var events []Event
-	for i := range f.records {
-		after := &f.records[i].Override
-		key := identityKey(&after.Identity)
-		var was *Override
-		if found := gone[key]; found != nil {
-			was = &found.Override
-		}
-		delete(gone, key)
-		if was == nil || was.Version != after.Version {
-			events = append(events, Event{Author: after.Author, Reason: after.Reason, Before: was, After: after})
-		}
-	}
-	for i := range before {
-		if was := gone[identityKey(&before[i].Identity)]; was != nil {
-			events = append(events, Event{Before: &was.Override})
-		}
-	}
-	f.remember(events, time.Now().UTC())
-	return nil
-}
-
-// remember adds events to the history.
-func (f *File) remember(events []Event, now time.Time) {
-	for _, e := range events {
-		f.last++
-		e.Version, e.At = f.last, now
-		f.events = append(f.events, e)
-	}
-	if n := len(f.events) - mostEvents; n > 0 {
-		f.events = slices.Delete(f.events, 0, n)
-	}
 }
 
 func identityKey(i *Identity) string { return string(i.appendTo(nil)) }
@@ -225,7 +177,7 @@ func (f *File) look(before fs.FileInfo) fs.FileInfo {
 		return now
 	}
 	had := f.set.Version
-	err = f.reload()
+	err = f.load()
 	f.report(err)
 	if err == nil && f.set.Version != had {
 		f.o.Log.Info("overrides in force", "file", f.o.Path, "overrides", f.set.Len(), "version", f.set.Version)
@@ -391,26 +343,7 @@ func (f *File) inOrder() []listed {
 	return f.listed
 }
 
-// History implements Source: the changes that this process has noticed, with the authors that the file names.
-func (f *File) History(_ context.Context, q Query) ([]Event, error) {
-	until := int64(math.MaxInt64)
-	if q.After != "" {
-		var err error
-		if until, err = strconv.ParseInt(q.After, 10, 64); err != nil {
-			return nil, ErrPage
-		}
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var events []Event
-	for _, e := range slices.Backward(f.events) {
-		about := e.After
-		if about == nil {
-			about = e.Before
-		}
-		if e.Version < until && q.Selects(about) && len(events) < q.Length() {
-			events = append(events, e)
-		}
-	}
-	return events, nil
+// History implements Source. There is none: people keep the file, in version control or elsewhere.
+func (f *File) History(context.Context, Query) ([]Event, error) {
+	return nil, fmt.Errorf("%w: see the history of that file where you keep it", ErrReadOnly)
 }

@@ -155,9 +155,8 @@ func TestFileIsFollowed(t *testing.T) {
 	if page, _, err := f.List(t.Context(), override.Query{}); err != nil || len(page) != 1 || page[0].Version == 0 {
 		t.Errorf("%+v %v", page, err)
 	}
-	history, err := f.History(t.Context(), override.Query{})
-	if err != nil || len(history) != 5 || history[0].Before == nil || history[0].After != nil || history[1].After.Requests != 4 {
-		t.Errorf("%+v %v", history, err)
+	if _, err := f.History(t.Context(), override.Query{}); !errors.Is(err, override.ErrReadOnly) {
+		t.Errorf("the history of a file: %v", err)
 	}
 }
 
