@@ -22,7 +22,7 @@ type explainCommand struct {
 	Ask    askOptions `embed:""`
 	At     string     `placeholder:"TIME" help:"Time of the request, such as 2026-03-10T12:00:00Z, or a date. Unset: now."`
 	Bucket bool       `name:"quota-bucket" help:"Each descriptor is the id of a quota bucket: its pairs are matched in the order of the domain's quota_buckets."`
-	Server string     `short:"s" placeholder:"ADDRESS" help:"Debug port of a server, such as localhost:6070, whose rules are explained. With --rules: explain those files, and show the state of the server's counters."`
+	Server string     `short:"s" placeholder:"ADDRESS" help:"Debug port of a server, such as localhost:6070, whose rules are explained, with the state of its counters. Not together with --rules."`
 
 	Output  outputOptions  `embed:"" group:"Output"`
 	Token   tokenOptions   `embed:"" group:"Connection"`
@@ -65,7 +65,10 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 			return misuse(err)
 		}
 	}
-	if o.Server != "" && o.Rules.Rules == "" {
+	if o.Server != "" && o.Rules.Rules != "" {
+		return misuse(errors.New("--server and --rules: a server explains its own rules; leave out one of them"))
+	}
+	if o.Server != "" {
 		if o.Overrides != "" {
 			return misuse(errors.New("--overrides needs --rules: a server has its own overrides"))
 		}
@@ -107,16 +110,12 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 		return fmt.Errorf("explain: %w", err)
 	}
 	report.RulesFrom = "the files in " + stdin.NameOf(folder)
-	var failed error
-	if o.Server != "" && report.Matched() > 0 {
-		failed = o.states(ctx, s, report, entries, limit)
-	}
-	return o.write(s, report, failed)
+	return o.write(s, report)
 }
 
 // isBucket reports whether the descriptors can be ids of quota buckets, whose order only rule files say.
 func (o *explainCommand) isBucket(ids [][]descriptor.Entry) error {
-	if o.Server != "" && o.Rules.Rules == "" {
+	if o.Server != "" {
 		return errors.New("--quota-bucket needs --rules: a server does not say in which order it matches the pairs of a bucket")
 	}
 	if o.Ask.Limit != "" {
@@ -134,13 +133,13 @@ func (o *explainCommand) isBucket(ids [][]descriptor.Entry) error {
 	return nil
 }
 
-func (o *explainCommand) write(s streams, report *explain.Report, failed error) (err error) {
-	err = o.Output.write(s.out,
+func (o *explainCommand) write(s streams, report *explain.Report) error {
+	err := o.Output.write(s.out,
 		func(w io.Writer) error { return explain.WriteText(w, report, o.Output.Color.on(w)) },
 		func(w io.Writer) error { return explain.WriteJSON(w, report) })
 	switch {
-	case err != nil || failed != nil:
-		return errors.Join(err, failed)
+	case err != nil:
+		return err
 	case report.Matched() == 0:
 		return verdict(exitNothing)
 	}
@@ -178,7 +177,7 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 		}
 		report.Descriptors = append(report.Descriptors, d)
 	}
-	return o.write(s, report, nil)
+	return o.write(s, report)
 }
 
 // fill adds the states of counters to the limits that the server explained. With a limit of the request, its counters are the limits.
@@ -215,55 +214,6 @@ func (o *explainCommand) now() (time.Time, error) {
 		}
 	}
 	return time.Time{}, fmt.Errorf("--at %s: write a time like 2026-03-10T12:00:00Z or a date like 2026-03-10", o.At)
-}
-
-// states asks the server for the states of the counters.
-func (o *explainCommand) states(ctx context.Context, s streams, r *explain.Report, entries [][]descriptor.Entry, limit *limiter.RequestLimit) error {
-	client, err := o.Token.admin(&o.Connect, o.Server, s.err)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	for i := range r.Descriptors {
-		d := &r.Descriptors[i]
-		if len(d.Limits) == 0 {
-			continue
-		}
-		there, err := client.Peek(ctx, r.Domain, entries[i], limit)
-		if err != nil {
-			return err
-		}
-		d.StateOf = o.Server
-		same := 0
-		for j := range d.Limits {
-			l := &d.Limits[j]
-			for k := range there.Counters {
-				c := &there.Counters[k]
-				if c.Key != l.Key {
-					continue
-				}
-				if l.State = &c.State; c.Words == l.Words {
-					same++
-				}
-			}
-		}
-		if same < len(d.Limits) || same < len(there.Counters) {
-			d.StateRule = serverRule(there)
-		}
-	}
-	return nil
-}
-
-// serverRule names the rule and the counters of a server that counts a descriptor differently.
-func serverRule(c *serviceclient.Counters) string {
-	text := "no rule"
-	if c.Rule != nil {
-		text = fmt.Sprintf("%s (%s:%d:%d)", c.Rule.Path, c.Rule.File, c.Rule.Line, c.Rule.Column)
-	}
-	for i := range c.Counters {
-		text += fmt.Sprintf(", %s, %s", c.Counters[i].Words, c.Counters[i].Key)
-	}
-	return text
 }
 
 // load reads the rules as the server would at its start, and writes the errors of files that are left out.

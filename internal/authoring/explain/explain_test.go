@@ -170,7 +170,7 @@ func TestState(t *testing.T) {
 	}
 	r := run(t, Options{}, "method=GET,path=/search")
 	d := &r.Descriptors[0]
-	d.StateOf, d.StateRule = "localhost:6070", "edge.other"
+	d.StateOf = "localhost:6070"
 	d.Limits[0].State = &State{Used: 10, Capacity: 10, WaitSeconds: 6, Reset: 60}
 	var b strings.Builder
 	if err := WriteText(&b, r, false); err != nil {

@@ -62,8 +62,6 @@ type Descriptor struct {
 
 	// StateOf is the server that the states of the limits come from; empty if they are not known.
 	StateOf string `json:"state_of,omitempty"`
-	// StateRule is the rule that the server counts under, if it differs from the rule here.
-	StateRule string `json:"state_rule,omitempty"`
 }
 
 // Level is one step down the tree.

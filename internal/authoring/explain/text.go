@@ -66,9 +66,6 @@ func (w reportWriter) descriptor(r *Report, d *Descriptor) {
 	for i := range d.Limits {
 		w.limit(&d.Limits[i], d)
 	}
-	if d.StateRule != "" {
-		w.row("", "%s", w.Paint(terminal.Yellow, "the server counts this under another rule: "+terminal.Clean(d.StateRule)))
-	}
 }
 
 // bucket says in which order the pairs of a bucket's id are matched.
