@@ -297,7 +297,7 @@ func TestNewFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprint(again, "1")
+	_, _ = again.WriteString("1")
 	if err := again.commit(); err != nil {
 		t.Fatal(err)
 	}
