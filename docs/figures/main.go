@@ -10,6 +10,7 @@ package main
 import (
 	"fmt"
 	"log"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +31,7 @@ func main() {
 // figures are the pictures by file name. They get the folder of the documentation.
 var figures = map[string]func(docs string) string{
 	"same-burst.svg": func(string) string { return sameBurst() },
+	"articles.svg":   func(string) string { return articles() },
 	"cost.svg":       cost,
 	"recording.svg":  recording,
 }
@@ -56,18 +58,18 @@ var rows = []row{
 	{"leaky_bucket, burst: 9, nodelay: all", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.LeakyBucket, Burst: 9, NoDelay: descriptor.NoDelayAll}},
 }
 
-// arrivals are the arrival times of requests, in tenths of a second: eight late in the first minute, eight early in the
+// arrivals are the arrival times of requests, in seconds: eight late in the first minute, eight early in the
 // second, then one every four seconds.
-func arrivals() []int64 {
-	var at []int64
-	for i := range int64(8) {
-		at = append(at, 460+9*i)
+func arrivals() []float64 {
+	var at []float64
+	for i := range 8 {
+		at = append(at, float64(460+9*i)/10)
 	}
-	for i := range int64(8) {
-		at = append(at, 640+9*i)
+	for i := range 8 {
+		at = append(at, float64(640+9*i)/10)
 	}
-	for t := int64(760); t < 1500; t += 40 {
-		at = append(at, t)
+	for t := 760; t < 1500; t += 40 {
+		at = append(at, float64(t)/10)
 	}
 	return at
 }
@@ -79,18 +81,17 @@ type verdict struct {
 }
 
 // decide takes the arrivals from a limit, as a store does.
-func decide(limit descriptor.Limit) []verdict {
+func decide(limit descriptor.Limit, arrivals []float64) []verdict {
 	if err := limit.Compile(); err != nil {
 		log.Fatal(err)
 	}
 	origin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).UnixMicro()
 	var state backend.State
 	var out []verdict
-	for _, tenths := range arrivals() {
+	for _, arrived := range arrivals {
 		take := []backend.Take{{Limit: &limit, Hits: 1}}
 		var o [1]backend.Outcome
-		backend.Settle(take, []*backend.State{&state}, o[:], origin+tenths*100_000)
-		arrived := float64(tenths) / 10
+		backend.Settle(take, []*backend.State{&state}, o[:], origin+int64(math.Round(arrived*1e6)))
 		out = append(out, verdict{arrived, arrived + o[0].Delay.Seconds(), o[0].Allowed})
 	}
 	return out
@@ -133,7 +134,7 @@ func sameBurst() string {
 	}
 	for i, r := range rows {
 		y := top + rowHeight*float64(i)
-		verdicts := decide(r.limit)
+		verdicts := decide(r.limit, arrivals())
 		admitted := 0
 		var marks strings.Builder
 		for _, v := range verdicts {
