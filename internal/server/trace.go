@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -51,8 +52,12 @@ func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request
 	} else if path, ok := grpc.Method(ctx); ok {
 		name = path[1:]
 	}
-	ctx, span := t.tracer.Start(ctx, fromCaller(ctx, traceparent), fromCaller(ctx, tracestate), name, now)
+	parent, state := parentOf(func(key string) string { return fromCaller(ctx, key) })
+	ctx, span := t.tracer.Start(ctx, parent, state, name, now)
 	defer span.End() // records a panic too
+	if service, method, ok := strings.Cut(name, "/"); ok && name != spanOfJSON {
+		span.SetAttributes(attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", service), attribute.String("rpc.method", method))
+	}
 	err := limiter.Decide(ctx, t.Decider, now, req, d)
 	describe(span, req, d, err)
 	return err
@@ -60,7 +65,7 @@ func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request
 
 // Start implements Decider. A request that is recorded gets a goroutine.
 func (t *traced) Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
-	if !t.tracer.Sampled(fromCaller(ctx, traceparent)) {
+	if parent, _ := parentOf(func(key string) string { return fromCaller(ctx, key) }); !t.tracer.Sampled(parent) {
 		return t.Decider.Start(ctx, now, b, req, d, done)
 	}
 	async.Go(func() error { return t.record(ctx, now, req, d) }, done)
@@ -82,7 +87,7 @@ func fromCaller(ctx context.Context, key string) string {
 // withCaller is the request's context with the caller's trace where gRPC requests have it.
 func withCaller(r *http.Request) context.Context {
 	md := metadata.MD{}
-	for _, key := range []string{traceparent, tracestate} {
+	for _, key := range []string{traceparent, tracestate, "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags"} {
 		if value := r.Header.Get(key); value != "" {
 			md[key] = []string{value}
 		}

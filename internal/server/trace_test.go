@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -116,13 +117,22 @@ func TestSampledDecisionsAreRecorded(t *testing.T) {
 				t.Errorf("%s over %s: spans %v", tt.domain, transport, ended)
 				continue
 			}
-			want := append([]attribute.KeyValue{
+			var call []attribute.KeyValue
+			if transport == "gRPC" {
+				call = []attribute.KeyValue{
+					attribute.String("rpc.system", "grpc"),
+					attribute.String("rpc.service", "envoy.service.ratelimit.v3.RateLimitService"),
+					attribute.String("rpc.method", "ShouldRateLimit"),
+				}
+			}
+			want := append(slices.Clone(call),
 				attribute.Int("rpc.grpc.status_code", int(tt.code)),
 				attribute.String("ratelimitd.domain", tt.domain),
 				attribute.Int("ratelimitd.descriptors", 1),
-			}, tt.about...)
+			)
+			want = append(want, tt.about...)
 			if tt.domain == "bomb" {
-				want = nil
+				want = call
 				if events := ended[0].Events(); len(events) != 1 || events[0].Name != "exception" {
 					t.Errorf("over %s: the span of a panic has %v", transport, events)
 				}
