@@ -64,8 +64,12 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, 
 	near := int64(float32(limit) * nearRatio)
 	if o.Allowed {
 		add(&s.Within, hits)
+		before := o.Before
+		if before == o.Used { // held back under the STOP flag: the reference counts the hits as the last ones that the counter holds
+			before -= n
+		}
 		if o.Used > near {
-			add(&s.Near, uint64(o.Used-max(near, min(o.Before, o.Used))))
+			add(&s.Near, uint64(o.Used-max(near, min(before, o.Used))))
 		}
 		return
 	}
@@ -85,8 +89,8 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, 
 	}
 }
 
-// refusedHits returns how many hits of a refused take count. The reference's hits have 32 bits. Of a take with more, no more count than
-// the limit could ever refuse: else one request would outweigh all others.
+// refusedHits returns how many hits of a refused take count. Of a take with more than 32 bits hold, no more count than the limit could
+// ever refuse: else one request would outweigh all others.
 func refusedHits(n, limit int64) int64 { return min(n, max(limit+1, math.MaxUint32)) }
 
 // mostCounted is where a sum of hits stays. A sum of several of them, and what others add at the same time, still fits.

@@ -106,7 +106,13 @@ func addPages(mux *http.ServeMux, opts *Options) {
 		fmt.Fprintf(&index, "services       %s, over gRPC with reflection, gRPC-Web, and JSON: POST /SERVICE/METHOD\n",
 			strings.Join(serviceNames[2:], ", "))
 	}
-	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) { endpoint.WriteText(w, http.StatusOK, index.String()) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		code := http.StatusOK
+		if r.URL.Path != "/" {
+			code = http.StatusNotFound
+		}
+		endpoint.WriteText(w, code, index.String())
+	})
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)

@@ -91,7 +91,7 @@ more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: fals
 	if code, body := get(t, r.DebugAddr, "/"); code != 200 || !strings.Contains(body, "/rlconfig") {
 		t.Errorf("/: %d %q", code, body)
 	}
-	if code, _ := get(t, r.DebugAddr, "/json"); code != 404 {
+	if code, body := get(t, r.DebugAddr, "/json"); code != 404 || !strings.Contains(body, "/rlconfig ") {
 		t.Errorf("/nothing: %d", code)
 	}
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/cmdline", "/debug/pprof/symbol"} {
