@@ -77,13 +77,12 @@ func (l *Limit) NoDelayText() string {
 	return decimal(l.NoDelay)
 }
 
-// WholeUnit returns the unit of the protocol's current_limit: that of the window, or UnitUnknown if the protocol cannot express the
-// window. The places of a concurrency limit are in no window.
-func (l *Limit) WholeUnit() Unit {
+// OnWire returns the unit and the multiplier of the protocol's current_limit. The places of a concurrency limit are in no window.
+func (l *Limit) OnWire() (unit Unit, multiplier uint32) {
 	if l.Algorithm == Concurrency {
-		return UnitUnknown
+		return UnitUnknown, 0
 	}
-	return l.Window.WholeUnit()
+	return l.Window.OnWire()
 }
 
 // SharesCounter reports whether two limits on the same entries use the same counter.

@@ -26,13 +26,16 @@ func (w Window) Length() time.Duration {
 	return w.Unit.Length() * time.Duration(max(w.Multiplier, 1))
 }
 
-// WholeUnit returns the unit if the window is exactly one unit on the clock, or Named. Otherwise it returns UnitUnknown: the
-// protocol's current_limit cannot express such a window.
-func (w Window) WholeUnit() Unit {
-	if w.Location != nil && !w.Named || w.Multiplier > 1 || !w.Unit.OnWire() {
-		return UnitUnknown
+// OnWire returns the unit and the multiplier of the protocol's current_limit: 0 means 1. The unit is UnitUnknown if the protocol cannot
+// express the window: a calendar's, unless it is Named, or milliseconds.
+func (w Window) OnWire() (unit Unit, multiplier uint32) {
+	switch {
+	case w.Location != nil && !w.Named || !w.Unit.OnWire():
+		return UnitUnknown, 0
+	case w.Multiplier == 1:
+		return w.Unit, 0
 	}
-	return w.Unit
+	return w.Unit, w.Multiplier
 }
 
 // CalendarMonth turns a window of one month on the clock into the calendar month in UTC, which the protocol's unit MONTH

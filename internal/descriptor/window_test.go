@@ -60,18 +60,21 @@ func TestWindowWithoutUnit(t *testing.T) {
 	}
 }
 
-func TestWholeUnit(t *testing.T) {
+func TestWindowsOnTheWire(t *testing.T) {
 	for _, c := range []struct {
-		window Window
-		want   Unit
+		window     Window
+		unit       Unit
+		multiplier uint32
 	}{
-		{Window{Unit: Hour}, Hour},
-		{Window{Unit: Hour, Multiplier: 1}, Hour},
-		{Window{Unit: Hour, Multiplier: 2}, UnitUnknown},
-		{Window{Unit: Day, Location: time.UTC}, UnitUnknown},
+		{Window{Unit: Hour}, Hour, 0},
+		{Window{Unit: Hour, Multiplier: 1}, Hour, 0},
+		{Window{Unit: Hour, Multiplier: 2}, Hour, 2},
+		{Window{Unit: Millisecond, Multiplier: 2000}, UnitUnknown, 0},
+		{Window{Unit: Day, Location: time.UTC, Multiplier: 2}, UnitUnknown, 0},
+		{Window{Unit: Month, Location: time.UTC, Named: true}, Month, 0},
 	} {
-		if got := c.window.WholeUnit(); got != c.want {
-			t.Errorf("%+v is the whole unit %v, want %v", c.window, got, c.want)
+		if unit, multiplier := c.window.OnWire(); unit != c.unit || multiplier != c.multiplier {
+			t.Errorf("%+v is %d %v, want %d %v", c.window, multiplier, unit, c.multiplier, c.unit)
 		}
 	}
 }

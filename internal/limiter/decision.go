@@ -155,9 +155,10 @@ func (s *Status) UntilReset() time.Duration {
 
 // CurrentLimit is the limit that a status describes.
 type CurrentLimit struct {
-	Name     string
-	Requests uint64
-	Unit     descriptor.Unit // descriptor.UnitUnknown if the window is not one whole unit
+	Name       string
+	Requests   uint64
+	Multiplier uint32          // of Unit; 0 means 1
+	Unit       descriptor.Unit // descriptor.UnitUnknown if the protocol cannot express the window
 }
 
 // Header is one header.

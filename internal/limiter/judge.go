@@ -49,7 +49,8 @@ func (w *work) status(s *subject) Status {
 	}
 	span := w.span(j)
 	st.LimitIndex, st.Limited = c.index, true
-	st.Limit = CurrentLimit{Name: c.limit.Name, Requests: c.limit.Requests, Unit: c.limit.WholeUnit()}
+	st.Limit = CurrentLimit{Name: c.limit.Name, Requests: c.limit.Requests}
+	st.Limit.Unit, st.Limit.Multiplier = c.limit.OnWire()
 	st.Remaining, st.Reset = w.remaining(c), ceilSeconds(span.reset)
 	st.Penalised = c.penalty > 0
 	if !o.Allowed && !s.shadow() {

@@ -23,7 +23,7 @@ func TestRequestLimitOfSeveralUnits(t *testing.T) {
 	}
 	first := ask(3, 30, descriptor.Second) // ten seconds into the minute
 	f.want(first, limiter.OK, 2)
-	if first.Reset != 20*time.Second || first.Limit.Unit != descriptor.UnitUnknown || first.Limit.Requests != 3 {
+	if first.Reset != 20*time.Second || first.Limit.Unit != descriptor.Second || first.Limit.Multiplier != 30 || first.Limit.Requests != 3 {
 		t.Errorf("got %+v", first)
 	}
 	f.want(ask(3, 30, descriptor.Second), limiter.OK, 1)

@@ -49,6 +49,10 @@ func appendStatus(b []byte, s *limiter.Status) []byte {
 		b = appendUint(b, 1, wire32(s.Limit.Requests))
 		b = appendUint(b, 2, uint64(s.Limit.Unit))
 		b = appendString(b, 3, s.Limit.Name)
+		if n := uint64(s.Limit.Multiplier); n > 1 {
+			b = protowire.AppendTag(b, 4, protowire.BytesType)
+			b = appendUint(append(b, byte(sizeUint(n))), 1, n)
+		}
 	}
 	b = appendUint(b, 3, wire32(s.Remaining))
 	if s.Limited {
@@ -72,7 +76,11 @@ func sizeStatus(s *limiter.Status) int {
 }
 
 func sizeLimit(l *limiter.CurrentLimit) int {
-	return sizeUint(wire32(l.Requests)) + sizeUint(uint64(l.Unit)) + sizeString(l.Name)
+	n := sizeUint(wire32(l.Requests)) + sizeUint(uint64(l.Unit)) + sizeString(l.Name)
+	if l.Multiplier > 1 {
+		n += 1 + protowire.SizeBytes(sizeUint(uint64(l.Multiplier)))
+	}
+	return n
 }
 
 // wire32 is a number in a field of 32 bits. What does not fit is clamped there; the dynamic metadata has the exact number.

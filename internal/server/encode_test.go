@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -32,6 +33,9 @@ func responseMessage(t testing.TB, d *limiter.Decision) *ratelimitv3.RateLimitRe
 				Name:            s.Limit.Name,
 				RequestsPerUnit: uint32(min(s.Limit.Requests, math.MaxUint32)),
 				Unit:            ratelimitv3.RateLimitResponse_RateLimit_Unit(s.Limit.Unit),
+			}
+			if s.Limit.Multiplier > 1 {
+				to.CurrentLimit.UnitMultiplier = wrapperspb.UInt32(s.Limit.Multiplier)
 			}
 			to.DurationUntilReset = durationpb.New(s.UntilReset())
 		}
@@ -100,6 +104,8 @@ func TestEncodeAgreesWithGeneratedCode(t *testing.T) {
 		"headers":           {Code: limiter.OverLimit, Headers: []limiter.Header{{Key: "RateLimit-Limit", Value: "10"}, {}, {Key: "k"}, {Value: "v"}}},
 		"request headers":   {Code: limiter.OK, Headers: []limiter.Header{{Key: "a", Value: "1"}}, Upstream: []limiter.Header{{Key: "x-envoy-fault-delay-request", Value: "1000"}, {}, {Key: "k"}}},
 		"long name":         {Statuses: []limiter.Status{{Limited: true, Limit: limiter.CurrentLimit{Name: string(make([]byte, 300)), Requests: math.MaxUint32, Unit: descriptor.Week}}}},
+		"several units":     {Statuses: []limiter.Status{{Limited: true, Limit: limiter.CurrentLimit{Name: "n", Requests: 7, Unit: descriptor.Minute, Multiplier: 15}}}},
+		"many units":        {Statuses: []limiter.Status{{Limited: true, Limit: limiter.CurrentLimit{Requests: 7, Unit: descriptor.Second, Multiplier: math.MaxUint32}}}},
 		"more than 32 bits": {Statuses: []limiter.Status{{Limited: true, Remaining: 5_000_000_000, Limit: limiter.CurrentLimit{Requests: descriptor.MaxRequests, Unit: descriptor.Day}}}},
 		"empty metadata":    {Metadata: map[string]any{}},
 		"metadata": {Metadata: map[string]any{

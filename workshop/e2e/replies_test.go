@@ -175,12 +175,12 @@ access_log:
 		has(t, refused, "x-envoy-ratelimited", "true")
 		has(t, refused, "x-refused-by", "the limiter")
 	})
-	t.Run("a window that Envoy has no name for", func(t *testing.T) {
+	t.Run("a window of several units", func(t *testing.T) {
 		ok, refused := e.get(t, "envoy", "/long"), e.get(t, "envoy", "/long")
 		if ok.code != 200 || refused.code != 429 {
 			t.Errorf("got %d and %d", ok.code, refused.code)
 		}
-		has(t, refused, "x-ratelimit-limit", "1") // Envoy omits the window; our own headers have it
+		has(t, refused, "x-ratelimit-limit", "1, 1;w=172800")
 		has(t, refused, "x-ratelimit-remaining", "0")
 		hasSeconds(t, refused, "x-ratelimit-reset", 1, 2*86400)
 		hasSeconds(t, refused, "retry-after", 1, 2*86400)

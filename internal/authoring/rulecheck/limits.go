@@ -188,13 +188,10 @@ func (c *checker) window(l *limit) {
 	if l.Algorithm == descriptor.Concurrency {
 		return // it has none
 	}
-	if l.Window.WholeUnit() == descriptor.UnitUnknown {
-		at := l.position("unit_multiplier")
-		switch {
-		case l.Window.Location != nil:
+	if unit, _ := l.Window.OnWire(); unit == descriptor.UnitUnknown {
+		at := l.position("unit")
+		if l.Window.Location != nil {
 			at = l.position("calendar")
-		case l.Window.Unit == descriptor.Millisecond:
-			at = l.position("unit")
 		}
 		c.add(Info, at, codeWindowUnnamed, "nothing to change unless callers read that field: the headers `ietf` and `x-ratelimit` have the window in seconds",
 			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))

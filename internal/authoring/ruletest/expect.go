@@ -294,7 +294,7 @@ func (o *observed) state(i int) State {
 		return s
 	}
 	s.Limit = uintText(a.Limit.Requests)
-	if a.Limit.Unit.Valid() {
+	if a.Limit.Unit.Valid() && a.Limit.Multiplier <= 1 {
 		s.Limit += " per " + a.Limit.Unit.String()
 	} else if l := o.limitNamed(i, a.Limit); l != nil && l.Algorithm == descriptor.Concurrency {
 		s.Limit += " in flight"
@@ -313,7 +313,8 @@ func (o *observed) limitNamed(i int, c limiter.CurrentLimit) *descriptor.Limit {
 	}
 	limits := o.rules[i].Limits
 	for j := range limits {
-		if limits[j].Name == c.Name && (limits[j].Requests == c.Requests || o.decision.Statuses[i].Overridden) && limits[j].WholeUnit() == c.Unit {
+		unit, multiplier := limits[j].OnWire()
+		if limits[j].Name == c.Name && (limits[j].Requests == c.Requests || o.decision.Statuses[i].Overridden) && unit == c.Unit && multiplier == c.Multiplier {
 			return &limits[j]
 		}
 	}

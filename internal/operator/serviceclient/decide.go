@@ -73,7 +73,9 @@ type Status struct {
 type Limit struct {
 	Name     string `json:"name,omitempty"`
 	Requests uint32 `json:"requests_per_unit"`
-	Unit     string `json:"unit"` // "unknown" if the window is no whole unit, or there is none: requests in flight
+	Unit     string `json:"unit"` // "unknown" if the protocol cannot express the window, or there is none: requests in flight
+
+	UnitMultiplier uint32 `json:"unit_multiplier,omitempty"` // 0 means 1
 }
 
 // Entry is one key/value pair.
@@ -120,7 +122,7 @@ func (c *Client) Decide(ctx context.Context, r *Request) (*Answer, error) {
 			one.Entries = entriesOf(r.Descriptors[i])
 		}
 		if l := s.GetCurrentLimit(); l != nil {
-			one.Limit = &Limit{Name: l.GetName(), Requests: l.GetRequestsPerUnit(), Unit: unitName(int32(l.GetUnit()))}
+			one.Limit = &Limit{Name: l.GetName(), Requests: l.GetRequestsPerUnit(), Unit: unitName(int32(l.GetUnit())), UnitMultiplier: l.GetUnitMultiplier().GetValue()}
 		}
 		if d := s.GetDurationUntilReset(); d != nil {
 			seconds := d.AsDuration().Seconds()

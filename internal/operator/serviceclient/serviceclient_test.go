@@ -162,8 +162,8 @@ func TestDecide(t *testing.T) {
 		t.Errorf("reset in %v", r)
 	}
 	want := &Answer{Code: "OK", Statuses: []Status{
-		{Entries: []Entry{{"k", "v"}}, Code: "OK", Limit: &Limit{"yearly", 3, "year"}, Remaining: 2},
-		{Entries: []Entry{{"week", "x"}}, Code: "OK", Limit: &Limit{"", 3, "week"}, Remaining: 2},
+		{Entries: []Entry{{"k", "v"}}, Code: "OK", Limit: &Limit{"yearly", 3, "year", 0}, Remaining: 2},
+		{Entries: []Entry{{"week", "x"}}, Code: "OK", Limit: &Limit{"", 3, "week", 0}, Remaining: 2},
 		{Entries: []Entry{{"free", "x"}}, Code: "OK", Remaining: 1<<32 - 1},
 	}, Headers: []Header{{"RateLimit-Limit", "3"}, {"RateLimit-Remaining", "2"}, {"RateLimit-Reset", ""}}}
 	if a.Metadata["decision"] == nil || a.Millis <= 0 {
@@ -185,7 +185,7 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%d hits: %s, %d left, want %s, %d", step.hits, a.Code, a.Statuses[0].Remaining, step.code, step.left)
 		}
 	}
-	if a := ask(1, &limiter.RequestLimit{Requests: 9, Unit: int32(descriptor.Second), Multiplier: 20}); a.Statuses[0].Limit.Unit != "unknown" || a.Statuses[0].Remaining != 8 {
+	if a := ask(1, &limiter.RequestLimit{Requests: 9, Unit: int32(descriptor.Second), Multiplier: 20}); a.Statuses[0].Limit.Unit != "second" || a.Statuses[0].Limit.UnitMultiplier != 20 || a.Statuses[0].Remaining != 8 {
 		t.Errorf("a limit of the request: %+v", a.Statuses[0])
 	}
 }
@@ -357,8 +357,8 @@ func TestTexts(t *testing.T) {
 	answer := &Answer{
 		Code: OverLimit, Millis: 1.234,
 		Statuses: []Status{
-			{Entries: []Entry{{"method", "GET"}, {"path", "/search\x1b[2J"}}, Code: OverLimit, Limit: &Limit{"search", 5, "unknown"}, Reset: &reset},
-			{Entries: []Entry{{"to_number", "2061234567"}}, Code: "OK", Limit: &Limit{"", 5, "day"}, Remaining: 4, Reset: &whole},
+			{Entries: []Entry{{"method", "GET"}, {"path", "/search\x1b[2J"}}, Code: OverLimit, Limit: &Limit{"search", 5, "unknown", 0}, Reset: &reset},
+			{Entries: []Entry{{"to_number", "2061234567"}}, Code: "OK", Limit: &Limit{"", 5, "day", 0}, Remaining: 4, Reset: &whole},
 			{Entries: []Entry{{"nobody", "knows"}}, Code: "OK"},
 		},
 		Headers:  []Header{{"RateLimit-Limit", "5"}, {"Retry-After", "41"}},

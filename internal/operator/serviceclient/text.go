@@ -81,6 +81,9 @@ func statusText(s *Status) string {
 		return "no limit applies"
 	}
 	limit := fmt.Sprintf("%d per %s", s.Limit.Requests, s.Limit.Unit)
+	if s.Limit.UnitMultiplier > 1 {
+		limit = fmt.Sprintf("%d per %d %ss", s.Limit.Requests, s.Limit.UnitMultiplier, s.Limit.Unit)
+	}
 	if s.Limit.Unit == "unknown" { // the protocol has no unit for the window, and none for requests in flight
 		limit = fmt.Sprintf("limit %d", s.Limit.Requests)
 	}
