@@ -26,6 +26,9 @@ var batchedPool = sync.Pool{New: func() any {
 	return r
 }}
 
+// maxKeptMessages is how many bytes of messages get one string, and the largest memory of messages that is reused.
+const maxKeptMessages = 64 << 10
+
 // batchPool has the calls of batches, whose answers are longer than others.
 var batchPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
 

@@ -13,11 +13,9 @@ import (
 	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
@@ -152,9 +150,6 @@ type arrival struct {
 
 var arrivals = sync.Pool{New: func() any { return new(arrival) }}
 
-// maxKeptMessages is how many bytes of messages get one string, and the largest memory of messages that is reused.
-const maxKeptMessages = 64 << 10
-
 // begin decides a call, or begins to. text is its message as a string.
 func (m *method) begin(now time.Time, b *limiter.Batch, call *transport.Call, text string) {
 	c := m.pool.Get().(*rateLimitCall)
@@ -201,17 +196,6 @@ func (c *rateLimitCall) finish(err error) {
 	if !panicked { // else something may still refer to it
 		c.release()
 	}
-}
-
-// statusOf is the gRPC status for an error. A panic is logged.
-func (m *method) statusOf(err error) *status.Status {
-	if p, ok := errors.AsType[*async.PanicError](err); ok {
-		err = m.shared.PanickedAt(p.Value, m.info.FullMethod, p.Stack)
-	} else if err != errTooManyCalls { //nolint:errorlint // it is returned as it is
-		err = grpcstatus.Of(err)
-	}
-	st, _ := status.FromError(err)
-	return st
 }
 
 // encode encodes the answer. It does so before the connection is locked, and a panic becomes an error.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -161,4 +162,15 @@ func overdue(ctx context.Context, now time.Time) error {
 		return context.DeadlineExceeded
 	}
 	return ctx.Err()
+}
+
+// statusOf is the gRPC status for an error. A panic is logged.
+func (m *method) statusOf(err error) *status.Status {
+	if p, ok := errors.AsType[*async.PanicError](err); ok {
+		err = m.shared.PanickedAt(p.Value, m.info.FullMethod, p.Stack)
+	} else if err != errTooManyCalls { //nolint:errorlint // it is returned as it is
+		err = grpcstatus.Of(err)
+	}
+	st, _ := status.FromError(err)
+	return st
 }

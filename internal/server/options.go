@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"io/fs"
 	"net/http"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
 )
 
@@ -44,6 +46,32 @@ type Options struct {
 
 	DrainDelay    time.Duration       // from red health to refusing new calls; default 0
 	ServerOptions []grpc.ServerOption // of grpc-go, applied last. An interceptor may not keep a request after it returned; with Lean it does not see callers' methods
+}
+
+// QuotaStreams hands out shares of limits to the clients of the rate limit quota service.
+type QuotaStreams interface {
+	// Open returns the stream of a client with that address.
+	Open(client string) QuotaStream
+
+	// Kept is how many bytes are kept for all clients, about.
+	Kept() int64
+}
+
+// QuotaStream is the stream of one client. Report is called by one goroutine; Next and Sent are called by another one.
+type QuotaStream interface {
+	// Report takes in what a client reports. It must not wait for anything, because other streams may wait for it. The slice all and the
+	// slices inside it are reused when Report returns. A string inside them keeps the whole message in memory, so clone each string
+	// that is kept. The domain is the same string each time, and may be kept.
+	Report(now time.Time, domain string, all []assigner.Usage)
+
+	// Next waits until there is something to send, and appends it to all. Its error is the error of ctx.
+	Next(ctx context.Context, all []assigner.Action) ([]assigner.Action, error)
+
+	// Sent is called when what Next returned has been passed to the transport.
+	Sent(now time.Time)
+
+	// Close is called once, when none of the other methods is running, and none is called any more.
+	Close(now time.Time)
 }
 
 // Listen says where callers connect.

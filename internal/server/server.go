@@ -36,7 +36,11 @@ type Server struct {
 	long      *longStreams
 	most      int             // bytes of a message
 	streams   map[string]bool // the methods whose clients send any number of messages
+	ending
+}
 
+// ending is how a server stops.
+type ending struct {
 	drainDelay time.Duration
 	stopping   context.Context // done when calls are refused; a stream that never ends by itself ends with it
 	stop       context.CancelFunc
@@ -82,16 +86,16 @@ func New(opts Options) (*Server, error) {
 	}
 	opts.Decider = observed(&opts)
 	s := &Server{
-		GRPCAddr:   l.grpc.Addr(),
-		HTTPAddr:   l.http.Addr(),
-		listeners:  l,
-		shared:     opts.Shared,
-		readiness:  newReadiness(),
-		metrics:    m,
-		calls:      calls,
-		long:       long,
-		most:       opts.Requests.MaxBytes,
-		drainDelay: opts.DrainDelay,
+		GRPCAddr:  l.grpc.Addr(),
+		HTTPAddr:  l.http.Addr(),
+		listeners: l,
+		shared:    opts.Shared,
+		readiness: newReadiness(),
+		metrics:   m,
+		calls:     calls,
+		long:      long,
+		most:      opts.Requests.MaxBytes,
+		ending:    ending{drainDelay: opts.DrainDelay},
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	if opts.Quota != nil {
