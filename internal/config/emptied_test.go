@@ -138,7 +138,14 @@ func TestDroppedRulesAreNamed(t *testing.T) {
 	write(t, a, many("a", 3))
 	must(t, os.Remove(c))
 	load(t, f, "a.yaml=loaded", "b.yaml=loaded")
-	if said := log.take(); !strings.Contains(said, `level=WARN msg="a reload drops many rules" domains="[a: 3 of 6 c: 1 of 1]" more_domains=0 from="[a.yaml: 3 of 6 c.yaml: 1 of 1]" more_from=0 rules_before=14 rules_now=10`) {
+	if said := log.take(); !strings.Contains(said, `level=WARN msg="a reload drops many rules" domains="[a: 3 of 6 c: 1 of 1]" more_domains=0 from="[a.yaml: 3 of 6 c.yaml: 1 of 1]" more_from=0 rules_before=14 rules_now=10 gone="[a.k_vxxx a.k_vxxxx a.k_vxxxxx c.k_v]"`) {
 		t.Errorf("half of a domain's rules:\n%s", said)
+	}
+
+	text := many("b", 7) // a file that is cut off, and is still YAML
+	write(t, b, text[:strings.Index(text, "  - {key: k, value: vxxxxxx,")-1])
+	load(t, f, "a.yaml=loaded", "b.yaml=loaded")
+	if said := log.take(); !strings.Contains(said, `level=WARN msg="a rule file lost rules and ends in the middle of a line: is it complete?" files="[b.yaml: 1 of 7]" gone=[b.k_vxxxxxx]`) {
+		t.Errorf("a file that was cut off:\n%s", said)
 	}
 }

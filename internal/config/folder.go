@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -76,6 +77,7 @@ type ruleFile struct {
 	newest *source // the rules of the newest content, or why it cannot be read
 	good   *source // the last version that was in use while it was the newest; nil if there was none
 	inUse  *source // newest, good or nil
+	cut    bool    // its newest content does not end with a line: it may be incomplete
 	gone   bool    // it is no longer in the folder; its rules stay, because otherwise there would be no rules
 	status descriptor.FileStatus
 }
@@ -330,7 +332,9 @@ func (f *Folder) read(m found, quiet bool) readResult {
 		}
 		return readResult{skipped: &skippedFile{s, why}}
 	}
-	return readResult{fresh: old.next(s, readSource(name, data, !f.o.Strict))}
+	fresh := old.next(s, readSource(name, data, !f.o.Strict))
+	fresh.cut = !bytes.HasSuffix(data, []byte("\n"))
+	return readResult{fresh: fresh}
 }
 
 // next returns the file with new content.
@@ -412,6 +416,6 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	for _, line := range lines {
 		line()
 	}
-	warnOfDrops(f.o.Logger, &before, &next)
+	warnOfDrops(f.o.Logger, &before, &next, func(name string) bool { return done[name] != nil && done[name].cut })
 	return nil
 }

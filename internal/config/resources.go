@@ -114,7 +114,7 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 	s.inUse, s.last = next, result
 	if result.Changed {
 		s.metrics.reloaded(&result, now)
-		warnOfDrops(s.o.Logger, &before, &result)
+		warnOfDrops(s.o.Logger, &before, &result, func(string) bool { return false })
 	} else if len(wrong) > 0 {
 		s.metrics.refused(result.Files)
 	}

@@ -25,7 +25,7 @@ func NewMetrics(registry metric.Registry) *Metrics {
 			}
 			return 0
 		}),
-		metric.Gauge("ratelimitd_overrides_source_up", "1 while the source of overrides can be read; 0: the last ones that were read stay in force.",
+		metric.Gauge("ratelimitd_overrides_source_up", "1 while the source of overrides can be read; 0: it does not answer or is damaged, and the last ones that were read stay in force.",
 			func() float64 { return metric.Bool(m.up.Load()) }))
 	return m
 }

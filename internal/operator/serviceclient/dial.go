@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"time"
 
@@ -52,7 +53,7 @@ func Dial(o Options) (*Client, error) {
 		}
 		secure = credentials.NewTLS(config)
 	}
-	conn, err := grpc.NewClient(o.Server, grpc.WithTransportCredentials(secure), grpc.WithUserAgent("ratelimitd"), grpc.WithDisableRetry())
+	conn, err := grpc.NewClient(o.Server, grpc.WithTransportCredentials(secure), grpc.WithUserAgent("ratelimitd"), grpc.WithDisableRetry(), grpc.WithUnaryInterceptor(seeAnswer))
 	if err != nil {
 		return nil, fmt.Errorf("server %s: %w", o.Server, err)
 	}
@@ -107,12 +108,31 @@ func (c *Client) within(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, c.o.Timeout)
 }
 
+// unanswered is the error of a call that no server has answered.
+type unanswered struct{ error }
+
+// GRPCStatus is the status that the connection made up.
+func (e *unanswered) GRPCStatus() *status.Status { return status.Convert(e.error) }
+
+// seeAnswer tells the errors of calls that no server has answered from those that a server sent.
+func seeAnswer(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	var header, trailer metadata.MD
+	err := call(ctx, method, request, answer, conn, append(opts, grpc.Header(&header), grpc.Trailer(&trailer))...)
+	if err != nil && len(header) == 0 && len(trailer) == 0 {
+		return &unanswered{err}
+	}
+	return err
+}
+
 // failure is the error of a call, for people: the server, the status, and what to check.
 func (c *Client) failure(err error) error {
 	s := status.Convert(err)
 	hint := ""
 	switch s.Code() {
 	case codes.Unavailable:
+		if !errors.As(err, new(*unanswered)) {
+			break // the server itself says so
+		}
 		hint = "; is a server listening there, and do both sides use TLS, or neither?"
 		if c.o.Encrypted() {
 			hint = "; is a server listening there with TLS, and do both sides trust each other's certificates?"

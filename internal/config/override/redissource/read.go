@@ -38,7 +38,27 @@ type reader struct {
 	loaded   bool          // set was read from Redis, and only changes after at are missing
 	loadedAt time.Time
 	checked  time.Time // when versions were last compared
-	failing  bool      // the last attempt failed
+	trouble  trouble   // of the last attempt
+}
+
+// trouble is why an attempt to read failed.
+type trouble int
+
+const (
+	noTrouble  trouble = iota
+	noAnswer           // Redis does not answer, or cannot: this ends by itself
+	unreadable         // somebody has written something else under our keys
+)
+
+func troubleOf(err error) trouble {
+	switch {
+	case err == nil:
+		return noTrouble
+	case errors.Is(err, strconv.ErrSyntax), errors.Is(err, strconv.ErrRange), goredis.HasErrorPrefix(err, "WRONGTYPE"):
+		return unreadable
+	default:
+		return noAnswer
+	}
 }
 
 var (
@@ -98,15 +118,18 @@ func (r *reader) use(set *override.Set) {
 // report logs when reading begins to fail, and when it works again.
 func (r *reader) report(err error) {
 	r.metrics.SetUp(err == nil)
-	if (err != nil) == r.failing {
+	now := troubleOf(err)
+	if now == r.trouble {
 		return
 	}
-	r.failing = err != nil
+	r.trouble = now
 	switch {
 	case err == nil:
 		r.o.Log.Info("the overrides can be read again", "overrides", r.set.Len(), "version", r.at.version)
 	case r.set == nil:
 		r.o.Log.Error("the overrides cannot be read, and there is no copy of them: rules decide alone until Redis answers", "error", err)
+	case now == unreadable:
+		r.o.Log.Error("the overrides in Redis are damaged: the last good ones stay in force, and changes have no effect", "overrides", r.set.Len(), "version", r.at.version, "keys", r.key("*"), "error", err)
 	default:
 		r.o.Log.Warn("the overrides cannot be read: the last ones stay in force", "overrides", r.set.Len(), "version", r.at.version, "error", err)
 	}
