@@ -121,5 +121,8 @@ func (w *work) key(s *subject, c *charge) []byte {
 
 // countsDenied reports whether refused hits count. In a request that is one atomic step, they count only if the rule says so.
 func countsDenied(l *descriptor.Limit, atomic bool) bool {
-	return l.CountsDenied() && !(atomic && l.CountDenied == descriptor.DeniedDefault)
+	if atomic && l.CountDenied == descriptor.DeniedDefault {
+		return false
+	}
+	return l.CountsDenied()
 }

@@ -31,14 +31,14 @@ type Counter struct {
 	Active   *descriptor.Active // when the limit applies; nil: always
 	Inactive bool               // it does not apply at the time of the request
 
-	Lifted    bool          // an override lets every request pass this limit
-	Passes    bool          // the limit is not enforced for this caller: what it refuses passes
-	Used      int64         // hits; more than the capacity where refused hits were counted
-	Penalty   time.Duration // for how long the limit's penalty refuses everything; 0: none is in force
-	Remaining uint64
-	Wait      time.Duration // until a request of one hit would pass; backend.Never if none ever will
-	Reset     time.Duration // until no hits are in use, or the window ends
-	Cached    bool          // the state comes from the over-limit cache, not from the backend
+	Lifted     bool          // an override lets every request pass this limit
+	Unenforced bool          // the limit is not enforced for this caller: what it refuses passes
+	Used       int64         // hits; more than the capacity where refused hits were counted
+	Penalty    time.Duration // for how long the limit's penalty refuses everything; 0: none is in force
+	Remaining  uint64
+	Wait       time.Duration // until a request of one hit would pass; backend.Never if none ever will
+	Reset      time.Duration // until no hits are in use, or the window ends
+	Cached     bool          // the state comes from the over-limit cache, not from the backend
 }
 
 // Words describes the limit for people, with the time when it applies.

@@ -102,7 +102,7 @@ func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string,
 	}
 	for i := range q.List {
 		k := &q.List[i]
-		if !k.Lifted && !k.Passes && !k.Inactive {
+		if !k.Lifted && !k.Unenforced && !k.Inactive {
 			q.Enforced = append(q.Enforced, k)
 		}
 	}
@@ -145,9 +145,9 @@ func (w *work) counters() (c Counters) {
 		} else {
 			k.Key = c.Explanation.Keys[ch.index]
 			k.Scale, k.Active = s.rule.ScaleOf(ch.index), s.rule.ActiveTimes(ch.index)
-			k.Lifted, k.Passes, k.Inactive = ch.state&lifted != 0, ch.state&unenforced != 0, ch.state&inactive != 0
+			k.Lifted, k.Unenforced, k.Inactive = ch.state&lifted != 0, ch.state&unenforced != 0, ch.state&inactive != 0
 			if c.Blocked { // the caller still has what it used before
-				k.Limit, k.Lifted, k.Passes = s.rule.Limits[ch.index], false, false
+				k.Limit, k.Lifted, k.Unenforced = s.rule.Limits[ch.index], false, false
 			}
 		}
 		c.List = append(c.List, k)

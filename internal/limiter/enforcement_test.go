@@ -262,7 +262,7 @@ func TestEnforcedForAShareOfCallers(t *testing.T) {
 				t.Errorf("%s: not refused at %d %%, and before it was", caller, percent)
 			}
 			c, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(caller)})
-			if err != nil || c.List[1].Passes == refused[i] || c.List[0].Passes {
+			if err != nil || c.List[1].Unenforced == refused[i] || c.List[0].Unenforced {
 				t.Errorf("%s: refused %t, for operators %+v, %v", caller, refused[i], c.List, err)
 			}
 		}

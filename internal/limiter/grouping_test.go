@@ -163,7 +163,7 @@ func TestShareOfGroupedCallers(t *testing.T) {
 		f.ask(1, fmt.Sprintf("path=/%d/a", tenant))
 		passed := f.ask(1, fmt.Sprintf("path=/%d/b", tenant)).Code == limiter.OK
 		counters, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(fmt.Sprintf("path=/%d/c", tenant))})
-		if err != nil || counters.List[0].Passes != passed {
+		if err != nil || counters.List[0].Unenforced != passed {
 			t.Errorf("tenant %d passes: %t, shown: %+v, error %v", tenant, passed, counters.List[0], err)
 		}
 		if !passed {

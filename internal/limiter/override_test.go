@@ -372,8 +372,8 @@ func TestRequestMinBesideALimitInShadow(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{bringing(20, pair)}}).Statuses[0].Limit.Requests
-		if seen[got]++; (got == 20) != c.List[1].Passes {
-			t.Errorf("%s: a limit of %d, and the new one is enforced: %t", pair, got, !c.List[1].Passes)
+		if seen[got]++; (got == 20) != c.List[1].Unenforced {
+			t.Errorf("%s: a limit of %d, and the new one is enforced: %t", pair, got, !c.List[1].Unenforced)
 		}
 	}
 	if len(seen) != 2 {

@@ -74,7 +74,7 @@ func (w *work) addPenalties(c *Counters, rule *descriptor.Rule) {
 		if k.Limit.Penalty == nil {
 			continue
 		}
-		shadow := w.snap.settings.Shadow || rule.Shadow || k.Passes
+		shadow := w.snap.settings.Shadow || rule.Shadow || k.Unenforced
 		w.request.Takes = append(w.request.Takes, backend.Take{
 			Key: descriptor.AppendPenaltyKey(nil, []byte(k.Key), shadow), Limit: k.Limit.Penalty, Rule: rule, Member: i,
 		})

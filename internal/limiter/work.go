@@ -171,7 +171,7 @@ func (s *subject) observedOnly(c *charge) bool { return c.state&unenforced != 0 
 // may last until they apply.
 type charge struct {
 	limit *descriptor.Limit // with the numbers for this caller
-	share *descriptor.Limit // this process has counted the take alone, under its share of the limit; nil: the store has, under the limit
+	share *descriptor.Limit // only this process has counted the take, under its share of the limit; nil: the store has, under the limit
 	index int               // in the rule's limits
 	take  int               // in the request's takes; none: it has no take
 	guard int               // the take on its penalty; none: it has none

@@ -499,7 +499,7 @@ func TestSlowRequestHoldsUpItsBatchAlone(t *testing.T) {
 	}
 }
 
-// A panic is the error of its request alone.
+// A panic is the error of only its request.
 func TestPanicInABatch(t *testing.T) {
 	for name, later := range map[string]bool{"at once": false, "later": true} {
 		t.Run(name, func(t *testing.T) {

@@ -189,7 +189,7 @@ func limit(c *limiter.Counter) Limit {
 		Key:           c.Key,
 
 		EnforcePercent: l.EnforcePercent,
-		NotEnforced:    c.Passes,
+		NotEnforced:    c.Unenforced,
 	}
 }
 

@@ -63,7 +63,7 @@ type keyedCounter struct {
 	limit *descriptor.Limit
 	form  *backend.RedisForm
 	room  int // maximum bytes for it in the reply
-	head  int // index in groups, plus one, of the latest group that takes from this counter alone
+	head  int // index in groups, plus one, of the latest group that takes only from this counter
 
 	request int // number of the latest request with a take from it
 

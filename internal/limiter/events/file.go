@@ -17,7 +17,7 @@ type writer struct {
 
 func (w *writer) name() string { return "stdout" }
 
-// send writes events. If an earlier attempt ended within a line, they begin with a new one, so that readers lose that line alone.
+// send writes events. If an earlier attempt ended within a line, they begin with a new one, so that readers lose only that line.
 func (w *writer) send(_ context.Context, events [][]byte) error {
 	var b []byte
 	if w.torn {

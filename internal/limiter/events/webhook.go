@@ -31,7 +31,7 @@ func newWebhook(o *Options) (*webhook, error) {
 	}
 	w := &webhook{url: u.String(), where: u.Scheme + "://" + u.Host, headers: o.HeadersFile, batched: o.Batch > 1}
 	w.client = http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the headers are for this host alone
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the headers are only for this host
 		Transport:     &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10, DialTLSContext: dialTLS(o.TLS)},
 	}
 	return w, nil

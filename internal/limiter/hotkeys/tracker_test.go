@@ -433,7 +433,7 @@ func TestAtOnce(t *testing.T) {
 		refused += r.HitsRefused
 		dropped += r.HitsDropped
 	}
-	// What is dropped because a board was closed twice under a use is in the metric alone.
+	// What is dropped because a board was closed twice under a use is only in the metric.
 	if total := tr.dropped.Load(); used+total != counters*uses || dropped > total || refused > counters*uses/4 || refused+total < counters*uses/4 {
 		t.Errorf("%d used, %d refused, %d (%d) dropped of %d", used, refused, dropped, total, counters*uses)
 	}

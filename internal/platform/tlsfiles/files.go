@@ -55,7 +55,7 @@ type Files struct {
 // version is the content of the files at one time.
 type version struct {
 	cert *tls.Certificate // nil: there is none
-	pool *x509.CertPool   // the CA alone; nil: there is none
+	pool *x509.CertPool   // only the CA; nil: there is none
 	ca   []byte           // the PEM of pool
 }
 
