@@ -42,14 +42,14 @@ var (
 	headersType = yamlform.Type{Kind: yamlform.ListOf, Of: "header", Names: descriptor.HeaderFamilyNames}
 	headerName  = yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9A-Za-z][0-9A-Za-z._-]*", Form: "letters, digits, `-`, `_` and `.`"}
 	headerValue = yamlform.Type{Kind: yamlform.Text, Form: "text, with placeholders",
-		Pattern: strings.ReplaceAll("#( *#)*", "#", `([!-z|~]|\{(`+strings.Join(fieldNames, "|")+`)\})`)} // printable, with no space at an end
+		Pattern: strings.ReplaceAll("#( *#)*", "#", `([!-z|~]|\{\{|\}\}|\{(`+strings.Join(fieldNames, "|")+`)\})`)} // printable, with no space at an end
 
 	headerForm = yamlform.NewForm("header", "a header of your own", []yamlform.Field[headerReading]{
 		{Key: yamlform.Key{Name: "name", Type: headerName, Required: true, Extension: true,
 			Doc: "the header's name"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readName(v) }},
 		{Key: yamlform.Key{Name: "value", Type: headerValue, Required: true, Extension: true,
-			Doc: "the header's value; it may contain the placeholders " + placeholders("and")},
+			Doc: "the header's value; it may contain the placeholders " + placeholders("and") + "; `{{` and `}}` are braces"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readValue(v) }},
 		{Key: yamlform.Key{Name: "of", Type: yamlform.Type{Kind: yamlform.TextOrList}, Extension: true,
 			Doc: "the `name` of the limit that it describes; of several names, the limit with the least left; absent: the limit that all headers of an answer describe"},
@@ -162,24 +162,35 @@ func parseHeaderValue(text string) (parts []descriptor.HeaderPart, err error) {
 			err = fmt.Errorf("the header's value can become %d characters long, %d are the most: {name} can have %d; use fewer placeholders", n, MaxHeaderSent, descriptor.MaxNameInHeader)
 		}
 	}()
+	var literal strings.Builder
 	for text != "" {
-		before, after, found := strings.Cut(text, "{")
-		if strings.Contains(before, "}") {
-			return nil, fmt.Errorf("a } without a {: a placeholder is one of %s", placeholders("and"))
+		i := strings.IndexAny(text, "{}")
+		if i < 0 {
+			break
 		}
-		if !found {
-			return append(parts, descriptor.HeaderPart{Text: before}), nil
+		literal.WriteString(text[:i])
+		if strings.HasPrefix(text[i+1:], text[i:i+1]) { // {{ and }} are braces
+			literal.WriteByte(text[i])
+			text = text[i+2:]
+			continue
 		}
-		name, rest, closed := strings.Cut(after, "}")
+		if text[i] == '}' {
+			return nil, fmt.Errorf("a } without a {: a placeholder is one of %s; write }} for a brace", placeholders("and"))
+		}
+		name, rest, closed := strings.Cut(text[i+1:], "}")
 		if !closed {
-			return nil, fmt.Errorf("a { without a }: a placeholder is one of %s", placeholders("and"))
+			return nil, fmt.Errorf("a { without a }: a placeholder is one of %s; write {{ for a brace", placeholders("and"))
 		}
 		field := slices.Index(descriptor.HeaderFieldNames, name)
 		if field <= 0 {
 			return nil, fmt.Errorf("%s", yamlform.UnknownWord("placeholder", name, fieldNames))
 		}
-		parts = append(parts, descriptor.HeaderPart{Text: before, Field: descriptor.HeaderField(field)})
+		parts = append(parts, descriptor.HeaderPart{Text: literal.String(), Field: descriptor.HeaderField(field)})
+		literal.Reset()
 		text = rest
+	}
+	if literal.WriteString(text); literal.Len() > 0 {
+		parts = append(parts, descriptor.HeaderPart{Text: literal.String()})
 	}
 	return parts, nil
 }

@@ -69,21 +69,22 @@ type HeaderField uint8
 
 // The fields. They describe one limit, except for FieldRetryAfter, which is about the request.
 const (
-	FieldNone       HeaderField = iota
-	FieldLimit                  // requests_per_unit; of concurrency: max_in_flight
-	FieldCapacity               // the most hits that can be in use at once: of a bucket its size, else the same as FieldLimit
-	FieldUsed                   // FieldCapacity without FieldRemaining
-	FieldRemaining              // hits that still pass
-	FieldReset                  // seconds until the window ends or nothing is in use any more, rounded up
-	FieldResetUnix              // the same as a Unix time
-	FieldWindow                 // length in seconds; a concurrency limit has none
-	FieldName                   // the limit's name; an unnamed limit has none
-	FieldRetryAfter             // seconds until the refused request would pass, rounded up; none if it passes, or never will
+	FieldNone        HeaderField = iota
+	FieldLimit                   // requests_per_unit; of concurrency: max_in_flight
+	FieldCapacity                // the most hits that can be in use at once: of a bucket its size, else the same as FieldLimit
+	FieldUsed                    // FieldCapacity without FieldRemaining
+	FieldUsedPercent             // the same in percent of FieldCapacity, rounded down
+	FieldRemaining               // hits that still pass
+	FieldReset                   // seconds until the window ends or nothing is in use any more, rounded up
+	FieldResetUnix               // the same as a Unix time
+	FieldWindow                  // length in seconds; a concurrency limit has none
+	FieldName                    // the limit's name; an unnamed limit has none
+	FieldRetryAfter              // seconds until the refused request would pass, rounded up; none if it passes, or never will
 )
 
 // HeaderFieldNames are the names in rule files; FieldNone has none.
 var HeaderFieldNames = []string{
-	FieldLimit: "limit", FieldCapacity: "capacity", FieldUsed: "used", FieldRemaining: "remaining", FieldReset: "reset",
+	FieldLimit: "limit", FieldCapacity: "capacity", FieldUsed: "used", FieldUsedPercent: "used_percent", FieldRemaining: "remaining", FieldReset: "reset",
 	FieldResetUnix: "reset_unix", FieldWindow: "window", FieldName: "name", FieldRetryAfter: "retry_after",
 }
 
@@ -102,11 +103,13 @@ func (f HeaderField) Longest() int {
 	}
 }
 
+var escapeBraces = strings.NewReplacer("{", "{{", "}", "}}")
+
 // Value returns the value as a rule file writes it.
 func (h *OwnHeader) Value() string {
 	var b strings.Builder
 	for _, p := range h.Text {
-		b.WriteString(p.Text)
+		b.WriteString(escapeBraces.Replace(p.Text))
 		if p.Field != FieldNone {
 			b.WriteString("{" + HeaderFieldNames[p.Field] + "}")
 		}

@@ -105,6 +105,12 @@ func (w *work) appendField(d *Decision, f descriptor.HeaderField, of described, 
 		w.text.bytes = strconv.AppendUint(w.text.bytes, of.capacity, 10)
 	case descriptor.FieldUsed:
 		w.text.bytes = strconv.AppendUint(w.text.bytes, of.capacity-of.remaining, 10)
+	case descriptor.FieldUsedPercent:
+		used, most := of.capacity-of.remaining, of.capacity
+		if most == 0 { // nothing may pass
+			used, most = 1, 1
+		}
+		w.text.bytes = strconv.AppendUint(w.text.bytes, used*100/most, 10) // numbers are at most 2^53
 	case descriptor.FieldRemaining:
 		w.text.bytes = strconv.AppendUint(w.text.bytes, of.remaining, 10)
 	case descriptor.FieldReset, descriptor.FieldResetUnix:

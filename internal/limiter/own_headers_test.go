@@ -81,13 +81,13 @@ func TestFieldsOfOwnHeaders(t *testing.T) {
 		bucket("bucket", 2, 39), inFlight("places", 1))
 	f.now = noon.Add(5500 * time.Millisecond)
 	end := "1773144060" // 12:01
-	f.wants(limiter.OK, of1("k=a"), "limit", "2", "capacity", "2", "used", "1", "remaining", "1", "reset", "45", "reset_unix", end, "window", "60", "name", "two")
-	f.wants(limiter.OK, of1("k=a"), "limit", "2", "capacity", "2", "used", "2", "remaining", "0", "reset", "45", "reset_unix", end, "window", "60", "name", "two")
-	f.wants(limiter.OverLimit, of1("k=a"), "limit", "2", "capacity", "2", "used", "2", "remaining", "0", "reset", "45", "reset_unix", end, "window", "60", "name", "two", "retry_after", "45")
+	f.wants(limiter.OK, of1("k=a"), "limit", "2", "capacity", "2", "used", "1", "used_percent", "50", "remaining", "1", "reset", "45", "reset_unix", end, "window", "60", "name", "two")
+	f.wants(limiter.OK, of1("k=a"), "limit", "2", "capacity", "2", "used", "2", "used_percent", "100", "remaining", "0", "reset", "45", "reset_unix", end, "window", "60", "name", "two")
+	f.wants(limiter.OverLimit, of1("k=a"), "limit", "2", "capacity", "2", "used", "2", "used_percent", "100", "remaining", "0", "reset", "45", "reset_unix", end, "window", "60", "name", "two", "retry_after", "45")
 	// A bucket has a size beside its rate.
-	f.wants(limiter.OK, []limiter.Descriptor{amount(32, "bucket=a")}, "limit", "2", "capacity", "40", "used", "32", "remaining", "8", "reset", "16", "reset_unix", "1773144032", "window", "1")
+	f.wants(limiter.OK, []limiter.Descriptor{amount(32, "bucket=a")}, "limit", "2", "capacity", "40", "used", "32", "used_percent", "80", "remaining", "8", "reset", "16", "reset_unix", "1773144032", "window", "1")
 	// A limit on what is in flight has no window. Without a name there is no name.
-	f.wants(limiter.OK, of1("places=a"), "limit", "1", "capacity", "1", "used", "1", "remaining", "0", "reset", "60", "reset_unix", "1773144076")
+	f.wants(limiter.OK, of1("places=a"), "limit", "1", "capacity", "1", "used", "1", "used_percent", "100", "remaining", "0", "reset", "60", "reset_unix", "1773144076")
 	f.wants(limiter.OK, of1("none=a"))
 }
 
@@ -132,7 +132,7 @@ func TestOwnHeadersShowNoShadow(t *testing.T) {
 // Where counters cannot be read and the rule says deny, nothing is left, and nobody knows until when.
 func TestOwnHeadersWithoutAStore(t *testing.T) {
 	f := withHeaders(t, &flaky{memory.New(memory.Options{}), all}, limiter.Settings{OnError: descriptor.OnErrorDeny}, everyField(), perMinute("k", "", 2))
-	f.wants(limiter.OverLimit, of1("k=a"), "x-ratelimit-degraded", "deny", "limit", "2", "capacity", "2", "used", "2", "remaining", "0", "window", "60")
+	f.wants(limiter.OverLimit, of1("k=a"), "x-ratelimit-degraded", "deny", "limit", "2", "capacity", "2", "used", "2", "used_percent", "100", "remaining", "0", "window", "60")
 	f.Swap(f.Tree(), limiter.Settings{OnError: descriptor.OnErrorAllow})
 	f.wants(limiter.OK, of1("k=a"), "x-ratelimit-degraded", "allow")
 }
