@@ -39,8 +39,8 @@ func TestYAMLIsTheJSON(t *testing.T) {
 		"peek":     "-d edge -s " + p.Debug + " method=GET,path=/search",
 		"reset":    "-d edge -s " + p.Debug + " method=GET,path=/search",
 		"override": "list -s " + p.Debug,
-		"usage":    "counted -w k=a -s " + p.Debug,
-		"shares":   "edge -s " + p.Debug,
+		"usage":    "-d counted -w k=a -s " + p.Debug,
+		"shares":   "-d edge -s " + p.Debug,
 		"fleet":    "-s " + p.Debug,
 		"simulate": "--rules " + root + "/config/domains --mapping " + root + "/examples/simulate/envoy.yaml --log " + root + "/examples/simulate/access.log",
 	}
@@ -48,7 +48,7 @@ func TestYAMLIsTheJSON(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	await(t, "the counter is in the index", func() bool {
-		code, _, _ := asks(t, "usage", "counted", "-w", "k=a", "-s", p.Debug)
+		code, _, _ := asks(t, "usage", "-d", "counted", "-w", "k=a", "-s", p.Debug)
 		return code == 0
 	})
 	model, _ := modelOf(t)

@@ -80,7 +80,7 @@ func TestQuotaService(t *testing.T) {
 			if got["paid"] != "ALLOW_ALL" || got["other"] != "DENY_ALL" || !strings.HasSuffix(got["free"], " per 10s") {
 				t.Errorf("%v", got)
 			}
-			code, stdout, stderr := asks(t, "shares", "-s", p.Debug, "--token-file", tokenFile(t, adminToken), "shop")
+			code, stdout, stderr := asks(t, "shares", "-s", p.Debug, "--token-file", tokenFile(t, adminToken), "-d", "shop")
 			for _, want := range []string{"plan=paid", "customer=c7", "100 per second, fixed window", "127.0.0.1:"} {
 				if code != 0 || !strings.Contains(stdout, want) {
 					t.Errorf("no %q: %d\n%s%s", want, code, stdout, stderr)

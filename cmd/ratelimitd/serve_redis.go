@@ -170,6 +170,10 @@ func (s *service) awaitRedis(ctx context.Context, c *redisStore) error {
 			return struct{}{}, c.store.Ping(pingCtx)
 		}, backoff.WithBackOff(o.backOff()), backoff.WithMaxElapsedTime(o.MaxElapsed), backoff.WithNotify(func(err error, next time.Duration) {
 			waited = true
+			if advice := redisconn.Advice(err, c.settings); advice != "" {
+				s.log.Error("Redis cannot be used with these settings: on_error decides", "settings", c.settings, "advice", advice, "error", err, "asked_again_in", next.Round(time.Millisecond))
+				return
+			}
 			s.log.Warn("Redis does not answer yet: on_error decides until it does", "settings", c.settings, "error", err, "asked_again_in", next.Round(time.Millisecond))
 		}))
 		switch {

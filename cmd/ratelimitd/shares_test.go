@@ -15,21 +15,21 @@ func TestSharesCommand(t *testing.T) {
 		stdout string // part of it
 		stderr string
 	}{
-		{"api", 0, "no client of this process uses a quota bucket of this domain\n", ""},
-		{"api --where tenant=acme --most 1000", 0, "with these entries\n", ""},
-		{"apo", 0, "no rules are loaded for the domain \"apo\"", ""},
-		{"api --json", 0, `"buckets": [],`, ""},
-		{"api --where tenant", 2, "", "--where: \"tenant\" has no value"},
-		{"api --most 1001", 2, "", "--most: use a number from 1 to 1000"},
-		{"api --most 0", 2, "", "--most: use a number from 1 to 1000"},
-		{"", 2, "", `expected "<domain>"`},
+		{"-d api", 0, "no client of this process uses a quota bucket of this domain\n", ""},
+		{"-d api --where tenant=acme --most 1000", 0, "with these entries\n", ""},
+		{"-d apo", 0, "no rules are loaded for the domain \"apo\"", ""},
+		{"-d api --json", 0, `"buckets": [],`, ""},
+		{"-d api --where tenant", 2, "", "--where: \"tenant\" has no value"},
+		{"-d api --most 1001", 2, "", "--most: use a number from 1 to 1000"},
+		{"-d api --most 0", 2, "", "--most: use a number from 1 to 1000"},
+		{"", 2, "", "missing flags: --domain"},
 	} {
 		code, stdout, stderr := asks(t, append([]string{"shares", "-s", p.Debug, "--token-file", token}, strings.Fields(c.args)...)...)
 		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) || c.stderr == "" && stderr != "" {
 			t.Errorf("%s: %d\n%s\n%s", c.args, code, stdout, stderr)
 		}
 	}
-	if code, _, stderr := asks(t, "shares", "-s", p.Debug, "api"); code != 1 || !strings.Contains(stderr, "token") {
+	if code, _, stderr := asks(t, "shares", "-s", p.Debug, "-d", "api"); code != 1 || !strings.Contains(stderr, "token") {
 		t.Errorf("without a token: %d %s", code, stderr)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // usageCommand is the subcommand that lists the counters of one caller.
 type usageCommand struct {
-	Domain string        `arg:"" help:"Domain of the rules."`
+	Domain string        `short:"d" required:"" help:"Domain of the rules."`
 	Where  string        `short:"w" placeholder:"KEY=VALUE" help:"Entries that a descriptor must have: key=value,key2=value2."`
 	Most   int           `default:"1000" help:"Most descriptors to list; a page may exceed it."`
 	Port   portOptions   `embed:""`
@@ -22,8 +22,8 @@ type usageCommand struct {
 func (*usageCommand) about() about {
 	return about{
 		examples: []example{
-			{"what a tenant has used", "ratelimitd usage api --where tenant=acme"},
-			{"as JSON, from another machine", "ratelimitd usage -s 10.0.0.7:6070 --token-file token --json api --where tenant=acme"},
+			{"what a tenant has used", "ratelimitd usage -d api --where tenant=acme"},
+			{"as JSON, from another machine", "ratelimitd usage -s 10.0.0.7:6070 --token-file token --json -d api --where tenant=acme"},
 		},
 		exits: []exitCode{
 			{0, "The counters were shown."}, {1, "The server does not answer, or refuses the call."},

@@ -50,7 +50,7 @@ func TestUsage(t *testing.T) {
 			}
 			list := func(args ...string) (code int, out string) {
 				t.Helper()
-				code, out, stderr := asks(t, append([]string{"usage", "-s", here.Debug, "--token-file", tokenFile(t, adminToken), "api"}, args...)...)
+				code, out, stderr := asks(t, append([]string{"usage", "-s", here.Debug, "--token-file", tokenFile(t, adminToken), "-d", "api"}, args...)...)
 				if stderr != "" {
 					t.Error(stderr)
 				}

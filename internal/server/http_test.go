@@ -271,8 +271,8 @@ func TestSeriesOfCodes(t *testing.T) {
 func TestUnknownPathsAreNotFound(t *testing.T) {
 	r := start(t, Options{})
 	for _, path := range []string{"/", "/metrics", "/rlconfig", "/loglevel", "/debug/pprof/"} {
-		if code, _ := get(t, r.HTTPAddr, path); code != http.StatusNotFound {
-			t.Errorf("%s: %d", path, code)
+		if code, body := get(t, r.HTTPAddr, path); code != http.StatusNotFound || !strings.Contains(body, "/json") {
+			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
 }

@@ -198,7 +198,7 @@ func (c *checker) window(l *limit) {
 	}
 	if l.Window.Length() <= time.Second && !l.Lease && l.Requests > 0 {
 		c.add(Info, l.position("unit"), codePerSecond, "with a slow backend, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
-			"a limit per second or less: its counters are the busiest, and a slow decision may come after the end of its window")
+			"a limit per second or less: its counters are the busiest, and a slow decision counts for a time that is over")
 	}
 }
 

@@ -177,7 +177,7 @@ func resolveLimit(rule *descriptor.Rule, o *Override) error {
 	case byRule && o.Limit != o.Rule:
 		return fmt.Errorf("limit: %s and %s are two limits of the rule `%s`: write one override for each", yamlform.Quote(o.Rule), yamlform.Quote(o.Limit), rule.Path)
 	case o.Limit == "" && o.Kind == Replace:
-		return fmt.Errorf("limit: the rule `%s` has several: write which one gets these numbers, %s", rule.Path, yamlform.List(names, "or"))
+		return fmt.Errorf("limit: the rule `%s` has several: write which one gets these numbers, %s (--limit-name of `ratelimitd override set`)", rule.Path, yamlform.List(names, "or"))
 	case o.Limit != "" && !slices.Contains(names, o.Limit):
 		return fmt.Errorf("limit: the rule `%s` has no %s%s", rule.Path, yamlform.Quote(o.Limit), meant(o.Limit, names))
 	}

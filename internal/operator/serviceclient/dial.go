@@ -139,6 +139,8 @@ func (c *Client) failure(err error) error {
 		}
 	case codes.Unimplemented:
 		hint = "; is that the right port? The gRPC port makes decisions, the debug port shows counters"
+	case codes.Unauthenticated:
+		hint = "; give the command a token with --token-file or RATELIMITD_ADMIN_TOKEN"
 	case codes.DeadlineExceeded:
 		hint = fmt.Sprintf("; no answer within %s", c.o.Timeout)
 	}

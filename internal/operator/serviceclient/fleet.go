@@ -46,7 +46,8 @@ func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time
 	ago := func(t *timestamppb.Timestamp) string { return terminal.Span(max(now.Sub(timeOf(t)), 0)) + " ago" }
 	states, differ, older := make(map[string]int), 0, 0
 	for _, p := range f.GetProcesses() {
-		name, state := terminal.Clean(p.GetHost()), stateNames[p.GetState()]
+		id := p.GetId()
+		name, state := terminal.Clean(p.GetHost()+" "+id[:min(len(id), 6)]), stateNames[p.GetState()] // as the console shows it
 		states[state]++
 		if p.GetId() == f.GetThisProcess() {
 			name += " (asked)"
