@@ -95,6 +95,19 @@ func (w *work) appendHeader(d *Decision, h *descriptor.OwnHeader, of described, 
 	return true
 }
 
+// used returns the hits that are used, or their percentage. A limit of 0 is used up.
+func (d described) used(f descriptor.HeaderField) uint64 {
+	used := d.capacity - d.remaining
+	switch {
+	case f != descriptor.FieldUsedPercent:
+		return used
+	case d.capacity == 0:
+		return 100
+	default:
+		return used * 100 / d.capacity // numbers are at most 2^53
+	}
+}
+
 // appendField appends the value of a field to w.text.bytes. It returns false if the field has none.
 func (w *work) appendField(d *Decision, f descriptor.HeaderField, of described, when descriptor.HeaderWhen) bool {
 	switch f {
@@ -103,14 +116,8 @@ func (w *work) appendField(d *Decision, f descriptor.HeaderField, of described, 
 		w.text.bytes = strconv.AppendUint(w.text.bytes, of.limit.Requests, 10)
 	case descriptor.FieldCapacity:
 		w.text.bytes = strconv.AppendUint(w.text.bytes, of.capacity, 10)
-	case descriptor.FieldUsed:
-		w.text.bytes = strconv.AppendUint(w.text.bytes, of.capacity-of.remaining, 10)
-	case descriptor.FieldUsedPercent:
-		used, most := of.capacity-of.remaining, of.capacity
-		if most == 0 { // nothing may pass
-			used, most = 1, 1
-		}
-		w.text.bytes = strconv.AppendUint(w.text.bytes, used*100/most, 10) // numbers are at most 2^53
+	case descriptor.FieldUsed, descriptor.FieldUsedPercent:
+		w.text.bytes = strconv.AppendUint(w.text.bytes, of.used(f), 10)
 	case descriptor.FieldRemaining:
 		w.text.bytes = strconv.AppendUint(w.text.bytes, of.remaining, 10)
 	case descriptor.FieldReset, descriptor.FieldResetUnix:
