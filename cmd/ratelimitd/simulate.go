@@ -35,6 +35,7 @@ type simulateCommand struct {
 	MaxErrors  string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
 	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are refused, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
+	Caller     []string      `placeholder:"KEY,..." help:"Keys of the entries that make a caller, such as remote_address. Default: caller of the mapping, else all entries that come from the log."`
 	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers counted individually."`
 
 	Verdicts string `writes:"" placeholder:"FILE" help:"Also write each verdict here, as JSON lines."`
@@ -182,6 +183,11 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(o.Caller) > 0 {
+		if err := mapping.SetCaller(o.Caller); err != nil {
+			return nil, fmt.Errorf("--caller: %w", err)
+		}
+	}
 	out := &simulate.Options{
 		Rules: simulate.Rules{Folder: o.Rules, Tree: rules},
 		Settings: limiter.Settings{
@@ -285,7 +291,7 @@ func (o *simulateCommand) writeTo(out io.Writer, r *simulate.Report) error {
 		return report.WriteMarkdown(out, r, report.MarkdownOptions{Top: o.Top})
 	}
 	return writeAs(form, out, func(w io.Writer) error {
-		return report.WriteText(w, r, report.TextOptions{Color: o.Color.on(w), Top: o.Top})
+		return report.WriteText(w, r, report.TextOptions{Color: o.Color.on(w), Narrow: isTerminal(w), Top: o.Top})
 	}, func(w io.Writer) error { return report.WriteJSON(w, r) })
 }
 

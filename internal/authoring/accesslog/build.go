@@ -1,8 +1,11 @@
 package accesslog
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
@@ -112,6 +115,29 @@ func (m *Mapping) appendCaller(fields []string, a *Arena) {
 	if len(a.callers) == start {
 		a.callers = append(a.callers, "(all)"...)
 	}
+}
+
+// SetCaller makes a caller of the entries with these keys, whatever the mapping says. It must not be called while lines are read.
+func (m *Mapping) SetCaller(keys []string) error {
+	var chosen []entryMap
+	var known []string
+	for _, e := range m.callerEntries {
+		if !slices.Contains(known, e.key) {
+			known = append(known, e.key)
+		}
+	}
+	for _, key := range keys {
+		if !slices.Contains(known, key) {
+			return fmt.Errorf("no descriptor has an entry %q that comes from the log; there are %s", key, yamlform.List(known, "and"))
+		}
+		for _, e := range m.callerEntries {
+			if e.key == key {
+				chosen = append(chosen, e)
+			}
+		}
+	}
+	m.caller, m.callerEntries = nil, chosen
+	return nil
 }
 
 // parse reads the number of hits. ok is false if the text is not a number of hits.

@@ -52,9 +52,9 @@ func counted(n int64, what string) string {
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
 
-// clip shortens a text to a number of characters.
+// clip shortens a text to a number of characters; 0: any length.
 func clip(s string, most int) string {
-	if utf8.RuneCountInString(s) <= most {
+	if most == 0 || utf8.RuneCountInString(s) <= most {
 		return s
 	}
 	return string([]rune(s)[:most-3]) + "..."
@@ -71,10 +71,7 @@ func span(r *simulate.Report) string {
 
 // by writes a limit and its number of refusals: its rule, shortened to most characters (0: any length), and the limit.
 func by(r simulate.RefusedBy, most int) string {
-	name := r.Rule
-	if most > 0 {
-		name = clip(name, most)
-	}
+	name := clip(r.Rule, most)
 	if limit := rate(r.Name, r.Limit, r.Burst); limit != "" {
 		name += ", " + limit
 	}

@@ -13,13 +13,23 @@ import (
 
 // TextOptions are the settings of WriteText.
 type TextOptions struct {
-	Color bool // use the colours of a terminal
-	Top   int  // rules and callers to show; 0 means 10
+	Color  bool // use the colours of a terminal
+	Narrow bool // shorten long names, for a terminal
+	Top    int  // rules and callers to show; 0 means 10
 }
 
 type textWriter struct {
 	*terminal.Writer
-	top int
+	top    int
+	narrow bool
+}
+
+// most is how many characters of a name are shown; 0: all.
+func (w *textWriter) most(inTerminal int) int {
+	if w.narrow {
+		return inTerminal
+	}
+	return 0
 }
 
 // WriteText writes a report for people.
@@ -27,7 +37,7 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	if o.Top <= 0 {
 		o.Top = 10
 	}
-	w := &textWriter{terminal.NewWriter(to, o.Color), o.Top}
+	w := &textWriter{terminal.NewWriter(to, o.Color), o.Top, o.Narrow}
 	w.Line("%s of %s, %s", w.Paint(terminal.Bold, counted(r.Requests, "request")), terminal.Clean(strings.Join(r.Logs, ", ")), span(r))
 	w.lines(r)
 	if r.Overrides != "" {
@@ -176,7 +186,7 @@ func (w *textWriter) rules(r *simulate.Report) {
 		case rule.Shadow:
 			name += " (shadow mode)"
 		}
-		cells := []string{clip(name, 60), number(now.Requests), number(now.Refused), percent(now.Refused, now.Requests), number(now.NotEnforced)}
+		cells := []string{clip(name, w.most(60)), number(now.Requests), number(now.Refused), percent(now.Refused, now.Requests), number(now.NotEnforced)}
 		if r.Old != nil {
 			old := int64(0)
 			if rule.Old != nil {
@@ -190,7 +200,7 @@ func (w *textWriter) rules(r *simulate.Report) {
 		}
 		for _, l := range now.Limits {
 			row := make([]string, len(cells))
-			row[0], row[2] = "  "+clip(terminal.Clean(rate(l.Name, l.Limit, l.Burst)), 58), number(l.Over)
+			row[0], row[2] = "  "+clip(terminal.Clean(rate(l.Name, l.Limit, l.Burst)), w.most(58)), number(l.Over)
 			rows = append(rows, row)
 		}
 	}
@@ -217,11 +227,11 @@ func (w *textWriter) callers(r *simulate.Report) {
 	var rows [][]string
 	for i := range r.Callers.Rows[:min(w.top, len(r.Callers.Rows))] {
 		c := &r.Callers.Rows[i]
-		cells := []string{clip(terminal.Clean(c.Caller), 40), number(c.Requests), number(c.Refused), percent(c.Refused, c.Requests)}
+		cells := []string{clip(terminal.Clean(c.Caller), w.most(40)), number(c.Requests), number(c.Refused), percent(c.Refused, c.Requests)}
 		if r.Old != nil {
 			cells = append(cells, number(c.OldRefused), number(c.NewlyRefused), number(c.NewlyPassed))
 		}
-		rows = append(rows, append(cells, terminal.Clean(mostly(c, 40))))
+		rows = append(rows, append(cells, terminal.Clean(mostly(c, w.most(40)))))
 	}
 	w.table(columns, rows)
 	seen := counted(r.Callers.Seen, "caller")
