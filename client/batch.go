@@ -16,11 +16,11 @@ import (
 
 const (
 	// gather is the longest time that a call waits for others to share its message. Timers may be late by as much as maxMargin. A call
-	// that is alone does not wait.
+	// does not wait while fewer than atOnce requests are in flight.
 	gather = 100 * time.Microsecond
 	// maxBatch is how many requests a message may have. It is a bound of the service.
 	maxBatch = 100
-	// maxBatchBytes bounds a message. A request that is larger goes alone.
+	// maxBatchBytes bounds a message. A larger request gets a message of its own.
 	maxBatchBytes = 64 << 10
 )
 

@@ -222,7 +222,7 @@ func TestBatchIsSplit(t *testing.T) {
 	})
 }
 
-// A large request goes alone, and a message stays below 64 KiB otherwise.
+// A large request gets a message of its own. Other messages stay below 64 KiB.
 func TestLargeRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Millisecond}

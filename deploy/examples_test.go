@@ -152,7 +152,7 @@ func TestCurlExample(t *testing.T) {
 		}
 	}
 	if got := send("http://127.0.0.1:1"); got != 2 {
-		t.Errorf("nobody there: exit code %d, want 2", got)
+		t.Errorf("no server there: exit code %d, want 2", got)
 	}
 }
 
@@ -254,7 +254,7 @@ func TestGoExample(t *testing.T) {
 	t.Run("fails open", func(t *testing.T) {
 		url, _ := start(t, "127.0.0.1:1")
 		if resp := get(t, url, "acme"); resp.StatusCode != http.StatusOK {
-			t.Errorf("with nobody to ask: status %d, want 200", resp.StatusCode)
+			t.Errorf("without a server to ask: status %d, want 200", resp.StatusCode)
 		}
 	})
 }

@@ -98,7 +98,7 @@ func serve(t *testing.T, cmd *exec.Cmd, env []string) served {
 	var log lockedBuffer
 	cmd.Stderr = &log
 	if err := cmd.Start(); errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.ENOSPC) {
-		missing(t, "root or user name spaces, to run the image's files alone")
+		missing(t, "root or user name spaces, to run the image's files in isolation")
 	} else if err != nil {
 		t.Fatalf("start %q: %v", cmd.Args, err)
 	}
@@ -186,7 +186,7 @@ func TestImageRunsWithNothingElse(t *testing.T) {
 	check := inImage(t, "/bin/ratelimitd", "healthcheck")
 	check.Env = []string{"HOST=127.0.0.1", "PORT=1"}
 	if out, err := check.CombinedOutput(); err == nil {
-		t.Errorf("healthcheck passes with nobody there: %s", out)
+		t.Errorf("healthcheck passes with no server there: %s", out)
 	}
 }
 

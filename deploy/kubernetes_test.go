@@ -181,7 +181,7 @@ func followReferences(t *testing.T, all []runtime.Object) {
 			selects("the service", labels.SelectorFromSet(o.Spec.Selector))
 			for _, p := range o.Spec.Ports {
 				servicePorts[p.Name] = true
-				if p.Port != ports[p.TargetPort.StrVal] { // the service has no address of its own that could translate
+				if p.Port != ports[p.TargetPort.StrVal] { // the service is headless, so nothing translates ports
 					t.Errorf("the service's port %s is %d, the container listens on %d", p.Name, p.Port, ports[p.TargetPort.StrVal])
 				}
 				hasPort("the service", p.TargetPort.StrVal)

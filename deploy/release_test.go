@@ -79,7 +79,7 @@ func TestReleaseNotes(t *testing.T) {
 	for version, want := range map[string]string{
 		"v1.10.0":     "- the tenth",
 		"v1.2.0-rc.1": "### Added\n\n- what comes next",
-		"v1.1.0":      "", // it has a heading alone
+		"v1.1.0":      "", // it has only a heading
 		"v1.1":        "",
 		"v2.0.0":      "",
 	} {

@@ -170,7 +170,7 @@ func TestPagesAreListed(t *testing.T) {
 	}
 }
 
-// Whatever names a page of docs/, such as a help text, a comment or an alert, names one that exists.
+// Every text that names a page of docs/, such as a help text, a comment or an alert, names one that exists.
 func TestNamedPagesExist(t *testing.T) {
 	page := regexp.MustCompile(`\b(?:blob/master/)?docs/(?:[a-z0-9-]+/)*[A-Za-z0-9-]+\.md\b`)
 	named := 0

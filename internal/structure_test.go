@@ -37,7 +37,7 @@ var imports = map[string][]string{
 
 	// Packages that know less than their wing.
 	"internal/platform/metric":     {},                                                                             // package ratelimit links it, and no metrics client
-	"internal/config/yamlform/...": {"internal/config/yamlform"},                                                   // YAML, whatever it is about
+	"internal/config/yamlform/...": {"internal/config/yamlform"},                                                   // YAML, independent of what it describes
 	"internal/backend":             {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"}, // the contract knows no store
 	"internal/limiter/events":      {"internal/descriptor", "internal/platform/..."},                               // observers do not know what a decision is
 	"internal/limiter/hotkeys":     {"internal/platform/metric"},                                                   // the same
@@ -46,7 +46,7 @@ var imports = map[string][]string{
 	"internal/quota":               {"internal/descriptor"},                                                        // pure arithmetic
 	"internal/quota/envoymodel":    {"internal/quota"},                                                             // the same
 	"internal/quota/redisshares":   {"internal/quota"},                                                             // it stores what the arithmetic says
-	"internal/platform/intake":     {},                                                                             // bounds, whatever the requests are about
+	"internal/platform/intake":     {},                                                                             // bounds, independent of what is asked
 	"internal/server/transport":    {"internal/platform/intake"},                                                   // HTTP/2
 	"internal/server/reservation":  {},                                                                             // signatures
 
@@ -75,8 +75,8 @@ var imports = map[string][]string{
 	"workshop/scripts/...":              {},
 }
 
-// onlyIn lists imports that only some packages may have: an import that begins with the path is allowed in these
-// packages alone.
+// onlyIn lists imports that only some packages may have: an import that begins with the path is allowed only in these
+// packages.
 var onlyIn = map[string][]string{
 	"google.golang.org/grpc":                         {"internal/limiter/grpcstatus", "client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/platform/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
 	"google.golang.org/protobuf":                     {"client", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
@@ -258,7 +258,7 @@ func TestDrawnValuesAreTheSameInCI(t *testing.T) {
 			}
 		}
 		if draws && !seeded && p.dir != "internal/testkit/rapidtest" {
-			t.Errorf("%s imports rapid; import internal/testkit/rapidtest beside it", p.dir)
+			t.Errorf("%s imports rapid; import internal/testkit/rapidtest too", p.dir)
 		}
 	}
 }

@@ -29,8 +29,8 @@ func (l *Limiter) release(c *call) {
 	l.calls.Put(c)
 }
 
-// Decide decides one request. The hits of an allowed request are counted, and those of a refused one where the rules say so. The
-// error is limits.ErrInvalid if the request cannot be decided, and else that of Redis, unless on_error decides.
+// Decide decides one request. The hits of an allowed request are counted; the hits of a refused one are counted where the rules say
+// so. The error is limits.ErrInvalid if the request cannot be decided. If Redis fails, it is the error of Redis, unless on_error decides.
 func (l *Limiter) Decide(ctx context.Context, r *Request) (Decision, error) {
 	if l.observer == nil {
 		return l.decide(ctx, r)

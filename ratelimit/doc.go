@@ -10,8 +10,8 @@
 //	ok, err := l.Allow(ctx, "api", "customer", id)
 //
 // Allow answers yes or no. Decide also returns what is left and when to try again. Wait blocks until a request may pass. Reserve sets
-// hits aside for a request whose cost is known only at its end. The types of requests and answers are those of package limits, which
-// this package names too, so that one import is enough.
+// hits aside for a request whose cost is known only at its end. The types of requests and answers come from package limits. This
+// package names them too, so that one import is enough.
 //
 // A Limiter may be used by any number of goroutines. The package has no global state, and Close ends every goroutine that Open
 // began. It listens on no port, serves no metrics and reads no environment; give Options.Observer to measure decisions. The client

@@ -72,17 +72,17 @@ func TestSoakCardinality(t *testing.T) {
 		}
 		var under time.Duration
 		under, after = a.run("user", turn*values/turns, values/turns, unknown, domains/turns)
-		t.Logf("turn %d: p99 %s under attack, %s beside as many values that no metric names", turn, under, beside)
+		t.Logf("turn %d: p99 %s under attack, %s with as many values that no metric names", turn, under, beside)
 		control, attacked = min(control, beside), min(attacked, under)
 	}
 	grown := after - before
-	t.Logf("%d values and %d domains: live heap grew by %.1f MiB; p99 of a steady caller %s, beside as many values that no metric names %s",
+	t.Logf("%d values and %d domains: live heap grew by %.1f MiB; p99 of a steady caller %s, with as many values that no metric names %s",
 		values, domains, float64(grown)/(1<<20), attacked, control)
 	if grown > attackMemory {
 		t.Errorf("live heap grew by %d bytes, want %d at most", grown, attackMemory)
 	}
 	if bound := 5*control + 20*time.Millisecond; attacked > bound && soak {
-		t.Errorf("the 99th percentile of a steady caller was %s under attack, want %s at most: it is %s beside as many values that no metric names", attacked, bound, control)
+		t.Errorf("the 99th percentile of a steady caller was %s under attack, want %s at most: it is %s with as many values that no metric names", attacked, bound, control)
 	}
 
 	if series := int(a.metric("ratelimitd_metric_series")); series < most || series > most+3 {

@@ -30,7 +30,7 @@ type checkCommand struct {
 
 	Color colorOption `embed:""`
 
-	// The flags of ratelimit_config_check, so that a pipeline can change the binary alone.
+	// The flags of ratelimit_config_check, so that a pipeline only needs to change the binary.
 	ConfigDir    string `name:"config_dir" hidden:""`
 	MergeDomains bool   `name:"merge_domain_configs" hidden:""`
 }

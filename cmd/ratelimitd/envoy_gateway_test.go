@@ -57,7 +57,7 @@ func listener(domain string, routes ...level) types.Resource {
 	return &rulesv3.RateLimitConfig{Name: domain, Domain: domain, Descriptors: routes}
 }
 
-// wanted is a request and the number of such requests that pass. An entry is written key=value; a key alone is its own
+// wanted is a request and the number of such requests that pass. An entry is written key=value; a key without = is its own
 // value.
 type wanted struct {
 	domain  string

@@ -110,7 +110,7 @@ func TestFleet(t *testing.T) {
 
 	// While Redis is unreachable, the list shows what was last known.
 	r.Kill(t)
-	redistest.Eventually(t, "Redis is away", func(context.Context) error {
+	redistest.Eventually(t, "Redis is unreachable", func(context.Context) error {
 		f, err := list(a)
 		if err == nil && (f.GetError() == "" || len(f.GetProcesses()) != 4 || f.GetReadAt() == nil) {
 			err = fmt.Errorf("%+v", f)
@@ -127,7 +127,7 @@ func TestFleet(t *testing.T) {
 	await(other, "map[live, other rules:2]")
 }
 
-// A process that counts in memory is alone.
+// A process that counts in memory lists only itself.
 func TestFleetOfOne(t *testing.T) {
 	p := startProcess(t, nil, "--rules", rulesOf(t, usageRules))
 	code, out, stderr := asks(t, "fleet", "-s", p.Debug)

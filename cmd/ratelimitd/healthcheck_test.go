@@ -24,7 +24,7 @@ func TestHealthcheck(t *testing.T) {
 		code := run(t.Context(), append([]string{"healthcheck", "--port", port}, args...), &out, &stderr)
 		return code, out.String() + stderr.String()
 	}
-	// A client on the same machine reaches a wildcard address through loopback. The service listens on IPv4 alone, as one
+	// A client on the same machine reaches a wildcard address through loopback. The service listens only on IPv4, as one
 	// with HOST=:: does on a machine without IPv6.
 	for _, host := range []string{"127.0.0.1", "0.0.0.0", "", "::"} {
 		if code, said := check("--host", host); code != 0 || said != "OK\n" {

@@ -76,7 +76,7 @@ type listenOptions struct {
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
 }
 
-// callers are the options of the server for callers that depend on these settings alone.
+// callers are the options of the server for callers that depend only on these settings.
 func (o *listenOptions) callers() server.Options {
 	return server.Options{
 		Listen:     server.Listen{GRPC: address(o.GRPCHost, o.GRPCPort), HTTP: address(o.Host, o.Port), Socket: o.Socket},
@@ -94,7 +94,7 @@ func (o *listenOptions) callers() server.Options {
 	}
 }
 
-// operators are the options of the server for operators that depend on these settings alone.
+// operators are the options of the server for operators that depend only on these settings.
 func (o *listenOptions) operators() operator.Options {
 	return operator.Options{
 		Addr:       address(o.DebugHost, o.DebugPort),

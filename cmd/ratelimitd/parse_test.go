@@ -25,7 +25,7 @@ func lineRead(t *testing.T, how func(*kong.Kong, []string) (string, error), args
 	return c, name, wrong, out.String()
 }
 
-// kongs reads a command line with kong alone.
+// kongs reads a command line with kong, without our own parser.
 func kongs(parser *kong.Kong, args []string) (string, error) {
 	line, err := parser.Parse(args)
 	if err != nil {

@@ -35,7 +35,7 @@ var (
 	dial    = servicetest.Dial
 )
 
-// command prepares a process of the service. Its environment is env alone.
+// command prepares a process of the service. Its environment is env and nothing else.
 func command(t *testing.T, env map[string]string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()

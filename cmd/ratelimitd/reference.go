@@ -7,7 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// isReference reports whether a path is that of envoyproxy/ratelimit's program. That program ignores its arguments, and manifests rely
+// isReference reports whether a path is the path of envoyproxy/ratelimit's program. That program ignores its arguments, and manifests rely
 // on it: they name its path as the command of an image that has an entry point, or pass it the arguments of another container.
 func isReference(name string) bool { return path.Base(name) == "ratelimit" }
 

@@ -266,7 +266,7 @@ func testStopsOn(t *testing.T, s syscall.Signal) {
 	p := startProcess(t, map[string]string{"RATELIMITD_DRAIN_DELAY": "30s"}, "--rules", rulesOf(t, fiveADay))
 	p.Signal(t, s)
 	p.Log.Wait(t, "draining: health is red, calls are still answered")
-	if s != syscall.SIGINT { // whatever stops a service may send its signal again
+	if s != syscall.SIGINT { // a service manager may send its signal again
 		p.Signal(t, s)
 	}
 	if code, body := get(t, "http://"+p.HTTP+"/readyz"); code != http.StatusServiceUnavailable || body != "not ready: stopping" {

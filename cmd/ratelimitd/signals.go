@@ -25,7 +25,7 @@ func (s signalled) ExitCode() int {
 }
 
 // untilSignal returns a context that ends with the first signal. A second Ctrl-C ends the process at once. Another SIGTERM or SIGHUP
-// changes nothing: whatever stops a service may send several, and calls in flight still get their answers.
+// changes nothing: a service manager may send several, and calls in flight still get their answers.
 func untilSignal(signals ...os.Signal) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	first := make(chan os.Signal, 1)

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
-// mappingOptions describe the log: in a file, or for the common cases in flags alone.
+// mappingOptions describe the log: in a file, or, for the common cases, only with flags.
 type mappingOptions struct {
 	Mapping string `placeholder:"FILE" help:"YAML that maps lines of the log to requests; - is the standard input."`
 

@@ -82,6 +82,6 @@ func TestSimulateProgress(t *testing.T) {
 		t.Errorf("the line is left on the screen: %q", screen)
 	}
 	if _, _, stderr := simulateRules(t, args[1:]...); stderr != "" {
-		t.Errorf("where nobody looks standard error has %q", stderr)
+		t.Errorf("without a terminal standard error has %q", stderr)
 	}
 }

@@ -219,7 +219,7 @@ func (h *handshakes) look(t *testing.T, i *instance) string {
 	case what := <-h.came:
 		return what
 	case <-time.After(patience):
-		t.Fatalf("nobody came:\n%s", i.log)
+		t.Fatalf("no connection came:\n%s", i.log)
 		return ""
 	}
 }

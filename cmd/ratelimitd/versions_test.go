@@ -195,7 +195,7 @@ func TestTwoVersionsOnOneRedis(t *testing.T) {
 
 func hitsOf(n uint64) *ratelimitdv1.Amount { return &ratelimitdv1.Amount{Hits: n} }
 
-// askVersion asks a process for so many hits; 0 only looks.
+// askVersion asks a process for this many hits; 0 only looks.
 func askVersion(t *testing.T, p *servicetest.Process, key, value string, hits uint64) *ratelimitv3.RateLimitResponse {
 	t.Helper()
 	request := ask("d", key, value)

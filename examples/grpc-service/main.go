@@ -62,7 +62,7 @@ func serve(ctx context.Context, listen, target string) error {
 // proxies are the networks of the proxies in front of this service.
 var proxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 
-// newServer returns a server with limits. In place of the service of health checks, register your own.
+// newServer returns a server with limits. Register your own service instead of the health service.
 func newServer(limiter limits.Decider) *grpc.Server {
 	o := grpclimit.Options{
 		Domain: "jobs",

@@ -186,7 +186,7 @@ descriptors:
 		t.Fatal("no rule matched")
 	}
 	if !r.Shares(0) || r.Shares(1) {
-		t.Errorf("shares: %v %v, want the first level alone", r.Shares(0), r.Shares(1))
+		t.Errorf("shares: %v %v, want only the first level", r.Shares(0), r.Shares(1))
 	}
 	limit := r.Limits[0]
 	limit.Arithmetic = descriptor.Arithmetic{} // part of the tree, not of the file

@@ -65,7 +65,7 @@ descriptors:
 		}
 	}
 	if got := d.Match([]descriptor.Entry{{Key: "user"}, {Key: "model"}, {Key: "kind", Value: "input"}}).Cost(); len(got) != 1 {
-		t.Errorf("weights of amounts beside tables: %+v", got)
+		t.Errorf("weights of amounts next to tables: %+v", got)
 	}
 }
 

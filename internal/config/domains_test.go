@@ -19,7 +19,7 @@ func TestShippedDomains(t *testing.T) {
 			t.Errorf("%s is %s: %s", f.Name, f.State, strings.Join(f.Errors, "; "))
 		}
 		for _, d := range f.Domains {
-			tested[d] = strings.HasPrefix(d, "cookbook_") || d == "articles" // the test file beside it covers it
+			tested[d] = strings.HasPrefix(d, "cookbook_") || d == "articles" // the test file next to it covers it
 		}
 	}
 

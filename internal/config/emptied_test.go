@@ -25,7 +25,7 @@ ratelimitd_rules_gone{rules="removed"} `+removed+`
 	}
 }
 
-// If a folder loses all of its rules at once, for whatever reason, those in force stay until there are new ones.
+// If a folder loses all of its rules at once, for any reason, the rules in force stay until there are new ones.
 func TestNoReloadRemovesTheLastRule(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(t *testing.T, dir string)

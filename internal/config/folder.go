@@ -239,7 +239,7 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 	for _, why := range slices.Sorted(maps.Keys(others)) {
 		level := slog.LevelInfo
 		if why == ofTests {
-			level = slog.LevelDebug // nobody expects these to be rules
+			level = slog.LevelDebug // no author expects these to be rules
 		}
 		names := others[why]
 		f.o.Logger.Log(context.Background(), level, "files skipped", "files", names[:min(len(names), mostNamed)], "total_files", len(names), "because", why)

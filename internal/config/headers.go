@@ -28,7 +28,7 @@ var ReservedHeaders = []string{
 // ServiceHeaders are the headers that the service sends by itself. A header of the same name with another meaning would mislead clients.
 var ServiceHeaders = []string{descriptor.DelayHeader, descriptor.DegradedHeader, descriptor.WarningHeader}
 
-// familyHeaders are the headers of each family, in the order of their bits. Operators may give those of the first other names.
+// familyHeaders are the headers of each family, in the order of their bits. Operators may rename the headers of the first family.
 var familyHeaders = [][]string{
 	{"ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"},
 	{"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"},
@@ -37,7 +37,7 @@ var familyHeaders = [][]string{
 }
 
 var (
-	fieldNames = descriptor.HeaderFieldNames[1:] // without that of FieldNone
+	fieldNames = descriptor.HeaderFieldNames[1:] // without the name of FieldNone
 
 	headersType = yamlform.Type{Kind: yamlform.ListOf, Of: "header", Names: descriptor.HeaderFamilyNames}
 	headerName  = yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9A-Za-z][0-9A-Za-z._-]*", Form: "letters, digits, `-`, `_` and `.`"}
@@ -241,7 +241,7 @@ func readHeaders(v yamlform.Value) *descriptor.Headers {
 	return h
 }
 
-// ownHeader reads a header and adds it to those of its domain.
+// ownHeader reads a header and adds it to the headers of its domain.
 func ownHeader(item yamlform.Value, all *descriptor.Headers) {
 	var h headerReading
 	read, unknown := yamlform.Read(item, headerForm, &h)

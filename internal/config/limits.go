@@ -435,7 +435,7 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 	return true
 }
 
-// checkInFlight is check for a concurrency limit. It has places in place of a number of requests per window.
+// checkInFlight is check for a concurrency limit. It has a number of places instead of requests per window.
 func (l *limitReading) checkInFlight(at yamlform.Value) bool {
 	ok := true
 	for i := range limitRows {

@@ -35,7 +35,7 @@ func statesOf(s *Resources) string {
 	return strings.Join(all, " ")
 }
 
-// A bad resource is refused alone: it keeps its last good version, and the others take effect.
+// Only the bad resource is refused: it keeps its last good version, and the others take effect.
 func TestABadResourceIsRefusedAlone(t *testing.T) {
 	log := new(logged)
 	registry := prometheus.NewPedanticRegistry()

@@ -176,7 +176,7 @@ func TestWatchManyFilesAtOnce(t *testing.T) {
 }
 
 // configMap updates a folder as the kubelet's AtomicWriter does. It writes a new timestamped folder and renames a new link
-// over ..data. Then it creates links for new names and removes those of deleted names. Finally it removes the old folder.
+// over ..data. Then it creates links for new names and removes the links for deleted names. Finally it removes the old folder.
 func configMap(t *testing.T, dir, stamp string, files map[string]string) {
 	t.Helper()
 	data := filepath.Join(dir, "..data")

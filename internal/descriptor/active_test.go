@@ -117,8 +117,8 @@ func TestChecksumOfActive(t *testing.T) {
 	}
 }
 
-// Limits that apply at some times have counters of their own, also beside each other. One alone, and one beside which another is tried
-// out, keeps its counter.
+// Limits that apply at some times have separate counters, even within one rule. A single limit keeps its counter, also while another limit is
+// tried out next to it.
 func TestKeysOfScheduledLimits(t *testing.T) {
 	limits := []Limit{{Name: "all"}, {Name: "night", Scheduled: true}, {Name: "sun|day", Scheduled: true}, {Name: "new", Scheduled: true, Enforcement: EnforcedInShadow}}
 	for n, want := range map[int][]string{
@@ -131,7 +131,7 @@ func TestKeysOfScheduledLimits(t *testing.T) {
 		}
 	}
 	if got, want := keysOfLimits(t, []Limit{limits[1], limits[3]}), []string{"d|k=a|fa60", "d|k=a|fa60~~new"}; !slices.Equal(got, want) {
-		t.Errorf("one in shadow beside it: %q, want %q", got, want)
+		t.Errorf("one in shadow next to it: %q, want %q", got, want)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // automaton matches many regular expressions at once. It reads a text from left to right and does one table lookup per
-// character, whatever the number of expressions. It finds the same matches as package regexp. It is built when rules are
+// character, for any number of expressions. It finds the same matches as package regexp. It is built when rules are
 // compiled and never changes, so matching takes no lock.
 //
 // A state is the set of places in the expressions that the text read so far can reach. Text that is not ASCII is read rune

@@ -23,9 +23,9 @@ type capture struct {
 	looks  bool   // some instructions, such as ^ and \b, check the characters before and after a place
 	begins uint32 // the Arg of the instruction at which the group begins; it ends at the next one
 
-	// The first state is that of the end of a value.
+	// The first state stands for the end of a value.
 	next []uint16         // the state one character further to the front, by state and then by class
-	sets []instructionSet // by state: what can go on to a match
+	sets []instructionSet // by state: what can still lead to a match
 }
 
 // maxCaptureInsts bounds the instructions of an expression with a capture group that counts.

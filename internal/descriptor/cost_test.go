@@ -42,7 +42,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// The hits are those of exact rational numbers, rounded up.
+// The hits equal exact rational arithmetic, rounded up.
 func TestCostIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var cost Cost

@@ -12,8 +12,8 @@ func (l *Limit) SameCounter(other *Limit) bool {
 		(l.Enforcement == EnforcedForAll && !l.Scheduled || l.Name == other.Name)
 }
 
-// tagCounters makes the ends of the keys of a rule's counters: the algorithm and window, and the name of a limit that needs a counter of
-// its own beside another limit of the rule.
+// tagCounters makes the ends of the keys of a rule's counters: the algorithm and window, and the name of a limit that must not share its
+// counter with another limit of the rule.
 func (r *Rule) tagCounters() {
 	var u counterUsers
 	if len(r.Limits) > 1 {

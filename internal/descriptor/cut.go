@@ -55,7 +55,7 @@ const maxCutTries = 64
 // So the expressions are taken in file order until a rule is found that refuses all callers what is above a limit. If there is none, these
 // values match no expression, unless one leads to a rule that refuses at least some callers and the other patterns do not.
 func (d *Domain) matchCut(entries []Entry) *cutMatch {
-	m := &cutMatch{Domain: d, entries: slices.Clone(entries), try: make([]node, 0, len(entries))} // so that those of Match stay on its caller's stack
+	m := &cutMatch{Domain: d, entries: slices.Clone(entries), try: make([]node, 0, len(entries))} // so that the slices of Match stay on its caller's stack
 	m.from(root)
 	return m
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// kindsOfRules are rules that refuse all callers, some of them, or nobody.
+// kindsOfRules are rules that refuse all callers, some callers, or none.
 func kindsOfRules() map[string]*Rule {
 	limits := func(of ...Enforcement) *Rule {
 		r := &Rule{}

@@ -52,7 +52,7 @@ type edge struct {
 	literal    node    // the child of the wildcard whose text equals this value, or noNode
 	starred    bool    // the key has a star: it is matched by edges.starred
 	folded     bool    // the value is in lower case, and in others.folded
-	others     *others // for an edge without a value: how other values are matched; nil: only the key alone matches
+	others     *others // for an edge without a value: how other values are matched; nil: only the rule without a value matches
 }
 
 // others matches the values that no rule names.

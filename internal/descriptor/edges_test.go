@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// mapEdges is what edges would be as one Go map. It knows exact values and keys alone: nothing else differs.
+// mapEdges is what edges would be as one Go map. It knows only exact values and keys without a value: nothing else differs.
 type mapEdges map[mapEdge]node
 
 type mapEdge struct {

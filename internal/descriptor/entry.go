@@ -3,7 +3,7 @@ package descriptor
 // Entry is one key/value pair of a descriptor.
 type Entry struct {
 	Key   string
-	Value string // may be empty: then a rule for the key alone matches, or a pattern that matches the empty text
+	Value string // may be empty: then a rule without a value matches, or a pattern that matches the empty text
 }
 
 // Position is a place in a rule file. Line and Col count from 1. A rule that comes from no file has a zero Position. A rule

@@ -47,7 +47,7 @@ const (
 	MatchCIDR               // a network; the smallest one that contains the address wins
 	MatchWildcard           // a text with stars, which match any bytes
 	MatchRegex              // an expression that matches the whole value
-	MatchAny                // the key alone
+	MatchAny                // the key, with any value
 )
 
 // matchKindNames are the kinds' names shown to people, in the order of the constants.

@@ -9,7 +9,7 @@ import (
 
 // Group is how a level's values are grouped: all values of a group share one counter. The zero value groups nothing.
 type Group struct {
-	V4, V6  uint8 // addresses count as their networks of so many bits; 0: each address of this family for itself
+	V4, V6  uint8 // addresses count as their networks of this many bits; 0: each address of this family for itself
 	Capture uint8 // the number of the expression's capture group whose text counts; 0: none
 }
 
@@ -157,7 +157,7 @@ func (r *Rule) GroupAt(level int) (group Group, fold bool) {
 	return g.group, g.fold
 }
 
-// Counted returns the value that counts in place of the value of an entry.
+// Counted returns the value that counts instead of the value of an entry.
 func (r *Rule) Counted(level int, value string) string {
 	g := r.group(level)
 	if g == nil {

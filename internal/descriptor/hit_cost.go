@@ -45,7 +45,7 @@ func (c *HitCost) Of(entries []Entry) uint64 {
 	return cost
 }
 
-// Hits returns what hits count for. Those of refunds are negative and stay so. More than any limit has are cut.
+// Hits returns what hits count for. Refunds are negative and stay negative. The result is capped at mostHits.
 func (c *HitCost) Hits(entries []Entry, hits int64) int64 {
 	if hits < 0 {
 		return -c.Hits(entries, -hits)

@@ -20,7 +20,7 @@ const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
 //
 // With share_threshold the key contains the rule's pattern instead of the value, and another mark instead of =: ~ for a
 // wildcard, ~~ for a regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with a
-// star. An entry that is a condition has ~ alone after its key. Where values are grouped, the key is followed by the pattern with
+// star. An entry that is a condition has a single ~ after its key. Where values are grouped, the key is followed by the pattern with
 // its mark, if there is one, then =~ for a group or =~= for values without case, then the value that counts. In text from a caller
 // or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key, and no value can choose its key's
 // cluster slot by a {tag}.
@@ -98,7 +98,7 @@ func groupedBy(level Level, values []string, group Group) string {
 const maxSharedSize = 128
 
 // sharedBy returns the text that replaces the value in a key, for all values that a level matches. It is empty for an exact
-// value and for the key alone, which share nothing. The order of a list does not change it.
+// value and for a key without a value, which share nothing. The order of a list does not change it.
 func sharedBy(level Level, values []string) string {
 	switch level.Kind {
 	case MatchWildcard:

@@ -76,7 +76,7 @@ func TestLyftKeys(t *testing.T) {
 	}
 }
 
-// No key of our own is taken for one with the window's start to be filled in, whatever a caller sends.
+// None of our own keys is taken for one whose window's start must be filled in, no matter what a caller sends.
 func TestOwnKeysAreNoLyftKeys(t *testing.T) {
 	text := rapid.StringOfN(rapid.SampledFrom([]rune("a_|=~{}\\1")), 0, 8, -1)
 	zone, err := time.LoadLocation("America/Argentina/Buenos_Aires")
@@ -103,7 +103,7 @@ func TestOwnKeysAreNoLyftKeys(t *testing.T) {
 	})
 }
 
-// With the setting of the operator, a month is that of the calendar and still the one that the protocol names.
+// With the setting of the operator, a month is a calendar month, and the protocol still calls it a month.
 func TestCalendarMonths(t *testing.T) {
 	rule := &Rule{Limits: []Limit{
 		{Window: Window{Unit: Month}},

@@ -85,8 +85,8 @@ func countedOf(domain string, entries []Entry, rule *Rule, limit *Limit) counted
 	return c
 }
 
-// readKey reads an identity back from its key: a key from which everything can be read is nobody else's. Of a hashed
-// key it reads the tag alone, and hashed is what stands between.
+// readKey reads an identity back from its key: a key from which everything can be read belongs to one identity only. Of a
+// hashed key it reads only the tag, and returns the rest as hashed.
 func readKey(key string) (c counted, hashed string, err error) {
 	parts, marks, isHashed, err := splitKey(key)
 	if err != nil {
@@ -276,7 +276,7 @@ func TestLongKeysAreHashed(t *testing.T) {
 	}
 }
 
-// At every place of the cut, whatever stands there: escapes of one and of several bytes, backslashes in a row.
+// The cut may fall on any text: escapes of one and of several bytes, backslashes in a row.
 func TestHashedKeysAreCutBetweenEscapes(t *testing.T) {
 	limit := &Limit{Window: Window{Unit: Second}}
 	seen := make(map[string]string)
@@ -335,7 +335,7 @@ func fuzzedKey(t *testing.T, text string, cuts uint64, how uint8, seconds uint32
 	var rule *Rule
 	if how&0x40 != 0 {
 		kinds := [4]MatchKind{MatchWildcard, MatchRegex, MatchCIDR, MatchValues}
-		// A pattern is never empty, of a list no value is; nor is a list in these texts so long that it is hashed.
+		// A pattern is never empty, and no value of a list is. These lists are too short to be hashed.
 		pattern := strings.TrimRight("p"+entries[0].Value[:min(len(entries[0].Value), 20)], ",")
 		rule = sharing(Level{entries[0].Key, strings.ReplaceAll(pattern, ",,", ",v,"), kinds[seconds%4]}, Level{})
 	}

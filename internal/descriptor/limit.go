@@ -28,7 +28,7 @@ type Limit struct {
 	// CountDenied sets whether refused hits count too. With DeniedDefault the algorithm and the domain's admission decide.
 	CountDenied Denied
 
-	Window Window // concurrency: how long a place stays taken that nobody gives back
+	Window Window // concurrency: how long a place stays taken if it is not given back
 
 	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
 	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
@@ -36,7 +36,7 @@ type Limit struct {
 	// Lease allows this process to take permits from Redis in batches and to hand them out locally.
 	Lease bool
 
-	Scheduled bool // it applies only at some times: Rule.Schedule. It then has a counter of its own beside a limit that always applies
+	Scheduled bool // it applies only at some times: Rule.Schedule. It then does not share the counter of a limit that always applies
 
 	Enforcement    Enforcement
 	EnforcePercent uint8 // EnforcedForSome: for how many percent of the counters

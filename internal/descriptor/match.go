@@ -17,10 +17,10 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 // Match returns the rule for a descriptor's entries, or nil.
 //
 // On each level one child is chosen and never reconsidered: the exact value, else the list that contains the value, else
-// the value and then the list that contains it if case does not matter, else the smallest network that contains the address, else the first wildcard or regular expression in file order that
-// matches, else the key alone. A wildcard whose text equals the value comes before other patterns. A wildcard with a star
+// the value and then the list that contains it if case does not matter, else the smallest network that contains the
+// address, else the first wildcard or regular expression in file order that matches, else the rule without a value. A wildcard whose text equals the value comes before other patterns. A wildcard with a star
 // in its key is matched against the whole entry (key, underscore, value). The last entry's node must have a rule: a
-// shorter or longer descriptor does not match. An empty value is not an exact value: it matches the key alone, and
+// shorter or longer descriptor does not match. An empty value is not an exact value: it matches the rule without a value, and
 // patterns that match the empty text.
 //
 // Expressions see only the beginning of a long value. Such a value matches an expression only if the rule that is found then refuses
@@ -84,7 +84,8 @@ func (e *edges) child(parent node, key, value string, after node) node {
 	return s.child
 }
 
-// childStarred is child for a level with rules that have stars in their keys. s is the slot of the key alone, which may be nil.
+// childStarred finds the child for an entry on a level whose rules have wildcards in their keys. s is the slot of the rule that has the key
+// and no value; it may be nil.
 func (e *edges) childStarred(s *slot, parent node, key, value string, after node) node {
 	starred := e.starred[parent]
 	for i := range starred {
@@ -117,7 +118,7 @@ func (e *edges) childStarred(s *slot, parent node, key, value string, after node
 		return s.child
 	}
 	for i := range starred {
-		if starred[i].text == key { // a rule for the key alone whose text, with its stars, equals the key
+		if starred[i].text == key { // a rule without a value whose text, with its stars, equals the key
 			return starred[i].child
 		}
 	}
@@ -132,7 +133,7 @@ func (o *others) child(value string, most int, after node) node {
 	return o.patterns.find(value, most, after)
 }
 
-// direct returns the child for a value that a rule has in another case, else that of its network, or noNode.
+// direct returns the child for a value that a rule has in another case, else the child for the value's network, or noNode.
 func (o *others) direct(value string) node {
 	if o.folded != nil {
 		if c := o.folded.find(value); c != noNode {
@@ -152,7 +153,7 @@ func (o *others) network(value string) node {
 	return noNode
 }
 
-// any returns the child of a node for the key alone, or noNode if there is no such rule.
+// any returns the child of a node for the key without a value, or noNode if there is no such rule.
 func (e *edges) any(parent node, key string) node {
 	if s := e.find(e.hashKey(parent, key), parent, key, ""); s != nil {
 		return s.child

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write what the scripts in testdata answ
 
 // TestMatchScripts runs testdata/match. A script gives the rules of domain d, one level per line and indented by tabs,
 //
-//	key=value limit share     no value: the key alone; "limit" gives the level a rule
+//	key=value limit share     no value: matches every value; "limit" gives the level a rule
 //	key=a,b values            one of "values", "cidr" and "regex" says that the value is a list, a network, an expression
 //
 // and then asks: "? key=value key=value" finds a rule, or none. The line below is the answer: the rule's levels and the

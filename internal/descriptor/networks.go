@@ -6,7 +6,7 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// networks finds the smallest network that contains an address, whatever the number of networks and their nesting.
+// networks finds the smallest network that contains an address. Its cost does not depend on the number of networks or their nesting.
 type networks struct {
 	list  []network // in file order
 	table bart.Table[node]

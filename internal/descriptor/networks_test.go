@@ -29,7 +29,7 @@ func FuzzAddress(f *testing.F) {
 	})
 }
 
-// Whatever the networks, the smallest one that holds an address is found, as looking at each of them would.
+// For any set of networks, the smallest one that holds an address is found, as a search through all of them would.
 func TestSmallestNetworkIsFound(t *testing.T) {
 	// Few different bits, so that networks lie within each other and addresses at their edges.
 	byteOf := rapid.SampledFrom([]byte{0, 1, 0x7f, 0x80, 0xfe, 0xff})

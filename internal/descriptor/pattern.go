@@ -115,7 +115,7 @@ func (p *patterns) finish() error {
 	return nil
 }
 
-// compiledRegex is an expression with an automaton for it alone.
+// compiledRegex is an expression with an automaton that matches only this expression.
 type compiledRegex struct {
 	place  int32
 	parsed *syntax.Regexp

@@ -33,7 +33,7 @@ func (q *QuotaBuckets) String() string {
 }
 
 // OrderBucket sorts the pairs of a bucket's id into the order in which they are matched: first the keys that the domain names, then the
-// others, sorted by key. An id is a map, so its pairs have no order of their own. A nil Domain names no keys.
+// others, sorted by key. An id is a map, so its pairs have no order. A nil Domain names no keys.
 func (d *Domain) OrderBucket(pairs []Entry) {
 	var order []string
 	if d != nil && d.QuotaBuckets != nil {

@@ -88,7 +88,7 @@ func words(d time.Duration) string {
 	return text
 }
 
-// The keys of entries that name a reservation, in place of a counter. Such an entry is the last one of its descriptor.
+// The keys of entries that name a reservation instead of a counter. Such an entry is the last one of its descriptor.
 const (
 	ReserveID = "reserve_id"
 	CommitID  = "commit_id"

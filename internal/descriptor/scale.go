@@ -13,7 +13,7 @@ type Scale struct {
 	Position Position // in its rule file
 }
 
-// Scales are those of the limits of a rule.
+// Scales are the scales of a rule's limits.
 type Scales struct {
 	Of []*Scale // by limit; nil: the limit has its own numbers
 }
@@ -37,7 +37,7 @@ const (
 	ScaleResults // how many there are
 )
 
-// Number returns the number that multiplies the limit, from 1 to Max. The number is written in decimal digits alone.
+// Number returns the number that multiplies the limit, from 1 to Max. The number is written with decimal digits only.
 func (s *Scale) Number(entries []Entry) (n uint64, result ScaleResult) {
 	text := entries[s.Level].Value
 	for i := range len(text) {

@@ -39,7 +39,7 @@ type DomainSettings struct {
 	QuotaBuckets    *QuotaBuckets // nil: pairs by key, and a bucket without a rule lets everything pass
 }
 
-// Or returns the settings with those of another file of the domain where these say nothing.
+// Or returns the settings, completed with the settings of another file of the domain where these say nothing.
 func (d DomainSettings) Or(other *DomainSettings) DomainSettings {
 	to, from := reflect.ValueOf(&d).Elem(), reflect.ValueOf(other).Elem()
 	for i := range to.NumField() {
@@ -60,7 +60,7 @@ type NodeSpec struct {
 	Position Position
 
 	Kind           MatchKind // how values are matched; 0: determined by Key and Value
-	ShareThreshold bool      // all matching values share one counter; no effect on an exact value or on the key alone
+	ShareThreshold bool      // all matching values share one counter; no effect on an exact value or on a key without a value
 	ValueToMetric  bool      // the metric's name contains the request's value instead of the rule's
 	Condition      bool      // the value is matched, but is no part of the counter's key
 	FoldCase       bool      // A to Z and a to z are one; Value and Values have lower case

@@ -190,7 +190,7 @@ func TestCalendarDaysAgainstBruteForce(t *testing.T) {
 	}
 }
 
-// Whatever the window and the instant: the window holds it, its neighbours touch it, and every instant in it has the
+// For any window and instant: the window contains the instant, its neighbours touch it, and every instant in it has the
 // same window.
 func TestWindowsAreAPartition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -147,7 +147,7 @@ func TestExplainIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever a rule may say reaches an operator.
+// Everything that a rule may say reaches an operator.
 func TestExplainShowsEveryExtension(t *testing.T) {
 	zone, err := time.LoadLocation("Asia/Seoul")
 	if err != nil {

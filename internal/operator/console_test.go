@@ -71,7 +71,7 @@ func compiled(t *testing.T, n int) *descriptor.Tree {
 	return treeOf(t, values...)
 }
 
-// The console's pages of rules hold every rule once, whatever their size.
+// The console's pages of rules hold every rule once, for pages of any size.
 func TestConsoleRules(t *testing.T) {
 	tree := compiled(t, 1234)
 	s := start(t, Options{Rules: Rules{Tree: func() *descriptor.Tree { return tree }}})
@@ -103,7 +103,7 @@ func TestConsoleRules(t *testing.T) {
 	}
 }
 
-// A page of rules has what each rule did, and can have those alone that refused something.
+// A page of rules shows what each rule did, and can be limited to rules that refused something.
 func TestConsoleRulesSayWhatTheyDid(t *testing.T) {
 	c := &ruleCounters{tree: compiled(t, 20), hits: map[string]limiter.RuleTotals{"d.k_<b>3": {Hits: 10, Refused: 4}, "d.k_<b>4": {Hits: 1}}}
 	s := start(t, Options{Decisions: c})

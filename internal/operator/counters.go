@@ -14,7 +14,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Counters looks at the counters of a descriptor and clears them. Its errors are those of package limiter.
+// Counters looks at the counters of a descriptor and clears them. Its errors come from package limiter.
 type Counters interface {
 	Peek(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error)
 	Reset(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error)

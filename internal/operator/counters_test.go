@@ -203,7 +203,7 @@ func TestResetThatFails(t *testing.T) {
 	}
 }
 
-// Without a token, or with a wrong one, nobody looks and nobody clears.
+// A caller without a token, or with a wrong one, can neither look at counters nor clear them.
 func TestOperatorsAreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		tokens  Tokens
@@ -307,7 +307,7 @@ func TestAdminTLS(t *testing.T) {
 	trusting := func(certs ...tls.Certificate) *tls.Config {
 		return &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", Certificates: certs}
 	}
-	t.Run("TLS alone lets nobody in", func(t *testing.T) {
+	t.Run("TLS without a client certificate or a token is not enough", func(t *testing.T) {
 		r := adminTLS(t, ca, nil, nil)
 		if err := peek(r, trusting()); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%v", err)
@@ -362,7 +362,7 @@ func TestAdminTLS(t *testing.T) {
 		r := adminTLS(t, ca, clients, owners{annsToken: "ann"})
 		mine := clients.Issue(t, "ann").TLS(t)
 		if err := peek(r, trusting(mine)); status.Code(err) != codes.Unauthenticated {
-			t.Errorf("a certificate alone: %v", err)
+			t.Errorf("a certificate without a token: %v", err)
 		}
 		if err := peek(r, trusting(mine), "Bearer "+annsToken); err != nil {
 			t.Errorf("both: %v", err)

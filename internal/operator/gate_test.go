@@ -113,7 +113,7 @@ func TestGateOfOperators(t *testing.T) {
 		to            *running
 		authorization string
 		host          string
-		page          int // 0: whatever the page answers that has passed the gate
+		page          int // 0: the request passes the gate, and the page may answer anything
 		call          codes.Code
 		callOfCounter codes.Code // where it differs
 	}{

@@ -43,7 +43,7 @@ type Options struct {
 }
 
 // Access says who may use the debug port. With Tokens every request needs one, with ClientCerts every client needs a
-// certificate, with both, both. With neither the pages are open to everybody, and Counters to nobody.
+// certificate, with both, both. With neither the pages are open to everybody, and calls of Counters are refused.
 type Access struct {
 	Tokens      Tokens
 	TLS         *tls.Config // nil: plain text

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Whatever method of the operators' port a peer calls, with a thousand streams on each of several connections, without opening a window
-// for the answers and without reading: what the process keeps of it has a bound, and other operators are answered.
+// A peer calls each method of the operators' port with a thousand streams on each of several connections, does not open a window for the
+// answers and does not read them. What the process keeps for the peer has a bound, and other operators are answered.
 func TestHostilePeers(t *testing.T) {
 	const connections, streams = 3, 1000
 	const most = 64 << 20 // of the heap; the test's own connections are in it

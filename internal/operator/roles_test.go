@@ -64,7 +64,7 @@ func TestRolesOfEveryMethod(t *testing.T) {
 			t.Errorf("%s on a port that requires nothing: %s", path, c)
 		}
 		if row.role == roleOperate && !row.named {
-			t.Errorf("%s changes something, and nobody's name would be in the log", path)
+			t.Errorf("%s changes something, and no name would be in the log", path)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func TestRolesOfCertificates(t *testing.T) {
 	}
 }
 
-// A web page cannot use the API of a reader's machine: not by a name of its own for the port's address, and not by sending a
+// A web page cannot use the API of a reader's machine: not with its own host name for the port's address, and not by sending a
 // request from another origin.
 func TestWebPagesCannotCallTheServices(t *testing.T) {
 	r := explaining(t)

@@ -30,7 +30,7 @@ type keyCase struct {
 
 const plain = `{key: k, rate_limit: {unit: day, requests_per_unit: 7}}`
 
-// limited is a rule with these keys of its limit, and those of its descriptor.
+// limited is a rule with these keys of its limit and of its descriptor.
 func limited(limit string, keys ...string) keyCase {
 	if !strings.Contains(limit, "unlimited") && !strings.Contains(limit, "max_in_flight") {
 		if !strings.Contains(limit, "unit:") {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Claim says that a subscriber that has just joined holds what another process has given it, and that it was seen to use so many tokens
+// Claim says that a subscriber that has just joined holds what another process has given it, and that it was seen to use rate tokens
 // per second.
 func (b *Bucket) Claim(now time.Time, s *Subscriber, rate float64) {
 	s.claim = claim{rate: max(rate, least), since: now, until: now.Add(patience), expires: now.Add(TTL + margin)}
@@ -14,8 +14,8 @@ func (b *Bucket) Claim(now time.Time, s *Subscriber, rate float64) {
 // SetRemaining sets how many tokens may pass at once, if no process holds a share of the limit yet.
 func (b *Bucket) SetRemaining(tokens float64) { b.remaining = max(tokens, 0) }
 
-// Ask returns what this process asks of the store that divides the limit among processes. The tokens that it returns are gone then, whatever
-// becomes of the question.
+// Ask returns what this process asks of the store that divides the limit among processes. The tokens that it returns are gone then, even
+// if the store does not answer.
 func (b *Bucket) Ask(now time.Time, key string) Ask {
 	b.save(now)
 	b.settle(now)
@@ -70,7 +70,7 @@ func (b *Bucket) Answer(now time.Time, s Share) {
 }
 
 // grant divides a claimed rate and its tokens among the subscribers that wait for them. From then on these subscribers are counted as holding
-// their parts, until this process gives them assignments of its own. If no subscriber waits any more, the clients have gone
+// their parts, until this process gives them its own assignments. If no subscriber waits any more, the clients have gone
 // elsewhere but still hold what was claimed, so it counts as lost until it expires.
 func (b *Bucket) grant(now time.Time, rate, tokens float64) {
 	all := 0.0

@@ -28,7 +28,7 @@ const (
 	least = 1.0 / (365 * 24 * 60 * 60)
 )
 
-// RateOf returns what a token bucket can express of a limit whose requests cost so many hits each. It is false for a limit without a rate:
+// RateOf returns what a token bucket can express of a limit whose requests cost this many hits each. It is false for a limit without a rate:
 // concurrency.
 func RateOf(l *descriptor.Limit, cost uint64) (Rate, bool) {
 	if l.Algorithm == descriptor.Concurrency {

@@ -136,7 +136,7 @@ func ExampleUnaryClientInterceptor() {
 	// OK
 }
 
-// A client makes at most 20 calls of a method a second, whatever the server allows.
+// A client makes at most 20 calls of a method a second, even if the server allows more.
 func ExampleStreamClientInterceptor() {
 	l, end := limiter()
 	defer end()

@@ -20,9 +20,9 @@ type scenario struct {
 	args    func(short bool) []string // of the server
 	rules   string                    // more of them
 	victims []*victim
-	attack  func(ctx context.Context, at string, short bool) error // in a process of its own
+	attack  func(ctx context.Context, at string, short bool) error // in a separate process
 
-	http bool // attacks the HTTP port, so it runs once, whatever the transport of gRPC is
+	http bool // attacks the HTTP port, so it runs once, not once for each gRPC transport
 
 	// grpc-go does not stand this attack. It is shown for comparison.
 	leanOnly bool
@@ -237,7 +237,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// attack runs in the attacking process. It runs at low priority, because a real attacker has machines of its own.
+// attack runs in the attacking process. It runs at low priority, because a real attacker has its own machines.
 func attack(ctx context.Context, o *options) error {
 	s := find(scenarios(), o.attack)
 	if s == nil || o.lasts <= 0 || o.lasts > 2*time.Minute || !strings.HasPrefix(o.at, "127.0.0.1:") {

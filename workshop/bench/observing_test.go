@@ -38,7 +38,7 @@ func TestReportObserving(t *testing.T) {
 	}
 }
 
-// The targets differ in what is observed alone: each thing is off in the first and on in the last.
+// The targets differ only in what is observed: each thing is off in the first and on in the last.
 func TestObservingTargets(t *testing.T) {
 	all := observingTargets()
 	env := func(id string) []string {

@@ -47,7 +47,7 @@ func TestCommitsFollowTheirReservations(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if strange != "" {
-				t.Errorf("a commit without a reservation, or another strange request: %s", strange)
+				t.Errorf("a commit without a reservation, or another unexpected request: %s", strange)
 			}
 			if left := reserved - committed; committed == 0 || left < 0 || left > 2*4 {
 				t.Errorf("%d reservations, %d commits: more are left than calls are in flight", reserved, committed)

@@ -48,7 +48,7 @@ func (i item) returns() bool {
 	return i.ends() && (strings.Contains(i.text, "commit_id") || strings.Contains(i.text, "is_negative_hits: true"))
 }
 
-// entries are the actions of an item. Those of a reservation and of its end are equal.
+// entries are the actions of an item. A reservation and its end have the same actions.
 func (i item) entries() string {
 	entries, _, _ := strings.Cut(strings.ReplaceAll(i.text, "commit_id", "reserve_id")+"\n  hits_addend", "\n  hits_addend")
 	entries, _, _ = strings.Cut(entries, "\n  apply_on_stream_done")
@@ -89,7 +89,7 @@ func allShown(t *testing.T) []shown {
 	var all []shown
 	add := func(where, domain, rule, limits string) {
 		unique := "shown_" + strconv.Itoa(len(all))
-		rule = activeTimes.ReplaceAllString(rule, "active: {from: 2000-01-01}") // whatever the time is now
+		rule = activeTimes.ReplaceAllString(rule, "active: {from: 2000-01-01}") // so that it applies at any time
 		all = append(all, shown{where, unique, strings.Replace(rule, "domain: "+domain, "domain: "+unique, 1), limits})
 	}
 	walk(t, "../../docs", ".md", func(name, text string) {
@@ -202,7 +202,7 @@ func ask(t *testing.T, method, address, path, plan string) int {
 	for key, value := range clients {
 		req.Header.Set("X-"+key, value)
 	}
-	if plan == "" { // nobody has logged in
+	if plan == "" { // the user has not logged in
 		for _, name := range []string{"X-User", "X-Bot", "X-Consumer", "X-Oauth-Client"} {
 			req.Header.Del(name)
 		}

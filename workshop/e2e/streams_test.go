@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// model is an upstream that streams tokens, as language models do: one event for each. It sends x-tokens of them, whatever
-// x-max-tokens says. It sends the first half at once and the rest when its wave continues. A stream with x-abort gets no rest.
+// model is an upstream that streams tokens, as language models do: one event for each. It sends x-tokens of them and ignores
+// x-max-tokens. It sends the first half at once and the rest when its wave continues. A stream with x-abort gets no rest.
 type model struct {
 	addr string
 	wave atomic.Pointer[chan struct{}]

@@ -21,7 +21,7 @@ func FuzzText(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b, c, d, any string) {
 		got := make([][]byte, 4)
-		_ = p.split([]byte(any), got) // whatever it is, it does not end the process
+		_ = p.split([]byte(any), got) // no text ends the process
 		if strings.Contains(a+b, "]") || strings.ContainsAny(b, " ") || strings.Contains(a+b+c+d, `"`) {
 			return
 		}

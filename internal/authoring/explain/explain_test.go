@@ -189,7 +189,7 @@ func TestRequestsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// The explanation's rule, keys and headers are those of a decision.
+// The explanation names the same rule, keys and headers as a decision.
 func TestReportAgreesWithDecisions(t *testing.T) {
 	l := limiter.New(limiter.Options{Store: nowhere{}})
 	l.Swap(rules(t), limiter.Settings{})

@@ -64,7 +64,7 @@ func TestGlobCovers(t *testing.T) {
 	}
 }
 
-// A rule reported as never matching is never chosen, whatever the value.
+// A rule reported as never matching is never chosen, for any value.
 func TestNeverMatchesIsSo(t *testing.T) {
 	values := allTexts("abc", 5)
 	values = append(values, allTexts("aB", 4)...)

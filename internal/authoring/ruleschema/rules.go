@@ -24,7 +24,7 @@ func Rules() *jsonschema.Schema {
 
 	limit := s.Definitions["limit"]
 	relateLimit(limit)
-	// The list's limits have names and no `unlimited`; the single one may be unlimited in place of a unit. A concurrency limit has no
+	// The list's limits have names and no `unlimited`; the single one may be unlimited instead of having a unit. A concurrency limit has no
 	// unit.
 	listed := *limit
 	listed.Required = []string{"name"}
@@ -179,7 +179,7 @@ func relateLimit(l *jsonschema.Schema) {
 	l.AllOf = append(l.AllOf, together(has("penalty"), leased), together(has("penalty"), soft))
 	l.AllOf = append(l.AllOf, together(shadow, soft), together(shadow, share), together(soft, share), // whom the limit refuses
 		together(has("replaces"), &jsonschema.Schema{AnyOf: []*jsonschema.Schema{shadow, share}}))
-	// Beside `unlimited: true`, keys about counting are not allowed.
+	// Next to `unlimited: true`, keys about counting are not allowed.
 	var counting []*jsonschema.Schema
 	for _, name := range config.CountingKeys() {
 		counting = append(counting, has(name))

@@ -671,7 +671,7 @@ func readDescriptor(v yamlform.Value) (limiter.Descriptor, bool) {
 	return d.Descriptor, v.Reader().Found() == before
 }
 
-// readExpectation reads a code alone or a map.
+// readExpectation reads a code or a map.
 func readExpectation(v yamlform.Value) expectation {
 	e := expectation{at: v.Position()}
 	if v.IsScalar() {

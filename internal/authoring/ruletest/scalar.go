@@ -23,7 +23,7 @@ func readSpan(v yamlform.Value, name string) (time.Duration, bool) {
 	return d, err == nil
 }
 
-// readInstant reads a time: RFC 3339, or a date alone, which means midnight UTC.
+// readInstant reads a time: RFC 3339, or a date without a time, which means midnight UTC.
 func readInstant(v yamlform.Value) time.Time {
 	t, ok := parseInstant(v.Written())
 	switch {

@@ -176,7 +176,7 @@ func TestLongCallersStayDistinct(t *testing.T) {
 	}
 }
 
-// Counts are exact for as many limits as are kept. Beyond that, whatever refused more than one in maxBlamed is there, and
+// Counts are exact for as many limits as are kept. Beyond that, every limit that refused more than one in maxBlamed is there, and
 // no count that is reported is too large.
 func TestBlame(t *testing.T) {
 	for _, limits := range []int{maxBlamed, 10 * maxBlamed} {

@@ -126,8 +126,8 @@ func ReadFile(name string, data []byte) ([]Override, []*yamlform.Error) {
 	return all, nil
 }
 
-// ReadPlaced reads a file of overrides as ReadFile does, with positions, for further checks. Beside errors it returns the
-// overrides that have none.
+// ReadPlaced reads a file of overrides as ReadFile does, with positions, for further checks. In addition to errors it returns
+// the overrides that have none.
 func ReadPlaced(name string, data []byte) ([]Placed, []*yamlform.Error) {
 	if len(data) > MaxFileSize {
 		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: keep so many overrides in Redis", MaxFileSize>>20)}}

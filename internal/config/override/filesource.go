@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// lookEvery is how often a file is looked at. It is read when it has not changed for so long, so that a file that is being written is
+	// lookEvery is how often a file is looked at. It is read when it has not changed for that long, so that a file that is being written is
 	// not read.
 	lookEvery = 200 * time.Millisecond
 
@@ -294,7 +294,7 @@ func (f *File) Get(_ context.Context, which []Identity) ([]*Override, error) {
 	return all, nil
 }
 
-// List implements Source. The order is that of domains and, in each, of Identity.String.
+// List implements Source. It is sorted by domain, and within a domain by Identity.String.
 func (f *File) List(_ context.Context, q Query) ([]Override, string, error) {
 	domain, text, err := ReadPlace(q.After)
 	if err != nil {

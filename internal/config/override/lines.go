@@ -208,8 +208,8 @@ func parseLine(text []byte) (o Override, err error) {
 	return o, o.Validate()
 }
 
-// Lines reads overrides from lines. Each is a JSON object, alone or after "- " as AppendLine writes it. Lines that are empty, comments or the
-// beginning of the list are left out. It ends with the first error, which names the line; name is that of the file.
+// Lines reads overrides from lines. Each is a JSON object, without a prefix or after "- " as AppendLine writes it. Lines that are empty, comments or the
+// beginning of the list are left out. It ends with the first error, which names the line; name is the name of the file.
 func Lines(name string, from io.Reader) iter.Seq2[Override, error] {
 	return func(yield func(Override, error) bool) {
 		lines := bufio.NewScanner(from)

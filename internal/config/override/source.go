@@ -41,7 +41,7 @@ type Edit struct {
 	Expect   *int64 // the Version that the record must have now, 0 for none; nil: any
 }
 
-// Check returns a *ConflictError if the edit expects another version than that of the record; nil: there is none.
+// Check returns a *ConflictError if the edit expects another version than the record has. A nil record means that there is none.
 func (e *Edit) Check(record *Override) error {
 	found := int64(0)
 	if record != nil {
@@ -78,7 +78,7 @@ var ErrFull = errors.New("no room for these overrides")
 // ErrReadOnly is the error of a write to a source that this process only reads.
 var ErrReadOnly = errors.New("the overrides are read from a file, which this process does not change")
 
-// EditError reports an edit that cannot be written, whatever the source holds.
+// EditError reports an edit that cannot be written, no matter what the source holds.
 type EditError struct {
 	Index int // of the edit
 	Err   error

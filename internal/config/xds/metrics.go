@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// metrics are the metrics of a client, except those of its resources.
+// metrics are the metrics of a client, except the metrics of its resources.
 type metrics struct {
 	connected atomic.Bool
 	streams   atomic.Uint64

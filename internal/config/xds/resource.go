@@ -26,7 +26,7 @@ import (
 const typeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
 // extensions is the key of a descriptor's metadata that holds the keys of the rule language which the protocol lacks.
-// Below it, another key holds those of the whole domain.
+// Below it, another key holds the keys of the whole domain.
 const (
 	extensions       = "ratelimitd"
 	domainExtensions = "domain"

@@ -52,7 +52,7 @@ type Type struct {
 	Kind        Kind
 	Names       []string // of Choice and Choices; of Nested and ListOf: names that may replace the map
 	AnyCase     bool     // of Names: in any case of letters
-	Least, Most uint64   // of Number; of Decimal and Weights: Most alone
+	Least, Most uint64   // of Number; of Decimal and Weights: only Most
 	Word        string   // of Number: a word that may stand in its place
 	Of          string   // of Nested and ListOf: the name of a Map
 	Pattern     string   // of Text, if it must have a form: a regular expression for the whole

@@ -62,7 +62,7 @@ func (r *Reader) tagged(n *yaml.Node) (string, bool) {
 	return "", false
 }
 
-// Texts reads a list of texts, or one text alone. It leaves out what is wrong.
+// Texts reads a list of texts, or a single text. It leaves out what is wrong.
 func (v Value) Texts() []string {
 	var all []string
 	for item := range v.Items() {
@@ -261,7 +261,7 @@ func (v Value) IsWord() bool {
 
 // whole reads a whole number in any notation of YAML.
 func whole(n *yaml.Node) (u uint64, ok bool) {
-	// A leading zero means octal to YAML: the library alone knows that and the other notations.
+	// A leading zero means octal to YAML: only the library knows that and the other notations.
 	if n.Value[:min(1, len(n.Value))] != "0" {
 		if u, err := strconv.ParseUint(n.Value, 10, 64); err == nil {
 			return u, true

@@ -125,7 +125,7 @@ func (v Value) Written() string {
 // What describes the value in a message: "a map", "the text "x"".
 func (v Value) What() string { return what(v.node()) }
 
-// Len is how many items a list has, or how many keys a map has of its own.
+// Len is how many items a list has, or how many keys a map has, not counting keys that it merges.
 func (v Value) Len() int {
 	if n := v.node(); n.Kind == yaml.MappingNode {
 		return len(n.Content) / 2
@@ -186,7 +186,7 @@ func (v Value) Pairs() iter.Seq2[Value, Value] {
 	}
 }
 
-// Has reports whether a map has a key of its own with that name.
+// Has reports whether a map has a key with that name, not counting keys that it merges.
 func (v Value) Has(name string) bool {
 	if !v.IsMap() {
 		return false

@@ -115,7 +115,7 @@ func TestEvents(t *testing.T) {
 		e := NewEvents(func(context.Context) any { return looks.Add(1) })
 		<-time.After(time.Hour) // of the test's clock
 		if n := looks.Load(); n > 0 {
-			t.Errorf("looked %d times for nobody", n)
+			t.Errorf("looked %d times without a client", n)
 		}
 		lines, w := io.Pipe()
 		go func() {

@@ -20,7 +20,7 @@ type Request struct {
 	Domain      string
 	Descriptors [][]descriptor.Entry
 	Hits        int64                 // of each descriptor; 0 peeks, a negative number refunds
-	Limit       *limiter.RequestLimit // the limit of each descriptor in place of its rule's; nil: none
+	Limit       *limiter.RequestLimit // replaces the limit of each descriptor's rule; nil: does not
 }
 
 func (r *Request) message() *ratelimitv3.RateLimitRequest {

@@ -57,7 +57,7 @@ func (w *Waiter) wait() error {
 	return err
 }
 
-// Go does something that waits in a goroutine of its own, and calls done with its error. A panic becomes a PanicError.
+// Go calls do, which may wait, in a new goroutine, and passes its error to done. A panic becomes a PanicError.
 func Go(do func() error, done func(error)) {
 	go func() { done(recovering(do)) }()
 }

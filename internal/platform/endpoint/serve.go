@@ -56,7 +56,7 @@ func (s *Shared) LogCutOff() {
 }
 
 // CutGRPC cuts the calls of a gRPC server off. Once ctx has ended it waits only until connections are closed: grpc-go
-// waits for a call that does not return, whatever the call's context says.
+// waits for a call that does not return, even if the call's context has ended.
 func (s *Shared) CutGRPC(ctx context.Context, g *grpc.Server) {
 	stopped := make(chan struct{})
 	go func() {

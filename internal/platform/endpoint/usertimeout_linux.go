@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveUpAfter ends the connections of a listener on which nothing that was sent is acknowledged for so long. grpc-go
+// giveUpAfter ends the connections of a listener on which nothing that was sent is acknowledged for that long. grpc-go
 // does so itself, but only with connections of the standard library's own type.
 func giveUpAfter(wait time.Duration, c syscall.RawConn) error {
 	var failed error

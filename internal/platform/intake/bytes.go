@@ -15,7 +15,7 @@ const (
 )
 
 // Bytes bounds what is held for clients, on one connection and on all together: incomplete messages, and with Conn.Hold
-// whatever a transport holds. A connection over its bound is closed. When all together are over their bound, the connection
+// anything else that a transport holds. A connection over its bound is closed. When all together are over their bound, the connection
 // that holds most is closed.
 //
 // Where a Conn counts frames itself, incoming frames add to the count and calls that end subtract from it, so the count is

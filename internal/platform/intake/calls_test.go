@@ -63,7 +63,7 @@ func TestShareOfCalls(t *testing.T) {
 			flood(conn(l, p))
 		}
 		if n := len(flood(conn(l, other))); n < 1 {
-			t.Errorf("beside eight connections a ninth has no call of %d", most)
+			t.Errorf("next to eight connections a ninth has no call of %d", most)
 		}
 	}
 }

@@ -22,7 +22,7 @@ type namesShard[V any] struct {
 	byName map[string]*V
 }
 
-// maxNameLength is the maximum length in bytes of a name from a request. A bound on the number of names alone would not
+// maxNameLength is the maximum length in bytes of a name from a request. A bound only on the number of names would not
 // bound their memory.
 const maxNameLength = 512
 

@@ -128,7 +128,7 @@ func listenTCP(t *testing.T, address string) *listener {
 	return l
 }
 
-// next waits for so many lines, and returns them sorted.
+// next waits for n lines, and returns them sorted.
 func (l *listener) next(n int) []string {
 	l.t.Helper()
 	var got []string
@@ -358,7 +358,7 @@ func TestResponseTimesAreSampled(t *testing.T) {
 	}
 }
 
-// A listener that was away gets what was counted meanwhile, also one that went away between two flushes.
+// A listener that was unreachable gets what was counted meanwhile, even if it went down between two flushes.
 func TestListenerGoesAndComes(t *testing.T) {
 	l := listenTCP(t, "127.0.0.1:0")
 	n := newNumbers()

@@ -80,7 +80,7 @@ func (f *Files) DialContext(ctx context.Context, network, address string) (net.C
 	return (&tls.Dialer{Config: f.Client()}).DialContext(ctx, network, address)
 }
 
-// chained checks that a certificate was signed by one of the roots, whatever its name.
+// chained checks that a certificate was signed by one of the roots. It does not check the name.
 func chained(shown []*x509.Certificate, roots *x509.CertPool) error {
 	opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
 	for _, c := range shown[1:] {

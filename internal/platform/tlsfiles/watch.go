@@ -13,7 +13,7 @@ const settle = 100 * time.Millisecond
 
 // Run reads the files again whenever they may have changed, until ctx is done. It returns nil.
 //
-// It watches the folders of the files, not the files: Kubernetes swaps a symbolic link beside them, and other tools
+// It watches the folders of the files, not the files: Kubernetes swaps a symbolic link next to them, and other tools
 // rename a new file to the old name. If a link leads to a folder that is not watched, or the file system reports
 // nothing, the next rescan finds the change.
 func (f *Files) Run(ctx context.Context) error {

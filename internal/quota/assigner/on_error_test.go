@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
 )
 
-// shares is a store of shares that this process has for itself, and that can be away.
+// shares is a store of shares that only this process uses. It can fail.
 type shares struct{ away atomic.Bool }
 
 func (s *shares) Renew(_ context.Context, asks []quota.Ask) ([]quota.Share, error) {

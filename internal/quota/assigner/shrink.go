@@ -14,7 +14,7 @@ const (
 	shrinkEvery = 30 * time.Second
 )
 
-// due reports whether memory must be given back, now that so many bytes are kept.
+// due reports whether memory must be given back, now that kept bytes are in use.
 func (s *shrink) due(now time.Time, kept int) bool {
 	s.peak = max(s.peak, kept)
 	if s.peak-kept < muchFree || kept > s.peak/2 || now.Sub(s.last) < shrinkEvery {

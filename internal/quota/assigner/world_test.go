@@ -27,7 +27,7 @@ type world struct {
 	stop     context.CancelFunc
 }
 
-// counters are in memory, and can be away.
+// counters are in memory, and can fail.
 type counters struct {
 	*memory.Store
 	away atomic.Bool

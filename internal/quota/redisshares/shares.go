@@ -44,7 +44,7 @@ var renewText string
 var renew = goredis.NewScript(renewText)
 
 // Renew asks for the share of this process of each limit. It returns one share per ask, in their order. With an error, the shares without a TTL
-// have no answer, and the others are valid: one node of a cluster may be away.
+// have no answer, and the others are valid: one node of a cluster may be unreachable.
 func (s *Shares) Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error) {
 	shares := make([]quota.Share, len(asks))
 	var (

@@ -668,9 +668,9 @@ func TestIdleProcessesDoNotHoldUpOthers(t *testing.T) {
 			busy := w.join(w.start(), 10*l.PerSecond)
 			run(time.Minute)
 			got := run(3 * time.Minute)
-			t.Logf("%g/%g beside %d: %.3f", l.PerSecond, l.Burst, idle, got)
+			t.Logf("%g/%g with %d idle processes: %.3f", l.PerSecond, l.Burst, idle, got)
 			if got < 0.6*l.PerSecond {
-				t.Errorf("rate %g, burst %g: %.3f per second pass beside %d idle processes", l.PerSecond, l.Burst, got, idle)
+				t.Errorf("rate %g, burst %g: %.3f per second pass with %d idle processes", l.PerSecond, l.Burst, got, idle)
 			}
 			if idle < 2 {
 				continue
@@ -712,10 +712,10 @@ func TestIdleProcessesAndLowRates(t *testing.T) {
 			run(2 * time.Minute)
 			w.join(w.start(), 0.2)
 			if run(time.Minute); w.passed() < 1 {
-				t.Errorf("burst %g: nothing passes in the first minute beside %d idle processes", l.Burst, idle)
+				t.Errorf("burst %g: nothing passes in the first minute with %d idle processes", l.Burst, idle)
 			}
 			if got := run(20 * time.Minute); got < 0.7 {
-				t.Errorf("burst %g: %.2f of the rate pass beside %d idle processes", l.Burst, got, idle)
+				t.Errorf("burst %g: %.2f of the rate pass with %d idle processes", l.Burst, got, idle)
 			}
 			woken := w.clients[0]
 			woken.Demand = 0.2

@@ -32,7 +32,7 @@ type Setup struct {
 	TLS              *TLS     // nil: unencrypted. The unix sockets are never encrypted
 	Password         string   // of the default user. Default: none
 	SentinelPassword string   // of the sentinels' default user. Default: none
-	env              []string // of each redis-server, but not of sentinels, besides that of the test
+	env              []string // of each redis-server, but not of sentinels, in addition to the test's environment
 	Args             []string // appended to the command line of each redis-server, but not of sentinels; they override ours
 }
 
@@ -46,7 +46,7 @@ type Server struct {
 	password string
 	binary   string
 	args     func(port string) []string // of the command line, with the port that was chosen
-	env      []string                   // besides that of the test
+	env      []string                   // in addition to the test's environment
 	admin    *goredis.Client            // over the unix socket
 	cmd      *exec.Cmd                  // nil while it does not run
 	paused   bool

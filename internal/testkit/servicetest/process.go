@@ -19,7 +19,7 @@ const Patience = 30 * time.Second
 // Transport is the variable that chooses the service's transport.
 const Transport = "RATELIMITD_GRPC_TRANSPORT"
 
-// Process is a program that runs beside the test.
+// Process is a program that runs next to the test, in its own process.
 type Process struct {
 	Cmd               *exec.Cmd
 	GRPC, HTTP, Debug string // where the service listens, as host:port. Empty for other programs

@@ -27,7 +27,7 @@ type Authority struct {
 // Pair is a certificate and its key, as PEM.
 type Pair struct{ Cert, Key []byte }
 
-// NewAuthority makes an authority that nobody trusts yet.
+// NewAuthority makes an authority that no client or server trusts yet.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{key: newKey(t)}
@@ -48,7 +48,7 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	return a
 }
 
-// Pool holds the authority alone.
+// Pool holds only this authority.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(a.PEM)

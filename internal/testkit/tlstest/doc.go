@@ -3,5 +3,5 @@
 // It owns authorities and what they sign (authority.go), and mounted volumes (volume.go). An Authority may be used by any
 // goroutine; a Volume is its test's.
 //
-// It is for tests alone, and checks nothing.
+// It is only for tests, and checks nothing.
 package tlstest

@@ -501,7 +501,7 @@ func (c *console) push(t *testing.T, text string) {
 	c.until(t, fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("button")].find(b => b.innerText === %q); if (b) b.click(); return !!b; })()`, text))
 }
 
-// An operator resets a customer's counters with the keyboard alone.
+// An operator resets a customer's counters with only the keyboard.
 func TestConsoleByKeyboard(t *testing.T) {
 	c := openConsole(t, slowRules)
 	c.hits(t, "shop", 300, "tenant", "acme", "path", "/search/x")
@@ -558,7 +558,7 @@ func TestConsoleWithManyRules(t *testing.T) {
 	c.quiet(t)
 }
 
-// Names that callers and authors of rules choose are text, whatever they say. Long ones are cut, and invisible characters seen.
+// Names that callers and authors of rules choose are shown as text, even if they look like HTML. Long ones are cut, and invisible characters seen.
 func TestConsoleHostileNames(t *testing.T) {
 	long := strings.Repeat("x", 60<<10)
 	evil := []string{"<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\x1b[31mred\x1b[0m", "a\u202egpj.exe", long, "javascript:alert(3)"}

@@ -2,5 +2,5 @@
 // clients of gRPC never send. The service is the program that is built from the sources as they are. Its lean transport
 // answers, in plain text and over TLS.
 //
-// The package has tests alone. They need nothing besides Go.
+// The package has only tests. They need nothing besides Go.
 package h2spec

@@ -5,6 +5,6 @@
 // allow. The other tests ask a store in this process. The network is toxiproxy, Redis is redis-server, and the service is
 // the program that is built from the sources as they are: nothing here is a double.
 //
-// The package has tests alone. It counts nothing but permits and times: what callers see of an outage is in
+// The package has only tests. It counts only permits and times: what callers see of an outage is in
 // docs/do/redis.md.
 package outages

@@ -59,7 +59,7 @@ type counter struct {
 
 	admitted atomic.Int64   // by Redis
 	unknown  atomic.Int64   // calls that Redis did not answer in time: it may have counted them
-	local    []atomic.Int64 // by each process alone
+	local    []atomic.Int64 // by each process on its own
 
 	most int64 // what may be admitted, including what Redis forgot
 }

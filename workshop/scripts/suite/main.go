@@ -136,7 +136,7 @@ func (r *run) tests(ctx context.Context, module string) {
 	}
 }
 
-// again returns a command that runs tests of one package alone.
+// again returns a command that runs only tests of one package.
 func (r *run) again(module, folder, tests string) string {
 	command := []string{"go", "test", "-count=1"}
 	if r.race {

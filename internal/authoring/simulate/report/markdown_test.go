@@ -82,7 +82,7 @@ func everything(t *testing.T) *simulate.Report {
 // span matches what Markdown shows as it is.
 var span = regexp.MustCompile("`[^`\n]+`|<code>[^<`|\n]*</code>")
 
-// Whatever the texts of a report are, they stand in code, where they have no meaning: no mention, no link, no HTML, no other
+// All texts of a report stand in code, where they have no meaning: no mention, no link, no HTML, no other
 // columns. A comment with ten rows of long texts is still one that GitHub takes.
 func TestHostileTextsInMarkdown(t *testing.T) {
 	saved, err := json.Marshal(everything(t))

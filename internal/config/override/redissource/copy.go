@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	copyEvery = 5 * time.Second // the copy is written at most so often
-	copyShare = 20              // and writing it takes at most one part of so many of the time of a CPU
+	copyEvery = 5 * time.Second // the copy is written at most this often
+	copyShare = 20              // writing it takes at most one part in this many of a CPU's time
 	mostAside = 5               // files that are kept after Redis has lost changes
 )
 
@@ -35,7 +35,7 @@ type copies struct {
 	next    *copied // what is not written yet
 	wake    chan struct{}
 	aside   sync.WaitGroup
-	failing string // of the writer alone
+	failing string // used only by the writer
 }
 
 type copied struct {
@@ -104,7 +104,7 @@ func (c *copies) writeNext() {
 	}
 }
 
-// keepAside writes the overrides that Redis has lost beside the copy.
+// keepAside writes the overrides that Redis has lost to a file next to the copy.
 func (c *copies) keepAside(set *override.Set, at position) {
 	c.aside.Go(func() {
 		path := fmt.Sprintf("%s.version-%d", c.path, at.version)

@@ -4,7 +4,7 @@
 // A write is one script: it changes records and appends what it changed to a stream. Every process follows the stream on a connection of
 // its own, and compares versions once a second. A process whose place in the stream is gone reads all records again.
 //
-// Each change has the next version, and carries a random identifier of its write together with that of the write before. So a process
+// Each change has the next version, and carries a random identifier of its write and the identifier of the write before it. So a process
 // notices when Redis has lost changes, even if there are as many new ones: the version has gone back. Redis' state is
 // then used, and the loss is logged and counted. What the process had is kept in a file. It is never written to Redis without a person:
 // that could bring back what was removed.

@@ -19,7 +19,7 @@ const (
 	mostLooked = 100_000
 )
 
-// List implements override.Source. The order is that of domains and, in each, of Identity.String. An empty Domain means all. A page may
+// List implements override.Source. It is sorted by domain, and within a domain by Identity.String. An empty Domain means all. A page may
 // have fewer records than asked for although there is a next one.
 func (s *Source) List(ctx context.Context, q override.Query) ([]override.Override, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)

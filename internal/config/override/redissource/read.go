@@ -127,7 +127,7 @@ func (r *reader) report(err error) {
 	case err == nil:
 		r.o.Log.Info("the overrides can be read again", "overrides", r.set.Len(), "version", r.at.version)
 	case r.set == nil:
-		r.o.Log.Error("the overrides cannot be read, and there is no copy of them: rules decide alone until Redis answers", "error", err)
+		r.o.Log.Error("the overrides cannot be read, and there is no copy of them: requests are decided without overrides until Redis answers", "error", err)
 	case now == unreadable:
 		r.o.Log.Error("the overrides in Redis are damaged: the last good ones stay in force, and changes have no effect", "overrides", r.set.Len(), "version", r.at.version, "keys", r.key("*"), "error", err)
 	default:
@@ -295,7 +295,7 @@ func (r *reader) pages(ctx context.Context, to chan<- []string) error {
 			select {
 			case to <- pairs:
 			case <-ctx.Done():
-				return ctx.Err() //nolint:wrapcheck // nobody reads it
+				return ctx.Err() //nolint:wrapcheck // it is not read
 			}
 		}
 	}

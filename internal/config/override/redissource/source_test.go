@@ -579,7 +579,7 @@ func TestStartWithoutRedis(t *testing.T) {
 
 	without := start(t, r, "")
 	redistest.Eventually(t, "a line in the log", func(context.Context) error {
-		if !strings.Contains(without.log.String(), "there is no copy of them: rules decide alone") {
+		if !strings.Contains(without.log.String(), "there is no copy of them: requests are decided without overrides") {
 			return errors.New(without.log.String())
 		}
 		return nil

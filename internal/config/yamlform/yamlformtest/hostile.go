@@ -1,4 +1,4 @@
-// Package yamlformtest tests that a language that is read with package yamlform stays cheap whatever a file says. A short text can stand for very much
+// Package yamlformtest tests that a language that is read with package yamlform stays cheap for any file. A short text can stand for very much
 // through aliases and merges, and a long one can have a mistake in every line. A reader must bound both: the errors that it reports, and the work.
 //
 // The work is measured in bytes allocated, not in time, so that a busy machine does not matter. Use Test in tests that do not run in parallel.
@@ -21,7 +21,7 @@ type Language struct {
 	Key  string // a key that makes items distinct: its value is a text
 
 	// Aliases adds the files whose aliases stand for millions of values. They take seconds, and yamlform bounds them for all
-	// languages: a language needs them if it has passes of its own over values.
+	// languages: a language needs them if it makes its own passes over values.
 	Aliases bool
 }
 
