@@ -388,3 +388,19 @@ b.yaml:1:205: warning: line one` + "\ufffd" + `line two [star-alone]
 		t.Errorf("%q", &b)
 	}
 }
+
+// The service reads probable mistakes as envoyproxy/ratelimit does. An error of such a file says so; one of a file that is not loaded does not.
+func TestErrorsThatTheServiceTolerates(t *testing.T) {
+	const twice = "domain: %s\ndescriptors:\n  - key: k\n    key: k\n    rate_limit: {unit: day, requests_per_unit: 1%s}\n"
+	found := Check([]config.File{
+		{Name: "a.yaml", Data: fmt.Appendf(nil, twice, "a", "")},
+		{Name: "b.yaml", Data: fmt.Appendf(nil, twice, "b", ", burst: x")},
+	}, false, false, time.Now())
+	said := make(map[string][]bool)
+	for _, f := range found {
+		said[f.File] = append(said[f.File], strings.Contains(f.Text(), "the service loads this as envoyproxy/ratelimit does"))
+	}
+	if diff := cmp.Diff(map[string][]bool{"a.yaml": {true}, "b.yaml": {false, false}}, said); diff != "" {
+		t.Errorf("%s\n%+v", diff, found)
+	}
+}

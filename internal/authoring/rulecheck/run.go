@@ -82,9 +82,14 @@ func Check(files []config.File, merge, months bool, now time.Time) []Finding {
 	tree, errs := config.Compile(files, config.CompileOptions{Merge: merge, Tree: descriptor.Options{CalendarMonths: months}})
 	var all []Finding
 	bad := make(map[string]bool)
+	tolerated := toleratedFiles(files, errs, merge)
 	for _, e := range errs {
 		bad[e.File] = true
-		all = append(all, Finding{File: e.File, Line: e.Line, Col: e.Col, Severity: Error, Code: codeRefused, Message: e.Msg})
+		fix := ""
+		if tolerated[e.File] {
+			fix = tolerance
+		}
+		all = append(all, Finding{File: e.File, Line: e.Line, Col: e.Col, Severity: Error, Code: codeRefused, Message: e.Msg, Fix: fix})
 	}
 	var good []config.File
 	for _, f := range files {
@@ -104,6 +109,30 @@ func Check(files []config.File, merge, months bool, now time.Time) []Finding {
 		all = append(all, together(accept(f.Name, byFile[f.Name], directives(lines(f.Data))))...)
 	}
 	return quoteSource(sortFindings(all), files)
+}
+
+// tolerance is said of an error in a file that the service loads nevertheless.
+const tolerance = "the service loads this as envoyproxy/ratelimit does, with a warning, unless RATELIMITD_STRICT_RULES is set"
+
+// mostExplained is for how many errors check reads the files a second time.
+const mostExplained = 100
+
+// toleratedFiles returns which of the files with errors the service loads. It reads rule files as envoyproxy/ratelimit does.
+func toleratedFiles(files []config.File, errs []*yamlform.Error, merge bool) map[string]bool {
+	loaded := make(map[string]bool)
+	if len(errs) > mostExplained {
+		return loaded
+	}
+	for _, e := range errs {
+		loaded[e.File] = true
+	}
+	if len(errs) > 0 {
+		_, refused := config.Compile(files, config.CompileOptions{Merge: merge, Lenient: true})
+		for _, e := range refused {
+			delete(loaded, e.File)
+		}
+	}
+	return loaded
 }
 
 // overrides checks a file of overrides. Where the rules have errors, it is not compared with them.
