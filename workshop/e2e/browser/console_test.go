@@ -247,7 +247,7 @@ var consolePages = []struct{ name, hash, text string }{
 	{"now", "#/now", "shop.tenant"},
 	{"customer", customer, "reset in"},
 	{"rules", "#/rules", "shop.yaml:3"},
-	{"overrides", "#/overrides", "Nothing was changed yet."},
+	{"overrides", "#/overrides", "see the history of that file"},
 	{"shares", "#/shares?domain=shop", "No client of this process uses a quota bucket"},
 	{"fleet", "#/fleet", "Rules’ checksum"},
 	{"try", "#/try?domain=shop&k=tenant&v=acme&k=path&v=%2Fsearch%2Fshoes", "It matches"},
