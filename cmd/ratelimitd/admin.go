@@ -42,18 +42,21 @@ func (s *service) access(registry prometheus.Registerer) (operator.Access, error
 		a.Tokens = tokens
 	}
 	if a.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) && (!listen.NoDebug || !listen.NoAdmin) {
-		s.log.Warn("anyone who can reach the debug port can read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1", "debug_host", listen.DebugHost)
+		s.log.Warn("anyone who can reach the debug port can read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1",
+			"debug_host", listen.DebugHost)
 	}
 	if o.Cert == "" && o.Key == "" {
 		if o.ClientCA != "" || o.ClientSAN != "" {
 			return a, errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: client certificates need encrypted connections")
 		}
 		if a.Tokens != nil && !isLoopback(listen.DebugHost) {
-			s.log.Warn("operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY", "debug_host", listen.DebugHost)
+			s.log.Warn("operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY",
+				"debug_host", listen.DebugHost)
 		}
 		return a, nil
 	}
-	variables := given("RATELIMITD_ADMIN_TLS_CERT", o.Cert, "RATELIMITD_ADMIN_TLS_KEY", o.Key, "RATELIMITD_ADMIN_TLS_CLIENT_CA", o.ClientCA, "RATELIMITD_ADMIN_TLS_CLIENT_SAN", o.ClientSAN)
+	variables := given("RATELIMITD_ADMIN_TLS_CERT", o.Cert, "RATELIMITD_ADMIN_TLS_KEY", o.Key,
+		"RATELIMITD_ADMIN_TLS_CLIENT_CA", o.ClientCA, "RATELIMITD_ADMIN_TLS_CLIENT_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
 		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: prom.With(registry),
 	})

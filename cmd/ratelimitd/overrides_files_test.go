@@ -43,7 +43,7 @@ func TestCommandsKnowOverrides(t *testing.T) {
 		{explain("good.yaml"), 0, "override 7 requests per unit\nlimit    7 per minute, fixed window\n", ""},
 		{append(explain("good.yaml"), "-o", "json"), 0, `"override": "7 requests per unit"`, ""},
 		{explain("misfits.yaml"), 0, "limit    5 per minute", "misfits.yaml:2:5: factor: 100 makes 500 of 5, and overrides of the rule `api.tenant` are bounded by 50"},
-		{explain("named.yaml"), 0, "limit    5 per minute", "named.yaml:2:5: rule: a file needs the path: write `api.tenant` in place of \"per_tenant\""},
+		{explain("named.yaml"), 0, "limit    5 per minute", "named.yaml:2:5: rule: a file needs the path: write `api.tenant` instead of \"per_tenant\""},
 		{explain("bad.yaml"), 2, "", "bad.yaml:2:59: unknown key `facto`: did you mean `factor`?"},
 		{explain("absent.yaml"), 2, "", "read overrides: open "},
 		{[]string{"explain", "-s", "localhost:1", "--overrides", in("good.yaml"), "-d", "api", "tenant=acme"}, 2, "", "--overrides needs --rules"},

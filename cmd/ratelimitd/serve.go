@@ -371,7 +371,8 @@ func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) 
 		}
 		return nil
 	}
-	variables := "GRPC_SERVER_USE_TLS: " + given("GRPC_SERVER_TLS_CERT", o.Cert, "GRPC_SERVER_TLS_KEY", o.Key, "GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN)
+	variables := "GRPC_SERVER_USE_TLS: " + given("GRPC_SERVER_TLS_CERT", o.Cert, "GRPC_SERVER_TLS_KEY", o.Key,
+		"GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
 		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: prom.With(registry),
 	})

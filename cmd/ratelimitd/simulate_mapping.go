@@ -55,7 +55,7 @@ func (o *mappingOptions) used() (bool, error) {
 	}
 	switch {
 	case o.Mapping != "" && given != "":
-		return false, fmt.Errorf("%s stands beside --mapping, which has it already: use one of them", given)
+		return false, fmt.Errorf("%s is given together with --mapping, which has it already: use one of them", given)
 	case o.Mapping != "":
 		return false, nil
 	case o.Format == "" || len(o.Descriptors) == 0:
@@ -91,7 +91,7 @@ func (o *mappingOptions) parts(rules *descriptor.Tree) ([]accesslog.Part, error)
 	domain := o.Domain
 	if domain == "" {
 		if rules.Domains() != 1 {
-			return nil, fmt.Errorf("the rules have %d domains: use --domain to name that of the requests", rules.Domains())
+			return nil, fmt.Errorf("the rules have %d domains: use --domain to name the domain of the requests", rules.Domains())
 		}
 		for d := range rules.EachDomain() {
 			domain = d.Name

@@ -193,9 +193,9 @@ func TestSimulateWithoutMapping(t *testing.T) {
 		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "user"}, "--descriptor user: \"user\" has no value"},
 		{rules, "nginx.log", []string{"--format", "nginx", "--pattern", "$a$b", "--descriptor", "user=b"}, "--pattern: `pattern`: column 3: nothing stands between $a and $b"},
 		{rules, "nginx.log", []string{"--format", "nginxx", "--descriptor", "user=b"}, "--format: must be `envoy`, `nginx`, `apache`, `json` or `text`"},
-		{"config/domains", "nginx.log", []string{"--format", "nginx", "--descriptor", "user=b"}, " domains: use --domain to name that of the requests"},
+		{"config/domains", "nginx.log", []string{"--format", "nginx", "--descriptor", "user=b"}, " domains: use --domain to name the domain of the requests"},
 		{rules, "nginx.log", []string{"--format", "nginx"}, "use --format and --descriptor"},
-		{rules, "nginx.log", []string{"--mapping", "examples/simulate/envoy.yaml", "--time", "x"}, "--time stands beside --mapping"},
+		{rules, "nginx.log", []string{"--mapping", "examples/simulate/envoy.yaml", "--time", "x"}, "--time is given together with --mapping"},
 	} {
 		log := c.log
 		if filepath.Base(log) == log {

@@ -102,11 +102,11 @@ func (d *descriptorReading) checkCost() {
 		return
 	}
 	if len(c.amounts) > 0 && !d.reserve.given.Given() {
-		c.given.Errorf("`cost` of %s needs `reservations`: it is about the named amounts of a reservation; write `reservations: true` beside it, or a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`",
+		c.given.Errorf("`cost` of %s needs `reservations`: it is about the named amounts of a reservation; write `reservations: true` next to it, or a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`",
 			yamlform.Quote(c.amounts[0].Name))
 	}
 	if c.hits != nil && d.rule == nil && d.inherit.Given() {
-		c.given.Errorf("`cost` and `inherit`, and no limit beside them: what is inherited keeps its own cost; write the `rate_limit` here too")
+		c.given.Errorf("`cost` and `inherit`, and no limit next to them: what is inherited keeps its own cost; write the `rate_limit` here too")
 	}
 	if d.rule == nil || c.hits == nil {
 		return

@@ -47,13 +47,15 @@ func warnOfDrops(log *slog.Logger, before, after *Result, cut func(file string) 
 		}
 	}
 	if len(incomplete) > 0 {
-		log.Warn("a rule file lost rules and ends in the middle of a line: is it complete?", "files", incomplete[:min(len(incomplete), dropsLogged)], "gone", gone(before.Tree, after.Tree))
+		log.Warn("a rule file lost rules and ends in the middle of a line: is it complete?",
+			"files", incomplete[:min(len(incomplete), dropsLogged)], "gone", gone(before.Tree, after.Tree))
 	}
 	if len(domains) == 0 && !lost(len(before.Tree.Rules), len(after.Tree.Rules)) {
 		return
 	}
 	log.Warn("a reload drops many rules", "domains", domains[:min(len(domains), dropsLogged)], "more_domains", max(0, len(domains)-dropsLogged),
-		"from", files[:min(len(files), dropsLogged)], "more_from", max(0, len(files)-dropsLogged), "rules_before", len(before.Tree.Rules), "rules_now", len(after.Tree.Rules), "gone", gone(before.Tree, after.Tree))
+		"from", files[:min(len(files), dropsLogged)], "more_from", max(0, len(files)-dropsLogged),
+		"rules_before", len(before.Tree.Rules), "rules_now", len(after.Tree.Rules), "gone", gone(before.Tree, after.Tree))
 }
 
 // gone returns the paths of rules that are not there any more: the first ones.

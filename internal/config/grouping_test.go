@@ -74,7 +74,7 @@ func TestGroupingErrors(t *testing.T) {
 		"{key: a, fold_case: true, values: [x, X], " + limit + "}":                                                          "`fold_case`: \"x\" is in `values` twice",
 		"{key: a, fold_case: true, value: X, " + limit + "}\n- {key: a, value: x, " + limit + "}":                           "a descriptor with key \"a\" and value \"x\" twice",
 		"{key: a, condition: true, " + limit + "}\n- {key: a, value: x, inherit: true}":                                     "`inherit`: the descriptor that is inherited from, on line 3, has `condition: true`, and the one on line 4 does not",
-		"{key: a, " + limit + "}\n- {key: a, value: x, inherit: true, cost: 5}":                                             "`cost` and `inherit`, and no limit beside them: what is inherited keeps its own cost; write the `rate_limit` here too",
+		"{key: a, " + limit + "}\n- {key: a, value: x, inherit: true, cost: 5}":                                             "`cost` and `inherit`, and no limit next to them: what is inherited keeps its own cost; write the `rate_limit` here too",
 		"{key: a, fold_case: true, " + limit + "}\n- {key: a, value: x, inherit: true}":                                     "`inherit`: the descriptor that is inherited from, on line 3, has `fold_case: true`, and the one on line 4 does not",
 		"{key: a, fold_case: true, values: [x], " + limit + "}\n- {key: a, fold_case: true, values: [X, y], " + limit + "}": "a descriptor with key \"a\" and \"x\" among its `values` twice",
 	} {

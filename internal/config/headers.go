@@ -89,7 +89,7 @@ func (h *headerReading) readName(v yamlform.Value) {
 	case name == "": // as if it were absent
 		h.bad = false
 	case !wholeName.MatchString(name):
-		v.Errorf("%s is no header's name: write letters, digits and - _ . alone, such as X-RateLimit-Limit", yamlform.Quote(name))
+		v.Errorf("%s is no header's name: write letters, digits and - _ . only, such as X-RateLimit-Limit", yamlform.Quote(name))
 	case len(name) > MaxHeaderName:
 		v.Errorf("a header's name has at most %d characters, this one has %d", MaxHeaderName, len(name))
 	case slices.Contains(ReservedHeaders, strings.ToLower(name)):
@@ -159,7 +159,8 @@ func parseHeaderValue(text string) (parts []descriptor.HeaderPart, err error) {
 	}
 	defer func() {
 		if n := longest(parts); err == nil && n > MaxHeaderSent {
-			err = fmt.Errorf("the header's value can become %d characters long, %d are the most: {name} can have %d; use fewer placeholders", n, MaxHeaderSent, descriptor.MaxNameInHeader)
+			err = fmt.Errorf("the header's value can become %d characters long, %d are the most: {name} can have %d; use fewer placeholders",
+				n, MaxHeaderSent, descriptor.MaxNameInHeader)
 		}
 	}()
 	var literal strings.Builder
@@ -206,7 +207,8 @@ func longest(parts []descriptor.HeaderPart) (n int) {
 // readHeaders reads the headers of a domain. An empty list means none.
 func readHeaders(v yamlform.Value) *descriptor.Headers {
 	if !v.IsList() {
-		v.Errorf("`headers` must be a list, this is %s: write some of %s in brackets, headers as `{name: NAME, value: VALUE}`, or `[]` for none", v.What(), yamlform.List(descriptor.HeaderFamilyNames, "and"))
+		v.Errorf("`headers` must be a list, this is %s: write some of %s in brackets, headers as `{name: NAME, value: VALUE}`, or `[]` for none",
+			v.What(), yamlform.List(descriptor.HeaderFamilyNames, "and"))
 		return nil
 	}
 	h := new(descriptor.Headers)
@@ -259,7 +261,9 @@ func ownHeader(item yamlform.Value, all *descriptor.Headers) {
 		return
 	}
 	for i := range all.Own {
-		if o := &all.Own[i]; strings.EqualFold(o.Name, h.header.Name) && slices.Equal(o.Of, h.header.Of) && (o.When == h.header.When || o.When == descriptor.HeaderAlways || h.header.When == descriptor.HeaderAlways) {
+		o := &all.Own[i]
+		meet := o.When == h.header.When || o.When == descriptor.HeaderAlways || h.header.When == descriptor.HeaderAlways
+		if meet && strings.EqualFold(o.Name, h.header.Name) && slices.Equal(o.Of, h.header.Of) {
 			item.Errorf("header %s twice in the same answer: leave out one, or give them different `when` or `of`", yamlform.Quote(o.Name))
 			return
 		}

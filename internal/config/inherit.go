@@ -57,7 +57,7 @@ func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 		}
 		from, found := alone[siblings[i].Key]
 		if !found {
-			v.Errorf("`inherit`: no descriptor beside this one has the key %s and no value", yamlform.Quote(siblings[i].Key))
+			v.Errorf("`inherit`: no descriptor next to this one has the key %s and no value", yamlform.Quote(siblings[i].Key))
 			continue
 		}
 		r.inheritFrom(&siblings[i], &siblings[from], inheritance{asked: v})
@@ -135,7 +135,7 @@ func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 	where := func(s *descriptor.NodeSpec) string { return yamlform.Position(s.Position).Near() }
 	switch {
 	case from.FoldCase && !to.FoldCase && kind != descriptor.MatchCIDR:
-		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `fold_case: true`, and the one %s does not: write it there too, or the case of letters matters in this value alone",
+		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `fold_case: true`, and the one %s does not: write it there too, or the case of letters matters only in this value",
 			where(from), where(to))
 	case from.Group != (descriptor.Group{}) && to.Group == (descriptor.Group{}) && !one && !to.ShareThreshold && !to.Condition:
 		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `group: %s`, and the one %s has no `group`: write one there too, or each value of a group has a counter of its own",

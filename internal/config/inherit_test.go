@@ -165,7 +165,7 @@ descriptors:
 func TestInheritErrors(t *testing.T) {
 	const limit = "rate_limit: {unit: day, requests_per_unit: 1}"
 	for text, want := range map[string]string{
-		"- {key: a, value: x, inherit: true, " + limit + "}":                                  `3:31: ` + "`inherit`: no descriptor beside this one has the key \"a\" and no value",
+		"- {key: a, value: x, inherit: true, " + limit + "}":                                  `3:31: ` + "`inherit`: no descriptor next to this one has the key \"a\" and no value",
 		"- {key: a, inherit: true, " + limit + "}":                                            "`inherit` needs a `value`",
 		"- {key: a*, value: x, inherit: true, " + limit + "}":                                 "`inherit` and a `key` with a * in it",
 		"- {key: a, " + limit + "}\n- {key: a, value: x, inherit: yes please, " + limit + "}": "`inherit`",

@@ -9,7 +9,10 @@ import (
 func Rules() yamlform.Language {
 	limit := limitForm.Map
 	limit.What = "a limit"
-	return yamlform.Language{Maps: []*yamlform.Map{&fileForm.Map, &descriptorForm.Map, &headerForm.Map, &quotaBucketsForm.Map, &overridableForm.Map, &reservationsForm.Map, &limit, &scaleForm.Map, &activeForm.Map, &replacesForm.Map}}
+	return yamlform.Language{Maps: []*yamlform.Map{
+		&fileForm.Map, &descriptorForm.Map, &headerForm.Map, &quotaBucketsForm.Map, &overridableForm.Map, &reservationsForm.Map, &limit,
+		&scaleForm.Map, &activeForm.Map, &replacesForm.Map,
+	}}
 }
 
 // Applicability lists the algorithms that use a key of a limit.

@@ -66,7 +66,8 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 	for _, name := range names {
 		file := files[name]
 		if file.status.State != descriptor.FileLoaded && !slices.Equal(said[name], file.status.Errors) {
-			f.o.Logger.Error("rule file rejected", "file", name, "state", string(file.status.State), "rules", file.status.Rules, "errors", file.status.Errors[:min(len(file.status.Errors), errorsLogged)])
+			f.o.Logger.Error("rule file rejected", "file", name, "state", string(file.status.State), "rules", file.status.Rules,
+				"errors", file.status.Errors[:min(len(file.status.Errors), errorsLogged)])
 		}
 	}
 	f.o.Logger.Error("a reload would leave no rules: refused, the rules in force stay", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,

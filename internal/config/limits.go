@@ -46,7 +46,7 @@ var limitRows = []limitRow{
 		unlimited: true, // it has no meaning there, but the reference accepts it
 		read:      readRequests},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
-		Doc: "everything passes and nothing is counted; in place of `unit`, and only in `rate_limit`"},
+		Doc: "everything passes and nothing is counted; instead of `unit`, and only in `rate_limit`"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.unlimited = v.Flag()
@@ -77,7 +77,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "max_in_flight", Type: yamlform.Between(1, descriptor.MaxInFlight), Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", and required there, in place of `unit` and `requests_per_unit`: how many places there are. A hit takes one, and a negative hit gives the oldest back"},
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", and required there, instead of `unit` and `requests_per_unit`: how many places there are. A hit takes one, and a negative hit gives the oldest back"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
@@ -347,7 +347,7 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 		name := l.limit.Name
 		switch {
 		case l.unlimited:
-			l.at("unlimited").Errorf("`unlimited: true` among limits: write `rate_limit: {unlimited: true}` in place of `rate_limits`")
+			l.at("unlimited").Errorf("`unlimited: true` among limits: write `rate_limit: {unlimited: true}` instead of `rate_limits`")
 			continue
 		case name == "":
 			if !l.bad {
@@ -393,7 +393,7 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 	unit := l.at("unit")
 	if l.unknown != "" {
 		if l.unlimited && r.Lenient() {
-			unit.Warnf("unknown unit %s: it is ignored beside `unlimited: true`", yamlform.Quote(l.unknown))
+			unit.Warnf("unknown unit %s: it is ignored next to `unlimited: true`", yamlform.Quote(l.unknown))
 			unit = yamlform.Value{}
 		} else {
 			unit.Errorf("%s", unknownUnit(l.unknown))

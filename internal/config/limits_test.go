@@ -311,7 +311,7 @@ func TestBadExtensions(t *testing.T) {
 		{"no name", "- {key: k, rate_limits: [{unit: day}]}", []string{"2:26: a limit of `rate_limits` without a `name`"}},
 		{"no unit", "- {key: k, rate_limits: [{name: a}]}", []string{"2:26: an entry of `rate_limits` without a `unit`: write `unit` (`millisecond`, `second`, `minute`, `hour`, `day`, `week`, `month` or `year`) and `requests_per_unit`"}},
 		{"a name twice", "- {key: k, rate_limits: [{name: a, unit: day}, {name: a, unit: hour}]}", []string{"2:55: the name \"a\" twice in `rate_limits`"}},
-		{"unlimited among limits", "- {key: k, rate_limits: [{name: a, unlimited: true}]}", []string{"2:47: `unlimited: true` among limits: write `rate_limit: {unlimited: true}` in place of `rate_limits`"}},
+		{"unlimited among limits", "- {key: k, rate_limits: [{name: a, unlimited: true}]}", []string{"2:47: `unlimited: true` among limits: write `rate_limit: {unlimited: true}` instead of `rate_limits`"}},
 		{"one counter", "- {key: k, rate_limits: [{name: a, unit: hour}, {name: b, unit: minute, unit_multiplier: 60}]}",
 			[]string{"2:49: the limits \"a\" and \"b\" have the same algorithm and window, so they would be one counter"}},
 		{"one counter, whatever the burst", "- {key: k, rate_limits: [{name: a, unit: hour, requests_per_unit: 1, algorithm: token_bucket}, {name: b, unit: hour, requests_per_unit: 2, algorithm: token_bucket, burst: 9}]}",

@@ -108,7 +108,8 @@ func (m *metrics) families() []metric.Family {
 				emit(metric.Bool(gone == goneRemoved), "removed")
 			},
 		},
-		metric.Gauge("ratelimitd_rules_checksum", "Number that identifies the rules in use: processes with the same rules have the same number. 0: no rules.", func() uint64 { return now().checksum }),
+		metric.Gauge("ratelimitd_rules_checksum", "Number that identifies the rules in use: processes with the same rules have the same number. 0: no rules.",
+			func() uint64 { return now().checksum }),
 		{
 			Name: "ratelimitd_rules_last_reload_timestamp_seconds", Help: "When a reload of changed rules last took effect, in seconds since the Unix epoch.",
 			Levels: func(emit metric.Emit) {

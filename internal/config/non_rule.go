@@ -64,7 +64,7 @@ func (a nonRule) skip(name string, data []byte) (Skipped, bool) {
 	case a == namedHidden:
 		s.Why = "its name begins with a dot"
 	case a == namedCopy:
-		s.Why = "it is the backup of a file beside it"
+		s.Why = "it is the backup of a file next to it"
 	case s.Rules:
 		return s, false
 	case a == namedTests:

@@ -33,7 +33,7 @@ func TestNamesHideNoRules(t *testing.T) {
 	want := []Skipped{
 		{".hidden.yaml", true, false, "its name begins with a dot"},
 		{"README", false, false, "it holds no domain"},
-		{"a.yaml~", true, false, "it is the backup of a file beside it"},
+		{"a.yaml~", true, false, "it is the backup of a file next to it"},
 		{"a_test.yaml", false, true, "it holds tests, or no domain"},
 		{"b_test.yaml", false, true, "it holds tests, or no domain"},
 	}

@@ -111,7 +111,8 @@ func (d *descriptorReading) checkReservations() {
 			break
 		}
 		if key := d.spec.Children[i].Key; descriptor.HoldEntry(key) {
-			d.r.ErrorAt(yamlform.Position(d.spec.Children[i].Position), "the key `%s` below a descriptor with `reservations`: there it names a reservation and is not matched; use another key", key)
+			d.r.ErrorAt(yamlform.Position(d.spec.Children[i].Position), "the key `%s` below a descriptor with `reservations`: there it names a reservation and is not matched; use another key",
+				key)
 		}
 	}
 	if d.rule == nil || !r.given.Given() {

@@ -135,7 +135,7 @@ func init() {
 			Doc: "the limit of a caller's descriptor that ends here. Without it such a descriptor has no limit"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.limited(v, d.r.rateLimit(v)) }},
 		{Key: yamlform.Key{Name: "rate_limits", Type: yamlform.MapsOf("limit"), Extension: true,
-			Doc: "several limits in place of one"},
+			Doc: "several limits instead of one"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.limited(v, d.r.rateLimits(v)) }},
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.MapsOf("descriptor"),
 			Doc: "the next level"},
@@ -168,7 +168,7 @@ func init() {
 			Doc: "values that share one counter: the addresses of one network, or the values in which the capture group has the same text"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.readGroup(v) }},
 		{Key: yamlform.Key{Name: "inherit", Type: flag, Extension: true,
-			Doc: "what this descriptor does not say itself, its limit and the levels below, it takes from the one beside it with the same key and no value"},
+			Doc: "what this descriptor does not say itself, its limit and the levels below, it takes from the one next to it with the same key and no value"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				if v.Flag() {
 					d.inherit = v
@@ -456,7 +456,8 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 					r.unreserved[specs[first].Position] = true
 				}
 				if !r.resource {
-					r.WarnAt(yamlform.Position(specs[i].Position), "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors", describe(level), yamlform.Position(specs[first].Position).Near())
+					r.WarnAt(yamlform.Position(specs[i].Position), "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors",
+						describe(level), yamlform.Position(specs[first].Position).Near())
 				}
 			default:
 				r.ErrorAt(yamlform.Position(specs[i].Position), "%s twice: the first is %s", describe(level), yamlform.Position(specs[first].Position).Near())
@@ -477,8 +478,8 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 
 // join joins two descriptors if one has only a limit and the other has only descriptors below it.
 func join(first, second *descriptor.NodeSpec) bool {
-	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric || first.Condition != second.Condition ||
-		first.FoldCase != second.FoldCase || first.Group != second.Group {
+	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric ||
+		first.Condition != second.Condition || first.FoldCase != second.FoldCase || first.Group != second.Group {
 		return false
 	}
 	switch {

@@ -41,7 +41,8 @@ func readScale(v yamlform.Value) *descriptor.Scale {
 // readRequests reads a number of requests per unit. Who writes a product there means a scale.
 func readRequests(l *limitReading, v yamlform.Value) (ok bool) {
 	if strings.Contains(v.Written(), "*") {
-		v.Errorf("`requests_per_unit` must be a whole number, this is %s: to multiply it by the number in an entry, write `requests_per_unit: 200` and `scale: {by: users, max: 10000}`", v.What())
+		v.Errorf("`requests_per_unit` must be a whole number, this is %s: to multiply it by the number in an entry, write `requests_per_unit: 200` and `scale: {by: users, max: 10000}`",
+			v.What())
 		return false
 	}
 	l.limit.Requests, ok = v.Number()

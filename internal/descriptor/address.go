@@ -43,12 +43,12 @@ func ParseCIDR(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
-			return netip.Prefix{}, fmt.Errorf("%q is an address: write %s for the network of it alone", text, netip.PrefixFrom(a, a.BitLen()))
+			return netip.Prefix{}, fmt.Errorf("%q is an address: write %s for the network of only this address", text, netip.PrefixFrom(a, a.BitLen()))
 		}
 		return netip.Prefix{}, fmt.Errorf("%q is no network: write one like 10.0.0.0/8 or 2001:db8::/32", text)
 	}
 	if p.Masked() != p {
-		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its first %d: write %s, or %s for the address alone", text, p.Bits(), p.Masked(),
+		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its first %d: write %s, or %s for only the address", text, p.Bits(), p.Masked(),
 			netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
 	}
 	if p.Addr().Is4In6() && p.Bits() >= 96 {

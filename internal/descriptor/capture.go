@@ -43,7 +43,7 @@ const (
 	maxCaptureStates = 1 << 11
 )
 
-var errCaptureTooLarge = errors.New("the expression is too large to find its capture group fast: use fewer and smaller repetitions, such as + in place of {1,100}, and characters that end a part, such as [^/]+ in place of .+")
+var errCaptureTooLarge = errors.New("the expression is too large to find its capture group fast: use fewer and smaller repetitions, such as + instead of {1,100}, and characters that end a part, such as [^/]+ instead of .+")
 
 // CheckCapture returns an error if a group cannot be a capture group of the expression.
 func CheckCapture(text string, number int, fold bool) error {

@@ -348,7 +348,10 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 		if starred[i].text == text {
 			x.literal = starred[i].child
 		}
-		all = append(all, asked{Candidate: Candidate{Kind: MatchWildcard, Value: starred[i].text}, text: strconv.Quote(text), what: "pattern of the whole entry", child: starred[i].child})
+		all = append(all, asked{
+			Candidate: Candidate{Kind: MatchWildcard, Value: starred[i].text}, text: strconv.Quote(text), what: "pattern of the whole entry",
+			child: starred[i].child,
+		})
 	}
 	slices.SortFunc(all, func(a, b asked) int {
 		if (a.child == x.literal) != (b.child == x.literal) {

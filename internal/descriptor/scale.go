@@ -102,7 +102,8 @@ func (l *Limit) Scalable(most uint64) error {
 	far, full := bits.Mul64(l.Burst+1, uint64(a.Step)+1+most)
 	horizon := uint64(maxHorizon.Microseconds())
 	if capacity := top.Capacity(); high != 0 || den > 1<<exactBits || !fits(int64(capacity), int64(den)) || far != 0 || full > horizon {
-		return limitErrorf("scale", "a bucket of %d with %d times this rate cannot be counted exactly for each number up to %d; write a smaller `max`, a smaller `burst`, or fixed_window", l.Burst, most, most)
+		return limitErrorf("scale", "a bucket of %d with %d times this rate cannot be counted exactly for each number up to %d; write a smaller `max`, a smaller `burst`, or fixed_window",
+			l.Burst, most, most)
 	}
 	return nil
 }

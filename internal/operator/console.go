@@ -304,7 +304,8 @@ func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, totals func(index i
 }
 
 func ruleMatches(r *descriptor.Rule, find string) bool {
-	return find == "" || strings.Contains(strings.ToLower(r.Path), find) || strings.Contains(strings.ToLower(r.Name), find) || strings.Contains(strings.ToLower(r.Position.File), find)
+	return find == "" || strings.Contains(strings.ToLower(r.Path), find) || strings.Contains(strings.ToLower(r.Name), find) ||
+		strings.Contains(strings.ToLower(r.Position.File), find)
 }
 
 func ruleRow(r *descriptor.Rule) oneRule {

@@ -25,7 +25,8 @@ type page struct {
 	handler    http.HandlerFunc
 }
 
-// newDebug makes the server of the debug port: pages and services, in plain text unless there is TLS, all behind one gate. It has no write timeout, because a profile takes as long as the operator asks for.
+// newDebug makes the server of the debug port: pages and services, in plain text unless there is TLS, all behind one gate. It has no
+// write timeout, because a profile takes as long as the operator asks for.
 func (s *Server) newDebug(opts *Options) *http.Server {
 	mux := http.NewServeMux()
 	if !opts.NoPages {

@@ -106,7 +106,8 @@ func report(out io.Writer, o *options, cores cores, targets []*target) error {
 		row(t.id, t.name, fmt.Sprintf("%.0f", s.rate), fmt.Sprintf("%.2f", s.server), store,
 			fmt.Sprintf("%.2f", s.p50), fmt.Sprintf("%.2f", s.p99), rate, cpu)
 		if s.busy >= saturated {
-			fmt.Fprintf(&notes, "(%s): the cores of the load generator and Redis were busy %.0f %% of the time and bound the throughput; the CPU figures stand.\n", t.id, 100*s.busy)
+			fmt.Fprintf(&notes, "(%s): the cores of the load generator and Redis were busy %.0f %% of the time and bound the throughput; the CPU figures stand.\n",
+				t.id, 100*s.busy)
 		}
 	}
 	if err := w.Flush(); err != nil {

@@ -449,7 +449,8 @@ func (c *compiler) layout(v yamlform.Value, zone bool) {
 			v.Errorf("unknown `layout` %s: did you mean `%s`?", yamlform.Quote(name), near)
 			return
 		}
-		v.Errorf("`layout` %s does not have date and time to the second: write %s, or how a log would write 2006-01-02 15:04:05", yamlform.Quote(name), yamlform.List(layoutNames, "or"))
+		v.Errorf("`layout` %s does not have date and time to the second: write %s, or how a log would write 2006-01-02 15:04:05",
+			yamlform.Quote(name), yamlform.List(layoutNames, "or"))
 		return
 	}
 	c.mapping.layout.kind, c.mapping.layout.custom = layoutCustom, name

@@ -70,7 +70,8 @@ func parseLogFormat(s string) (*pattern, error) {
 			used += 2
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
-			return nil, wrong(i, "nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and in nginx.conf", yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
+			return nil, wrong(i, "nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and in nginx.conf",
+				yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
 		}
 		p.endText(&text)
 		p.add(operator{name: name, field: -1})

@@ -236,7 +236,8 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 		case op.quoted:
 			if q := p.escape.closingQuote(rest); q >= 0 {
 				if !bytes.HasPrefix(rest[q:], op.after) {
-					return p.at(line, rest[q:]) + fmt.Sprintf("after %s stands %s, not %s: a quote within a value makes a line of text ambiguous", yamlform.Clip(op.name), quote(rest[q:]), quote(op.after))
+					return p.at(line, rest[q:]) + fmt.Sprintf("after %s stands %s, not %s: a quote within a value makes a line of text ambiguous",
+						yamlform.Clip(op.name), quote(rest[q:]), quote(op.after))
 				}
 				end = q
 			}

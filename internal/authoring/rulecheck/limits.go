@@ -157,7 +157,7 @@ func (c *checker) requests(n *node, l *limit) {
 	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {
 		severity, whom = Info, "every caller named here is refused" // a usual way to block an address
 	}
-	c.add(severity, l.position("requests_per_unit"), codeZeroLimit, "if you want no limit, write `unlimited: true` in place of `unit` and `requests_per_unit`",
+	c.add(severity, l.position("requests_per_unit"), codeZeroLimit, "if you want no limit, write `unlimited: true` instead of `unit` and `requests_per_unit`",
 		"a limit of 0: %s", whom)
 }
 
@@ -237,7 +237,7 @@ func (c *checker) leases(d *domain) {
 				if i == j || l.Limit == nil || !l.Lease || other.Limit == nil || other.Scheduled || slices.Contains(replaced, other.name) {
 					continue
 				}
-				c.add(Warning, l.position("lease"), codeLeaseInList, "remove it: only a limit that is alone can be leased",
+				c.add(Warning, l.position("lease"), codeLeaseInList, "remove it: only the single limit of a rule can be leased",
 					"`lease` of the limit %s has no effect: a request counts under the limit %s too, and both are counted in one trip to Redis",
 					yamlform.Quote(l.name), yamlform.Quote(other.name))
 				break

@@ -34,7 +34,7 @@ func (c *checker) longValues(nodes []*node, alone *node) {
 			if !descriptor.LongOverlap(n.value, n.fold, text, other.fold) {
 				continue
 			}
-			c.add(Warning, n.valueAt, codeLongValue, "bound the length of what it matches, such as `[^/]{1,100}` in place of `.*`",
+			c.add(Warning, n.valueAt, codeLongValue, "bound the length of what it matches, such as `[^/]{1,100}` instead of `.*`",
 				"a value of more than 4096 bytes for %s (%s) may get the higher limit of this expression, which sees only the beginning of such values",
 				other.what(), other.at.From(n.valueAt))
 			break

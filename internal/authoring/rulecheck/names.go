@@ -40,12 +40,14 @@ func (c *checker) names(d *domain) {
 	names := sorted(first)
 	for _, r := range replaces {
 		if _, known := first[r.text]; !known {
-			c.add(Warning, r.at, codeReplacesNobody, fixName(r.text, names), "`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", yamlform.Quote(r.text), yamlform.Quote(d.name))
+			c.add(Warning, r.at, codeReplacesNobody, fixName(r.text, names),
+				"`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", yamlform.Quote(r.text), yamlform.Quote(d.name))
 		}
 	}
 	for _, o := range d.of {
 		if _, known := first[o.text]; !known {
-			c.add(Warning, o.at, codeNoSuchLimit, fixName(o.text, names), "a header `of` %s: no rate limit of the domain %s has that name, so the header is never sent", yamlform.Quote(o.text), yamlform.Quote(d.name))
+			c.add(Warning, o.at, codeNoSuchLimit, fixName(o.text, names),
+				"a header `of` %s: no rate limit of the domain %s has that name, so the header is never sent", yamlform.Quote(o.text), yamlform.Quote(d.name))
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (c *checker) sameKey(nodes []*node) {
 	all := c.patterns(nodes)
 	switch {
 	case alone != nil && all != nil:
-		c.add(Warning, alone.at, codeNeverMatches, "remove one of the two: the key alone matches every value that no other one matches",
+		c.add(Warning, alone.at, codeNeverMatches, "remove one of the two: the key without a value matches every value that no other one matches",
 			"no value reaches %s: %s (%s) matches every value and is tried first", alone.what(), yamlform.Quote(all.value), all.valueAt.From(alone.at))
 	case alone == nil && all == nil:
 		c.catchAll(nodes)

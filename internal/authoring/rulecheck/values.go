@@ -108,7 +108,7 @@ func (c *checker) star(n *node) {
 	if strings.Trim(v, "*") == "" {
 		if !n.share { // with it, a star makes all values share one counter
 			c.add(Warning, n.valueAt, codeStarAlone, "leave `value` out",
-				"a `*` alone matches every value, like a descriptor without `value`, but it is tried before the patterns that follow it")
+				"a `*` by itself matches every value, like a descriptor without `value`, but it is tried before the patterns that follow it")
 		}
 		return
 	}

@@ -201,7 +201,9 @@ func holdsNothing() *jsonschema.Schema {
 	set := func(key string) *jsonschema.Schema {
 		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}}
 	}
-	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{is("algorithm", "leaky_bucket"), has("active"), has("penalty"), set("lease"), set("count_denied"), set("unlimited")}}
+	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{
+		is("algorithm", "leaky_bucket"), has("active"), has("penalty"), set("lease"), set("count_denied"), set("unlimited"),
+	}}
 }
 
 // costs is a descriptor whose `cost` is like this.

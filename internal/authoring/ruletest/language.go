@@ -578,7 +578,7 @@ func (c *caseReading) readSteps() {
 		}
 		s.step.request = s.request.make(v, sound)
 		if !s.expect && sound {
-			v.Errorf("a step without `expect`: write `expect: OK`, or whatever must come")
+			v.Errorf("a step without `expect`: write `expect: OK`, or the answer that must come")
 		}
 		if p := s.want.passed; p != nil && p.value > s.repeat {
 			r.ErrorAt(p.at, "`passed` is %d, and the step has %d requests", p.value, s.repeat)
@@ -622,7 +622,7 @@ func (s *stepReading) begin(c *caseReading, last time.Duration) {
 // make returns the request of a step. at is the step; sound says that nothing is known to be wrong with its keys.
 func (q *requestReading) make(at yamlform.Value, sound bool) limiter.Request {
 	if len(q.all.weights) > 1 {
-		q.all.weights[1].Errorf("one of `hits`, `peek` and `refund` alone")
+		q.all.weights[1].Errorf("write only one of `hits`, `peek` and `refund`")
 	}
 	req := limiter.Request{Domain: q.domain, Hits: q.hits, Descriptors: slices.Clone(q.descriptors)}
 	for i := range req.Descriptors {
@@ -666,7 +666,7 @@ func readDescriptor(v yamlform.Value) (limiter.Descriptor, bool) {
 	before := v.Reader().Found()
 	yamlform.Read(v, descriptorForm, &d)
 	if len(d.weights) > 1 {
-		d.weights[1].Errorf("one of `hits`, `peek` and `refund` alone")
+		d.weights[1].Errorf("write only one of `hits`, `peek` and `refund`")
 	}
 	return d.Descriptor, v.Reader().Found() == before
 }
@@ -679,7 +679,7 @@ func readExpectation(v yamlform.Value) expectation {
 		return e
 	}
 	if read, _ := yamlform.Read(v, expectForm, &e); read && v.Len() == 0 {
-		v.Errorf("`expect` is empty: write `expect: OK`, or whatever must come")
+		v.Errorf("`expect` is empty: write `expect: OK`, or the answer that must come")
 	}
 	return e
 }

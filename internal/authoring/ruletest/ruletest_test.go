@@ -225,7 +225,7 @@ func TestBadFiles(t *testing.T) {
 		{head + "{descriptors: k=v, expect: {descriptors: [OK, OK]}}", "`descriptors` in `expect` has 2 entries, the request has 1 descriptors"},
 		{head + "{descriptors: k=v, expect: {headers: {A: b, a: c}}}", "header \"a\" twice"},
 		{head + "{descriptors: k=v, hits: 0, expect: OK}", "`hits: 0` of a request means 1: write `peek: true`"},
-		{head + "{descriptors: k=v, hits: 2, peek: true, expect: OK}", "one of `hits`, `peek` and `refund` alone"},
+		{head + "{descriptors: k=v, hits: 2, peek: true, expect: OK}", "write only one of `hits`, `peek` and `refund`"},
 		{head + "{descriptors: k=v, limit: {requests_per_unit: 1}, expect: OK}", "`limit` without a `unit`"},
 		{head + "{descriptors: k=v, limit: {unit: days}, expect: OK}", "unknown `unit` \"days\": did you mean `day`?"},
 		{head + "{descriptors: k, expect: OK}", "5:19: \"k\" has no value: write `k=value`"},

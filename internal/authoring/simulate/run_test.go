@@ -597,7 +597,7 @@ func TestRequestsInFlight(t *testing.T) {
 		{0, 4, "under edge.remote_address (rules of rules) each one keeps its place for the whole `ttl`"},
 		{time.Hour, 4, "is assumed to be in flight for 1h0m0s, or for the `ttl` of the rule if that is shorter (--duration)"},
 		{2001 * time.Millisecond, 2, "is assumed to be in flight for 2.001s"}, // a third one within two seconds is refused
-		{2 * time.Second, 0, "so long it keeps its place under edge.remote_address"},
+		{2 * time.Second, 0, "for that long it keeps its place under edge.remote_address"},
 	} {
 		r := run(t, simulate.Options{Rules: folder, Duration: c.lasts}, lines...)
 		if n := r.New.Refused; n != c.refused || r.ByRule[0].New.Limits[0].Over != n || !strings.Contains(strings.Join(r.Warnings, "\n"), c.warning) {

@@ -157,7 +157,7 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 			add("the log does not say how long a request was in flight: under %s (rules of %s) each one keeps its place for the whole `ttl`, and more are refused than would be; give their usual duration with --duration",
 				path, side.folder)
 		} else if path != "" {
-			add("each request is assumed to be in flight for %s, or for the `ttl` of the rule if that is shorter (--duration): so long it keeps its place under %s (rules of %s)",
+			add("each request is assumed to be in flight for %s, or for the `ttl` of the rule if that is shorter (--duration): for that long it keeps its place under %s (rules of %s)",
 				duration, path, side.folder)
 		}
 		if side.of.Failed > 0 {

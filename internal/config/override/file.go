@@ -65,13 +65,13 @@ func init() {
 			Read: func(r *reading, v yamlform.Value) { r.Limit, _ = v.Text() }},
 		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Required: true, Doc: "the caller: exactly the descriptor that it sends"},
 			Read: func(r *reading, v yamlform.Value) { r.Entries, _ = entries.Read(v) }},
-		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0), Doc: "this number in place of the rule's"},
+		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0), Doc: "this number instead of the rule's"},
 			Read: kind(Replace, func(r *reading, v yamlform.Value) bool {
 				n, ok := v.Number()
 				r.Requests = n
 				return ok
 			})},
-		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(1), Doc: "beside `requests_per_unit`: the bucket's size; absent: the rule's, or `requests_per_unit` where the rule has no `burst`"},
+		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(1), Doc: "next to `requests_per_unit`: the bucket's size; absent: the rule's, or `requests_per_unit` where the rule has no `burst`"},
 			Read: func(r *reading, v yamlform.Value) {
 				r.burst = v
 				n, _ := v.Number()
@@ -130,7 +130,7 @@ func ReadFile(name string, data []byte) ([]Override, []*yamlform.Error) {
 // the overrides that have none.
 func ReadPlaced(name string, data []byte) ([]Placed, []*yamlform.Error) {
 	if len(data) > MaxFileSize {
-		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: keep so many overrides in Redis", MaxFileSize>>20)}}
+		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: keep this many overrides in Redis", MaxFileSize>>20)}}
 	}
 	r := yamlform.NewReader(name, yamlform.Options{Places: []*yamlform.Map{&overrideForm.Map, &fileForm.Map}})
 	doc, ok := r.ParseOne(data, "no `overrides`: write `overrides: []` if there are none",
@@ -187,7 +187,7 @@ func readOverride(v yamlform.Value) (Override, bool) {
 		return Override{}, false
 	}
 	if len(r.kinds) > 1 {
-		r.kinds[1].Errorf("one of `requests_per_unit`, `factor`, `unlimited` and `blocked` alone")
+		r.kinds[1].Errorf("write only one of `requests_per_unit`, `factor`, `unlimited` and `blocked`")
 	}
 	if r.burst.Given() && r.Kind != Replace {
 		r.burst.Errorf("`burst` belongs to `requests_per_unit`: write both, or neither")

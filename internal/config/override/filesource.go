@@ -93,7 +93,7 @@ func (f *File) load() error {
 		return fmt.Errorf("read overrides: %w", err)
 	}
 	if info.Size() > MaxFileSize {
-		return fmt.Errorf("read overrides: %s is larger than %d MiB: keep so many overrides in Redis", f.o.Path, MaxFileSize>>20)
+		return fmt.Errorf("read overrides: %s is larger than %d MiB: keep this many overrides in Redis", f.o.Path, MaxFileSize>>20)
 	}
 	data, err := os.ReadFile(f.o.Path)
 	if err != nil {

@@ -185,7 +185,7 @@ func parseLine(text []byte) (o Override, err error) {
 		kind(true, Replace, *l.Requests)
 	}
 	if kinds > 1 {
-		return o, errors.New("one of requests_per_unit, factor, unlimited and blocked alone")
+		return o, errors.New("write only one of requests_per_unit, factor, unlimited and blocked")
 	}
 	for _, t := range []struct {
 		name string

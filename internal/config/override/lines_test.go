@@ -59,7 +59,7 @@ func TestLineErrors(t *testing.T) {
 		item + `"requests_per_unit":9007199254740992}`:                                         "o.yaml:1: requests_per_unit and burst: they must be at most 9007199254740991",
 		item + `"factor":1e300}`:                                                               "o.yaml:1: factor: it must be above 0 and at most 1000",
 		item + `"factor":-1}`:                                                                  "o.yaml:1: factor: it must be above 0 and at most 1000",
-		item + `"blocked":true,"factor":2}`:                                                    "o.yaml:1: one of requests_per_unit, factor, unlimited and blocked alone",
+		item + `"blocked":true,"factor":2}`:                                                    "o.yaml:1: write only one of requests_per_unit, factor, unlimited and blocked",
 		item + `"blocked":true,"burst":2}`:                                                     "o.yaml:1: burst: it belongs to requests_per_unit",
 		item + `"blocked":true,"expires_at":"2030-01-01T00:00:00.5Z"}`:                         "o.yaml:1: expires_at: it must be a whole second",
 		item + `"blocked":true,"not_before":"1969-01-01T00:00:00Z"}`:                           "o.yaml:1: not_before: it must lie between",

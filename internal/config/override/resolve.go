@@ -30,7 +30,7 @@ func Resolve(tree *descriptor.Tree, o *Override) error {
 		return mismatch(tree, o, rule)
 	}
 	if !rule.Overridable() {
-		return fmt.Errorf("rule: %s allows no overrides: write `overridable: true` beside its `rate_limit`%s", rule.Path, at(rule))
+		return fmt.Errorf("rule: %s allows no overrides: write `overridable: true` next to its `rate_limit`%s", rule.Path, at(rule))
 	}
 	if err := resolveLimit(rule, o); err != nil {
 		return err
@@ -53,7 +53,7 @@ func ResolveAll(tree *descriptor.Tree, all []Placed) (good []Placed, errs []*yam
 		}
 		switch {
 		case p.Rule != rule:
-			errs = append(errs, p.At.Errorf("rule: a file needs the path: write `%s` in place of %s", p.Rule, yamlform.Quote(rule)))
+			errs = append(errs, p.At.Errorf("rule: a file needs the path: write `%s` instead of %s", p.Rule, yamlform.Quote(rule)))
 			continue
 		case !slices.Equal(p.Entries, sent):
 			errs = append(errs, p.At.Errorf("entries: a file needs the values that count: write %s", yamlform.Quote(entries.Format(p.Entries))))

@@ -97,7 +97,7 @@ func TestResolveErrors(t *testing.T) {
 		{path, "", "tenant=acme,path=/v2", blocked, "entries: \"tenant=acme,path=/v2\" match no rule: `api.tenant.path_/v1/*` takes entries like `tenant=...,path=/v1/*`"},
 		{"api.tenant", "", both, blocked, "entries: \"tenant=acme,path=/v1/x\" match the rule `api.tenant.path_/v1/*`, not `api.tenant`: write that rule, or entries like `tenant=...`"},
 		{"users", "", "usr=ann", blocked, "rule: 2 rules are named \"users\", and the entries match none: write a path, `api.user_root` or `api.user`"},
-		{"users", "", "user=root", blocked, "rule: api.user_root allows no overrides: write `overridable: true` beside its `rate_limit` (api.yaml:"},
+		{"users", "", "user=root", blocked, "rule: api.user_root allows no overrides: write `overridable: true` next to its `rate_limit` (api.yaml:"},
 		{path, "", both, Numbers{Kind: Replace, Requests: 5}, "limit: the rule `api.tenant.path_/v1/*` has several: write which one gets these numbers, `minutely` or `hourly` (--limit-name of `ratelimitd override set`)"},
 		{path, "hourli", both, blocked, "limit: the rule `api.tenant.path_/v1/*` has no \"hourli\": did you mean `hourly`?"},
 		{"hourly", "minutely", both, blocked, "limit: \"hourly\" and \"minutely\" are two limits of the rule"},

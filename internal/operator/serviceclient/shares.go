@@ -62,14 +62,16 @@ func (w answerWriter) bucket(b *adminv1.BucketShares, now time.Time) {
 		w.row("limit", "%s", terminal.Clean(b.GetLimit()))
 	}
 	if b.GetProcessRate() != nil && b.GetProcesses() > 1 {
-		w.row("process", "%s, burst %.0f: its part of the limit, which %d processes share", perTime(b.GetProcessRate().GetPerSecond()), b.GetProcessRate().GetBurst(), b.GetProcesses())
+		w.row("process", "%s, burst %.0f: its part of the limit, which %d processes share",
+			perTime(b.GetProcessRate().GetPerSecond()), b.GetProcessRate().GetBurst(), b.GetProcesses())
 	}
 	var table strings.Builder
 	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "CLIENT\tMAY PASS\tBURST\tDEMAND\tSINCE\tEXPIRES")
 	for _, h := range b.GetHeld() {
 		passes, burst := passesOf(h)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(h.GetClient()), passes, burst, perTime(h.GetDemand()), since(timeOf(h.GetSince()), now), expires(timeOf(h.GetExpires()), now))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(h.GetClient()), passes, burst, perTime(h.GetDemand()),
+			since(timeOf(h.GetSince()), now), expires(timeOf(h.GetExpires()), now))
 	}
 	if more := int(b.GetClients()) - len(b.GetHeld()); more > 0 {
 		fmt.Fprintf(t, "%d more\t\t\t\t\t\n", more)

@@ -35,7 +35,10 @@ type Browser struct {
 func Open(t *testing.T) *Browser {
 	t.Helper()
 	var found string
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "/Applications/Chromium.app/Contents/MacOS/Chromium", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"} {
+	for _, name := range []string{
+		"chromium", "chromium-browser", "google-chrome", "google-chrome-stable",
+		"/Applications/Chromium.app/Contents/MacOS/Chromium", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+	} {
 		if path, err := exec.LookPath(name); err == nil {
 			found = path
 			break

@@ -111,6 +111,7 @@ func (t *table) print(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%d hand-written lines of code, %d with comments and blank lines, in %s, without tests, test kits and generated files\n", t.total.Code, t.total.Lines, strings.Join(service, ", "))
+	_, err := fmt.Fprintf(out, "%d hand-written lines of code, %d with comments and blank lines, in %s, without tests, test kits and generated files\n",
+		t.total.Code, t.total.Lines, strings.Join(service, ", "))
 	return err
 }

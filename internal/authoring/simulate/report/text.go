@@ -50,7 +50,8 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	for _, s := range r.Warnings {
 		w.Line("%s %s", w.Paint(terminal.Yellow, "warning:"), terminal.Clean(s))
 	}
-	w.Line("%s", w.Paint(terminal.Dim, fmt.Sprintf("%s requests a second, %s in all", number(int64(r.PerSec)), time.Duration(r.Seconds*float64(time.Second)).Round(rounding(r.Seconds)))))
+	w.Line("%s", w.Paint(terminal.Dim, fmt.Sprintf("%s requests a second, %s in all",
+		number(int64(r.PerSec)), time.Duration(r.Seconds*float64(time.Second)).Round(rounding(r.Seconds)))))
 	return w.Flush()
 }
 
@@ -143,7 +144,10 @@ func (w *textWriter) sides(r *simulate.Report) {
 		{title: "not enforced", color: terminal.Yellow}, {title: "no rule"}, {title: "failed", color: terminal.Red},
 	}
 	row := func(folder string, s *simulate.Side) []string {
-		return []string{terminal.Clean(folder), number(s.Allowed), number(s.Refused), percent(s.Refused, r.Requests), number(s.NotEnforced), number(s.NoRule + s.UnknownDomain), number(s.Failed)}
+		return []string{
+			terminal.Clean(folder), number(s.Allowed), number(s.Refused), percent(s.Refused, r.Requests), number(s.NotEnforced),
+			number(s.NoRule + s.UnknownDomain), number(s.Failed),
+		}
 	}
 	rows := [][]string{row(r.Rules, &r.New)}
 	if r.Old != nil {

@@ -129,7 +129,8 @@ func (r *reader) report(err error) {
 	case r.set == nil:
 		r.o.Log.Error("the overrides cannot be read, and there is no copy of them: requests are decided without overrides until Redis answers", "error", err)
 	case now == unreadable:
-		r.o.Log.Error("the overrides in Redis are damaged: the last good ones stay in force, and changes have no effect", "overrides", r.set.Len(), "version", r.at.version, "keys", r.key("*"), "error", err)
+		r.o.Log.Error("the overrides in Redis are damaged: the last good ones stay in force, and changes have no effect",
+			"overrides", r.set.Len(), "version", r.at.version, "keys", r.key("*"), "error", err)
 	default:
 		r.o.Log.Warn("the overrides cannot be read: the last ones stay in force", "overrides", r.set.Len(), "version", r.at.version, "error", err)
 	}
