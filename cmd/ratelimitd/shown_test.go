@@ -130,6 +130,9 @@ var notRun = map[string][]string{
 		`git show HEAD:rules/edge.yaml | ratelimitd check -`,
 		`python limit.py messaging message_type=marketing to_number=2065551234`, // workshop/e2e/interop
 	},
+	"it needs GitHub": {
+		`go get github.com/ratelimitd/ratelimitd@main`,
+	},
 	"it is a part of a command, or has a name to fill in": {
 		`curl -H "Authorization: Bearer $TOKEN"`,
 		`go test -overlay`,

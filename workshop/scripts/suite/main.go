@@ -41,6 +41,7 @@ func main() {
 		os.Exit(2)
 	}
 	r := &run{args: args, out: os.Stdout}
+	fmt.Println(plan())
 	for _, name := range parts {
 		script := "workshop/scripts/install-" + name
 		c := exec.CommandContext(ctx, script)
@@ -59,6 +60,12 @@ func main() {
 	if len(r.failures) > 0 {
 		os.Exit(1)
 	}
+}
+
+// plan says what the command is about to do.
+func plan() string {
+	return "Installing what is missing of " + strings.Join(parts, ", ") + " (as root with the package manager, else below .tools), then testing the modules " +
+		strings.Join(modules, ", ") + ". That may take an hour. make quick needs only Go, and takes three minutes when the build cache is warm."
 }
 
 // packagesOf returns the packages of a module to test: the packages that the arguments name, or all packages if the arguments

@@ -123,3 +123,13 @@ func TestPasses(t *testing.T) {
 		t.Errorf("%v, %v", tests, err)
 	}
 }
+
+// Whoever starts all tests sees first what is installed, and that there is a shorter way.
+func TestPlanIsSaidFirst(t *testing.T) {
+	said := plan()
+	for _, part := range append([]string{"make quick", ".tools"}, parts...) {
+		if !strings.Contains(said, part) {
+			t.Errorf("no %s in %q", part, said)
+		}
+	}
+}
