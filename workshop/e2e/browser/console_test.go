@@ -339,6 +339,20 @@ func firstPage(t *testing.T, c *console) float64 {
 	return spent.Millis
 }
 
+// The page of rules says which rules were never hit, and which share of its hits a rule refuses. A rule in shadow mode refuses none.
+func TestConsoleRulesWork(t *testing.T) {
+	c := openConsole(t, slowRules)
+	for range 40 {
+		c.hits(t, "shop", 1, "remote_address", "192.0.2.1")
+	}
+	c.hits(t, "shop", 50, "method", "POST")
+	c.page(t, "#/rules?find=remote_address", "refuses 50.0 %")
+	c.page(t, "#/rules?find=checkout", "never hit")
+	c.page(t, "#/rules?find=method", "10 per hour")
+	c.until(t, `[...document.querySelectorAll("td.n.bad")].map(cell => cell.innerText).join() === "40"`)
+	c.quiet(t)
+}
+
 // Each page shows what it can without rules, and while Redis does not answer.
 func TestConsoleInTrouble(t *testing.T) {
 	for name, env := range map[string][]string{

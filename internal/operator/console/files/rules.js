@@ -1,7 +1,7 @@
 // The rules in force, and the files that they come from.
 import { useState, useEffect } from "preact/hooks";
 import { call, get, live, token } from "./api.js";
-import { html, Name, Panel, Table, Problem, Since, useLoad, count } from "./parts.js";
+import { html, Name, Panel, Table, Problem, Since, useLoad, count, percent } from "./parts.js";
 
 const size = 100;
 const states = { RULE_FILE_STATE_LOADED: ["good", "loaded"], RULE_FILE_STATE_STALE: ["bad", "stale: its last good version is in use"], RULE_FILE_STATE_REJECTED: ["bad", "rejected: nothing of it is in use"] };
@@ -72,10 +72,12 @@ function List({ query, changed }) {
 
 const unknown = "Not known: the names of its metrics depend on the request, or there are more rules than series of metrics";
 
-// Did is what a rule did since the process began.
+// Did is what a rule did since the process began. Hits that passed because of shadow mode are over the limit, and refuse nothing.
 function Did({ rule: { totals } }) {
   if (!totals) return html`<td class="n" title=${unknown}>–</td><td class="n">–</td>`;
-  return html`<td class="n">${count(totals.hits)}</td><td class=${"n " + (totals.refused ? "bad" : "")}>${count(totals.refused)}</td>`;
+  const refuses = totals.refused - totals.shadowed;
+  return html`<td class="n">${totals.hits ? count(totals.hits) : html`<span class="note">never hit</span>`}</td>
+    <td class=${"n " + (totals.refused ? "bad" : "")}>${count(totals.refused)}${refuses > 0 && html` <span class="note">refuses ${percent(refuses, totals.hits)}</span>`}</td>`;
 }
 
 // shared is how many levels from the left, with the domain, two rules have in common.
