@@ -151,13 +151,13 @@ func TestStandardInput(t *testing.T) {
 		"peek token-file":     {"peek --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
 		"override argument":   {"override import - --server " + p.Debug, "overrides: []\n", 0, "0 overrides written"},
 		"override token-file": {"override list --timeout 3s --token-file - --server " + p.Debug, adminToken, 1, "RATELIMITD_OVERRIDES"},
-		"usage token-file":    {"usage d --where k=a --timeout 3s --token-file - --server " + p.Debug, adminToken, exitNothing, ""},
-		"shares token-file":   {"shares d --token-file - --server " + p.Debug, adminToken, 0, "no client of this process"},
+		"usage token-file":    {"usage -d d --where k=a --timeout 3s --token-file - --server " + p.Debug, adminToken, exitNothing, ""},
+		"shares token-file":   {"shares -d d --token-file - --server " + p.Debug, adminToken, 0, "no client of this process"},
 		"fleet token-file":    {"fleet --token-file - --server " + p.Debug, adminToken, 0, "live"},
 		"reset token-file":    {"reset --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
 	}
 	// A bad file is named; a good one leads to a server that speaks no TLS.
-	for _, command := range []string{"explain -d d k=a", "call -d d k=a", "peek -d d k=a", "reset -d d k=a", "override list -d d k=a", "usage d -w k=a", "shares d", "fleet"} {
+	for _, command := range []string{"explain -d d k=a", "call -d d k=a", "peek -d d k=a", "reset -d d k=a", "override list -d d k=a", "usage -d d -w k=a", "shares -d d", "fleet"} {
 		name, _, _ := strings.Cut(command, " ")
 		command += " --timeout 3s --server " + p.GRPC
 		cases[name+" ca"] = input{command + " --ca -", string(authority.PEM), 1, "UNAVAILABLE"}
