@@ -38,9 +38,9 @@ func (l *Limiter) reserve(ctx context.Context, r *Request, o ReserveOptions) (*R
 			d.Hits = 1 // there is no reservation of nothing
 		}
 	}
-	hold := &limiter.Hold{Op: limiter.Reserve, TTL: o.TTL, Least: o.MinHits}
-	_, _ = rand.Read(hold.ID[:]) // it returns no error
-	c.request.Hold = hold
+	reservation := &limiter.Reservation{Op: limiter.Reserve, TTL: o.TTL, Least: o.MinHits}
+	_, _ = rand.Read(reservation.ID[:]) // it returns no error
+	c.request.Reservation = reservation
 	if err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
 		return nil, failed(err)
 	}
@@ -49,12 +49,12 @@ func (l *Limiter) reserve(ctx context.Context, r *Request, o ReserveOptions) (*R
 	if !c.decision.Reserved() || expires.IsZero() {
 		return limits.NewReservation(d, 0, time.Time{}, nil), nil
 	}
-	h := &holder{limiter: l, id: hold.ID, request: Request{Domain: r.Domain}}
+	h := &holder{limiter: l, id: reservation.ID, request: Request{Domain: r.Domain}}
 	var reserved uint64
 	for i, from := range r.Descriptors {
 		held := Amount{}
-		if i < len(c.decision.Holds) {
-			held.Hits = uint64(max(c.decision.Holds[i].Reserved, 0))
+		if i < len(c.decision.Reservations) {
+			held.Hits = uint64(max(c.decision.Reservations[i].Reserved, 0))
 			if reserved == 0 {
 				reserved = held.Hits
 			}
@@ -67,7 +67,7 @@ func (l *Limiter) reserve(ctx context.Context, r *Request, o ReserveOptions) (*R
 // holder ends a reservation.
 type holder struct {
 	limiter *Limiter
-	id      limiter.HoldID
+	id      limiter.ReservationID
 	request Request // its amounts are what is reserved
 }
 
@@ -76,7 +76,7 @@ func (h *holder) Commit(ctx context.Context, used []Amount) error {
 	if n := len(used); n > 1 && n != len(h.request.Descriptors) {
 		return fmt.Errorf("%w: %d amounts for %d descriptors: give one for all, or one for each", limits.ErrInvalid, n, len(h.request.Descriptors))
 	}
-	_, err := h.step(ctx, &limiter.Hold{Op: limiter.Commit, ID: h.id, Final: true}, used)
+	_, err := h.step(ctx, &limiter.Reservation{Op: limiter.Commit, ID: h.id, Final: true}, used)
 	return err
 }
 
@@ -85,15 +85,15 @@ func (h *holder) Cancel(ctx context.Context) error { return h.Commit(ctx, []Amou
 
 // Extend implements limits.Holder.
 func (h *holder) Extend(ctx context.Context, ttl time.Duration) (time.Time, error) {
-	return h.step(ctx, &limiter.Hold{Op: limiter.Extend, ID: h.id, TTL: ttl}, []Amount{{}})
+	return h.step(ctx, &limiter.Reservation{Op: limiter.Extend, ID: h.id, TTL: ttl}, []Amount{{}})
 }
 
 // step sends a step of the reservation, with an amount for all descriptors or for each, or with what is reserved.
-func (h *holder) step(ctx context.Context, hold *limiter.Hold, used []Amount) (expires time.Time, err error) {
+func (h *holder) step(ctx context.Context, reservation *limiter.Reservation, used []Amount) (expires time.Time, err error) {
 	c := h.limiter.calls.Get().(*call)
 	defer h.limiter.release(c)
 	c.read(&h.request)
-	c.request.Hold = hold
+	c.request.Reservation = reservation
 	for i := range c.request.Descriptors {
 		d := &c.request.Descriptors[i]
 		d.Amounts = nil

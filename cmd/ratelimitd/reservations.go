@@ -31,15 +31,15 @@ func (s *service) signReservations() (*reservation.Signer, error) {
 		ids.SetKey(reservation.NewKey())
 	default:
 		shared := reservation.SharedKey{
-			Client: s.background, Key: s.options.Backend.KeyPrefix + reservationKey, Signer: ids, Needed: s.holds(), Log: s.log,
+			Client: s.background, Key: s.options.Backend.KeyPrefix + reservationKey, Signer: ids, Needed: s.reserves(), Log: s.log,
 		}
 		s.workers = append(s.workers, shared.Run)
 	}
 	return ids, nil
 }
 
-// holds returns a function that reports whether a rule in force allows reservations.
-func (s *service) holds() func() bool {
+// reserves returns a function that reports whether a rule in force allows reservations.
+func (s *service) reserves() func() bool {
 	var seen atomic.Pointer[descriptor.Tree]
 	return func() bool {
 		tree := s.limiter.Tree()

@@ -29,7 +29,7 @@ const (
 
 // PermitsOf describes the permits that a take can acquire in advance.
 func PermitsOf(t *Take) Permits {
-	if t.Limit.Reservable() || t.Hold != nil {
+	if t.Limit.Reservable() || t.Reservation != nil {
 		return Permits{} // what is held comes back at any time, which only the store knows
 	}
 	return algorithms[t.Limit.Algorithm].permits(t.Limit, t.CountDenied)

@@ -87,8 +87,8 @@ func clearAhead(states []*State, together bool) {
 
 // settle attempts a take on a state at now.
 func (t *Take) settle(s *State, now int64, c commit) Outcome {
-	if t.Hold != nil {
-		return t.Hold.settle(t, s, now, c)
+	if t.Reservation != nil {
+		return t.Reservation.settle(t, s, now, c)
 	}
 	if c == commitNever && s.ahead > 0 && t.Hits > 0 {
 		return algorithms[t.Limit.Algorithm].apply(t.Limit, s, now, min(t.Hits+s.ahead, MaxCount), c)
@@ -99,20 +99,20 @@ func (t *Take) settle(s *State, now int64, c commit) Outcome {
 // adds is how many hits a take that is allowed adds to what the later takes of its group are judged with.
 func (t *Take) adds() int64 {
 	if t.reserves() {
-		return t.Hold.Granted
+		return t.Reservation.Granted
 	}
 	return max(0, t.Hits)
 }
 
 // always reports whether a take changes its counter even if the group is refused: it gives hits back, or corrects the number
 // of hits that have passed already.
-func (t *Take) always() bool { return t.corrects() || t.Hold == nil && t.Hits < 0 }
+func (t *Take) always() bool { return t.corrects() || t.Reservation == nil && t.Hits < 0 }
 
 // reserves reports whether a take makes a reservation.
-func (t *Take) reserves() bool { return t.Hold != nil && t.Hold.Op == HoldReserve }
+func (t *Take) reserves() bool { return t.Reservation != nil && t.Reservation.Op == OpReserve }
 
 // corrects reports whether a take commits or extends a reservation.
-func (t *Take) corrects() bool { return t.Hold != nil && t.Hold.Op != HoldReserve }
+func (t *Take) corrects() bool { return t.Reservation != nil && t.Reservation.Op != OpReserve }
 
 // Peek judges one take by its counter's state and changes nothing.
 func Peek(t *Take, s *State, now int64) Outcome { return apply(t, s, now, commitPeek) }

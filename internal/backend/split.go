@@ -205,13 +205,13 @@ func (s *splitting[P]) giveBack(ctx context.Context, sent time.Time, takes []Tak
 	var back Request
 	for i := range takes {
 		o := &outcomes[i]
-		if o.Failed || takes[i].always() || !o.Allowed || takes[i].Hold == nil && o.Used == o.Before {
+		if o.Failed || takes[i].always() || !o.Allowed || takes[i].Reservation == nil && o.Used == o.Before {
 			continue
 		}
 		refund := takes[i]
 		refund.Member = i
-		if h := takes[i].Hold; h != nil { // its record says what to give back, however late it is
-			refund.Hits, refund.Hold = 0, &Hold{ID: h.ID, Op: HoldCommit, Final: true}
+		if h := takes[i].Reservation; h != nil { // what is stored says what to give back, however late it is
+			refund.Hits, refund.Reservation = 0, &Reservation{ID: h.ID, Op: OpCommit, Final: true}
 			back.Takes = append(back.Takes, refund)
 			h.Granted = 0
 		} else if left := o.ResetAfter - time.Since(sent); left > giveBackWithin {
@@ -229,15 +229,15 @@ func (s *splitting[P]) giveBack(ctx context.Context, sent time.Time, takes []Tak
 func (s *splitting[P]) reserveAgain(ctx context.Context, takes []Take, outcomes []Outcome, least int64) error {
 	again := Request{Together: true, Takes: slices.Clone(takes), Outcomes: outcomes}
 	for i := range again.Takes {
-		if h := takes[i].Hold; h != nil && h.Op == HoldReserve && h.Least > 0 {
+		if h := takes[i].Reservation; h != nil && h.Op == OpReserve && h.Least > 0 {
 			t := &again.Takes[i]
-			t.Hits, t.Hold = least, &Hold{ID: h.ID, Op: HoldReserve, TTL: h.TTL}
+			t.Hits, t.Reservation = least, &Reservation{ID: h.ID, Op: OpReserve, TTL: h.TTL}
 		}
 	}
 	err := Split(ctx, &again, s.place, s.take)
 	for i := range again.Takes {
-		if h := takes[i].Hold; h != nil && h != again.Takes[i].Hold {
-			h.Result, h.Granted, h.Expires = again.Takes[i].Hold.Result, again.Takes[i].Hold.Granted, again.Takes[i].Hold.Expires
+		if h := takes[i].Reservation; h != nil && h != again.Takes[i].Reservation {
+			h.Result, h.Granted, h.Expires = again.Takes[i].Reservation.Result, again.Takes[i].Reservation.Granted, again.Takes[i].Reservation.Expires
 		}
 	}
 	return err
@@ -247,7 +247,7 @@ func (s *splitting[P]) reserveAgain(ctx context.Context, takes []Take, outcomes 
 // than they ask for.
 func granted(takes []Take) (least, most int64) {
 	for i := range takes {
-		if h := takes[i].Hold; h != nil && h.Op == HoldReserve && h.Least > 0 && h.Granted > 0 {
+		if h := takes[i].Reservation; h != nil && h.Op == OpReserve && h.Least > 0 && h.Granted > 0 {
 			if least == 0 || h.Granted < least {
 				least = h.Granted
 			}

@@ -18,8 +18,8 @@ type Take struct {
 	// Hits is the number of hits to add, at most MaxHits. 0 peeks (nothing is written), and a negative number refunds.
 	Hits int64
 
-	// Hold makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is all.
-	Hold *Hold
+	// Reservation makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is all.
+	Reservation *Reservation
 
 	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
 	Vote        Vote // what a refusal means for the request; takes of one member vote All or None, or Any or None

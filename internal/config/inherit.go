@@ -155,7 +155,7 @@ func (r *ruleReader) refuseReservedKeys(s *descriptor.NodeSpec, h inheritance) {
 		return
 	}
 	for i := range s.Children {
-		if descriptor.HoldEntry(s.Children[i].Key) {
+		if descriptor.ReservationEntry(s.Children[i].Key) {
 			h.asked.Errorf("`inherit`: the `reservations` that the descriptor takes, and the key `%s` %s below it: there it names a reservation and is not matched; use another key",
 				s.Children[i].Key, yamlform.Position(s.Children[i].Position).Near())
 		}

@@ -110,7 +110,7 @@ func (d *descriptorReading) checkReservations() {
 		if !r.given.Given() && (d.rule == nil || !d.rule.Reservable()) {
 			break
 		}
-		if key := d.spec.Children[i].Key; descriptor.HoldEntry(key) {
+		if key := d.spec.Children[i].Key; descriptor.ReservationEntry(key) {
 			d.r.ErrorAt(yamlform.Position(d.spec.Children[i].Position), "the key `%s` below a descriptor with `reservations`: there it names a reservation and is not matched; use another key",
 				key)
 		}

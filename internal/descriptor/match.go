@@ -47,7 +47,7 @@ func (d *Domain) match(entries []Entry) *Rule {
 // entries, if it allows reservations. Otherwise it returns nil, and the last entry is one like all others.
 func (d *Domain) MatchNamed(entries []Entry) *Rule {
 	last := len(entries) - 1
-	if last < 1 || !HoldEntry(entries[last].Key) {
+	if last < 1 || !ReservationEntry(entries[last].Key) {
 		return nil
 	}
 	if r := d.Match(entries[:last]); r != nil && r.Reservable() {

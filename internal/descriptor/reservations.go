@@ -94,5 +94,5 @@ const (
 	CommitID  = "commit_id"
 )
 
-// HoldEntry reports whether an entry with this key can name a reservation.
-func HoldEntry(key string) bool { return key == ReserveID || key == CommitID }
+// ReservationEntry reports whether an entry with this key can name a reservation.
+func ReservationEntry(key string) bool { return key == ReserveID || key == CommitID }

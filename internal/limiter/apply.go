@@ -75,15 +75,15 @@ func (w *work) applyTogether() {
 // overrides, by the rules that are left.
 func (w *work) applyAmounts() error {
 	if w.needs&needNamed != 0 {
-		w.holdNamed()
+		w.applyNamedReservations()
 	}
 	if w.needs&needAmounts != 0 {
 		if err := w.addAmounts(); err != nil {
 			return err
 		}
 	}
-	if w.req.Hold != nil {
-		return w.holdAll()
+	if w.req.Reservation != nil {
+		return w.applyReservation()
 	}
 	return nil
 }

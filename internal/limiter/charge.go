@@ -10,16 +10,16 @@ func (w *work) charge() {
 	if w.domain == nil {
 		return
 	}
-	if w.needs&needHold != 0 {
-		w.growHolds()
+	if w.needs&needReservation != 0 {
+		w.growReservations()
 	}
 	atomic := w.atomic()
 	w.request.Together = atomic || w.snap.settings.StopWhenOver
 	w.request.PeekWhenKnown = !atomic && w.snap.settings.StopWhenOver
-	quotaPassed := atomic && w.quotaPassed()
+	passedInQuotaMode := atomic && w.passedInQuotaMode()
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		vote := w.vote(s, atomic, quotaPassed)
+		vote := w.vote(s, atomic, passedInQuotaMode)
 		cs := w.chargesOf(s)
 		for j := range cs {
 			if c := &cs[j]; !c.state.away() {
@@ -38,7 +38,7 @@ func (w *work) atomic() bool {
 	switch {
 	case w.req.Purpose == Settled:
 		return false
-	case w.req.Hold != nil:
+	case w.req.Reservation != nil:
 		return true
 	default:
 		return w.snap.settings.allOrNothing(w.domain)
@@ -48,13 +48,13 @@ func (w *work) atomic() bool {
 // vote returns how a refusal of a descriptor affects the request. A descriptor that is not enforced has no vote. In quota
 // mode, if the request is one atomic step, one passing descriptor is enough. If each descriptor counts for itself, votes
 // matter only among the limits of one descriptor, and for StopWhenOver, which does not consider quota mode.
-func (w *work) vote(s *subject, atomic, quotaPassed bool) backend.Vote {
+func (w *work) vote(s *subject, atomic, passedInQuotaMode bool) backend.Vote {
 	switch {
 	case s.shadow():
 		return backend.VoteNone
 	case !atomic:
 		return backend.VoteAll
-	case w.snap.settings.Shadow, quotaPassed && w.quota(s):
+	case w.snap.settings.Shadow, passedInQuotaMode && w.quota(s):
 		return backend.VoteNone
 	case w.quota(s):
 		return backend.VoteAny
@@ -81,8 +81,8 @@ func (w *work) take(member int, c *charge, vote backend.Vote, atomic bool) {
 	if s.by == byRequest {
 		t.Rule = w.domain.RequestLimits
 	}
-	if s.hold != nil {
-		w.holdTake(&t, s, c)
+	if s.reservation != nil {
+		w.setReservation(&t, s, c)
 	}
 	w.place(&t, c, atomic)
 }
@@ -102,7 +102,7 @@ func (w *work) place(t *backend.Take, c *charge, atomic bool) {
 		c.take = len(w.request.Takes)
 		w.request.Takes = append(w.request.Takes, *t)
 	}
-	if w.req.Hold != nil && w.req.Hold.Least > 0 {
+	if w.req.Reservation != nil && w.req.Reservation.Least > 0 {
 		w.joining.countMember(c.take)
 	}
 }

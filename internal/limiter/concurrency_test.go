@@ -59,24 +59,24 @@ func TestReservationTakesOnePlace(t *testing.T) {
 	both.Rule.Limits = append(both.Rule.Limits, places)
 	f := newFixture(t, limiter.Settings{}, both)
 	f.reserve(1, limiter.OK, amount(300, "k=a"))
-	if d := f.reserve(2, limiter.OK, amount(300, "k=a")); d.Holds[0].Reserved != 300 {
-		t.Errorf("%+v", d.Holds)
+	if d := f.reserve(2, limiter.OK, amount(300, "k=a")); d.Reservations[0].Reserved != 300 {
+		t.Errorf("%+v", d.Reservations)
 	}
 	d := f.reserve(3, limiter.OverLimit, amount(1, "k=a"))
 	if d.Statuses[0].Limit.Name != "places" {
 		t.Errorf("refused by %+v", d.Statuses[0].Limit)
 	}
-	commit := func(id byte, hits uint64, want backend.HoldResult) {
+	commit := func(id byte, hits uint64, want backend.ReservationResult) {
 		t.Helper()
-		if d, err := f.step(id, limiter.Hold{Op: backend.HoldCommit, Final: true}, amount(hits, "k=a")); err != nil || d.Holds[0].Result != want {
-			t.Errorf("commit of %d for %d: %+v %v", hits, id, d.Holds, err)
+		if d, err := f.step(id, limiter.Reservation{Op: backend.OpCommit, Final: true}, amount(hits, "k=a")); err != nil || d.Reservations[0].Result != want {
+			t.Errorf("commit of %d for %d: %+v %v", hits, id, d.Reservations, err)
 		}
 	}
-	commit(1, 250, backend.HoldDone)
-	commit(1, 250, backend.HoldUnknown) // repeated: it gives no other place back
+	commit(1, 250, backend.ReservationDone)
+	commit(1, 250, backend.ReservationUnknown) // repeated: it gives no other place back
 	f.reserve(4, limiter.OK, amount(1, "k=a"))
 	f.reserve(5, limiter.OverLimit, amount(1, "k=a"))
-	commit(2, 0, backend.HoldDone)
+	commit(2, 0, backend.ReservationDone)
 	f.reserve(6, limiter.OK, amount(700, "k=a")) // 250 and 1 are used of 1000
 }
 

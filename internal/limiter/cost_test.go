@@ -82,26 +82,26 @@ func TestCostNearTheEndOfItsRange(t *testing.T) {
 func TestReservationsCountForTheirCost(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, byModel(100, reservable))
 	d := f.reserve(1, limiter.OK, amount(6, "model=large"))
-	if d.Holds[0].Reserved != 6 || d.Statuses[0].Remaining != 40 {
-		t.Errorf("%+v %+v", d.Holds, d.Statuses)
+	if d.Reservations[0].Reserved != 6 || d.Statuses[0].Remaining != 40 {
+		t.Errorf("%+v %+v", d.Reservations, d.Statuses)
 	}
-	if d, err := f.step(1, limiter.Hold{Op: backend.HoldCommit}, amount(1, "model=large")); err != nil || d.Statuses[0].Remaining != 40 {
+	if d, err := f.step(1, limiter.Reservation{Op: backend.OpCommit}, amount(1, "model=large")); err != nil || d.Statuses[0].Remaining != 40 {
 		t.Errorf("progress: %+v %v", d, err)
 	}
-	if d, err := f.step(1, limiter.Hold{Op: backend.HoldCommit, Final: true}, amount(2, "model=large")); err != nil || d.Statuses[0].Remaining != 80 {
+	if d, err := f.step(1, limiter.Reservation{Op: backend.OpCommit, Final: true}, amount(2, "model=large")); err != nil || d.Statuses[0].Remaining != 80 {
 		t.Errorf("commit: %+v %v", d, err)
 	}
 	// 65 are left: they are set aside, and make 6 hits of 10.
 	f.ask(5, "model=x")
 	f.want(f.ask(0, "model=large"), limiter.OK, 65)
-	d, err := f.step(2, limiter.Hold{Op: backend.HoldReserve, Least: 5}, amount(9, "model=large"))
-	if err != nil || d.Code != limiter.OK || d.Holds[0].Reserved != 6 || d.Statuses[0].Remaining != 0 {
+	d, err := f.step(2, limiter.Reservation{Op: backend.OpReserve, Least: 5}, amount(9, "model=large"))
+	if err != nil || d.Code != limiter.OK || d.Reservations[0].Reserved != 6 || d.Statuses[0].Remaining != 0 {
 		t.Errorf("less than asked: %+v %v", d, err)
 	}
-	if d, err := f.step(2, limiter.Hold{Op: backend.HoldCommit, Final: true}, amount(6, "model=large")); err != nil || d.Statuses[0].Remaining != 5 {
+	if d, err := f.step(2, limiter.Reservation{Op: backend.OpCommit, Final: true}, amount(6, "model=large")); err != nil || d.Statuses[0].Remaining != 5 {
 		t.Errorf("commit of what was granted: %+v %v", d, err)
 	}
-	d, err = f.step(3, limiter.Hold{Op: backend.HoldReserve, Least: 1}, amount(9, "model=large"))
+	d, err = f.step(3, limiter.Reservation{Op: backend.OpReserve, Least: 1}, amount(9, "model=large"))
 	if err != nil || d.Code != limiter.OverLimit {
 		t.Errorf("one hit of 10 where 5 are left: %+v %v", d, err)
 	}
@@ -131,14 +131,14 @@ func TestCostIsAFactorOfHits(t *testing.T) {
 			asked.Domain, times.Domain = "d", "d"
 			asked.Purpose = rapid.SampledFrom([]limiter.Purpose{limiter.Count, limiter.Count, limiter.Look, limiter.Settled}).Draw(rt, "purpose")
 			if rapid.Bool().Draw(rt, "reservation") {
-				h := limiter.Hold{Op: rapid.SampledFrom([]limiter.HoldOp{limiter.Reserve, limiter.Commit, limiter.Extend}).Draw(rt, "step"), Final: rapid.Bool().Draw(rt, "final")}
+				h := limiter.Reservation{Op: rapid.SampledFrom([]limiter.ReservationOp{limiter.Reserve, limiter.Commit, limiter.Extend}).Draw(rt, "step"), Final: rapid.Bool().Draw(rt, "final")}
 				h.ID[0] = rapid.ByteRange(0, 3).Draw(rt, "id")
-				asked.Hold, times.Hold = &h, &h
+				asked.Reservation, times.Reservation = &h, &h
 			}
 			times.Purpose = asked.Purpose
 			for range rapid.IntRange(1, 3).Draw(rt, "descriptors") {
 				model := rapid.SampledFrom([]string{"a", "b", "c", ""}).Draw(rt, "model")
-				d := limiter.Descriptor{Entries: entries("model=" + model), HasHits: true, Hits: rapid.Uint64Range(0, 30).Draw(rt, "hits"), Refund: asked.Hold == nil && rapid.IntRange(0, 4).Draw(rt, "refund") == 0}
+				d := limiter.Descriptor{Entries: entries("model=" + model), HasHits: true, Hits: rapid.Uint64Range(0, 30).Draw(rt, "hits"), Refund: asked.Reservation == nil && rapid.IntRange(0, 4).Draw(rt, "refund") == 0}
 				asked.Descriptors = append(asked.Descriptors, d)
 				factor, named := factors[model]
 				if !named {
@@ -155,11 +155,11 @@ func TestCostIsAFactorOfHits(t *testing.T) {
 			for i := range a.Statuses { // the rules differ, and what is reserved is in hits before the cost
 				a.Statuses[i].Rule, b.Statuses[i].Rule = nil, nil
 			}
-			for i := range a.Holds {
-				if a.Holds[i].Reserved > 0 && uint64(a.Holds[i].Reserved)*times.Descriptors[i].Hits != uint64(b.Holds[i].Reserved)*asked.Descriptors[i].Hits {
-					rt.Fatalf("reserved %d of %d, without a cost %d of %d", a.Holds[i].Reserved, asked.Descriptors[i].Hits, b.Holds[i].Reserved, times.Descriptors[i].Hits)
+			for i := range a.Reservations {
+				if a.Reservations[i].Reserved > 0 && uint64(a.Reservations[i].Reserved)*times.Descriptors[i].Hits != uint64(b.Reservations[i].Reserved)*asked.Descriptors[i].Hits {
+					rt.Fatalf("reserved %d of %d, without a cost %d of %d", a.Reservations[i].Reserved, asked.Descriptors[i].Hits, b.Reservations[i].Reserved, times.Descriptors[i].Hits)
 				}
-				a.Holds[i].Reserved, b.Holds[i].Reserved = 0, 0
+				a.Reservations[i].Reserved, b.Reservations[i].Reserved = 0, 0
 			}
 			if diff := cmp.Diff(b, a); diff != "" {
 				rt.Fatalf("%+v\n(-without +with a cost):\n%s", asked, diff)

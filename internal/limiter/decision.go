@@ -30,11 +30,11 @@ func (c Code) String() string {
 
 // Decision is the answer to a request.
 type Decision struct {
-	Code     Code
-	Statuses []Status      // one per descriptor, in order
-	Headers  []Header      // to add to the client's response
-	Upstream []Header      // to add to the request, before it goes on to the upstream
-	Holds    []HoldOutcome // one per descriptor, if the request is a step of a reservation
+	Code         Code
+	Statuses     []Status             // one per descriptor, in order
+	Headers      []Header             // to add to the client's response
+	Upstream     []Header             // to add to the request, before it goes on to the upstream
+	Reservations []ReservationOutcome // one per descriptor, if the request is an operation on a reservation
 
 	// Notices are about limits that are exceeded and not enforced, or almost exceeded. They are in the order of the descriptors
 	// and of their limits.
@@ -48,11 +48,11 @@ type Decision struct {
 	Metadata map[string]any
 }
 
-// HoldOutcome is what became of a reservation under one descriptor.
-type HoldOutcome struct {
+// ReservationOutcome is what became of a reservation under one descriptor.
+type ReservationOutcome struct {
 	Some     bool // the descriptor has limits; else the other fields are zero
-	Result   backend.HoldResult
-	Reserved int64     // reserve: hits that are held under each limit of the descriptor, before they are multiplied by their cost
+	Result   backend.ReservationResult
+	Reserved int64     // reserve: hits that are reserved under each limit of the descriptor, before they are multiplied by their cost
 	Expires  time.Time // reserve, extend: by the clock of the store
 }
 
@@ -77,7 +77,7 @@ const (
 
 // reset empties a decision and keeps the memory of its slices.
 func (d *Decision) reset() {
-	d.Code, d.Statuses, d.Headers, d.Holds, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], d.Holds[:0], nil
+	d.Code, d.Statuses, d.Headers, d.Reservations, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], d.Reservations[:0], nil
 	d.Upstream, d.Delay, d.Notices = d.Upstream[:0], 0, d.Notices[:0]
 }
 
@@ -94,8 +94,8 @@ func (d *Decision) Reserved() bool {
 
 // ReservedUntil is when the reservation expires, under the descriptor where that is first; the zero time if nothing is reserved.
 func (d *Decision) ReservedUntil() (first time.Time) {
-	for i := range d.Holds {
-		if e := d.Holds[i].Expires; !e.IsZero() && (first.IsZero() || e.Before(first)) {
+	for i := range d.Reservations {
+		if e := d.Reservations[i].Expires; !e.IsZero() && (first.IsZero() || e.Before(first)) {
 			first = e
 		}
 	}
@@ -106,11 +106,11 @@ func (d *Decision) ReservedUntil() (first time.Time) {
 // descriptors, or because nothing limits them.
 func (d *Decision) ReservationKnown() bool {
 	limited := false
-	for i := range d.Holds {
-		if d.Holds[i].Some && d.Holds[i].Result == HoldDone {
+	for i := range d.Reservations {
+		if d.Reservations[i].Some && d.Reservations[i].Result == ReservationDone {
 			return true
 		}
-		limited = limited || d.Holds[i].Some
+		limited = limited || d.Reservations[i].Some
 	}
 	return !limited
 }

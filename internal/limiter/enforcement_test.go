@@ -446,15 +446,15 @@ func TestBucketInShadowDelaysNothing(t *testing.T) {
 func TestReservationsBesideALimitInShadow(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("new", 50, inShadow), fixedLimit("now", 100, hourly)}, reservable))
 	d := f.reserve(1, limiter.OK, amount(40, "k=a"))
-	if d.Holds[0].Reserved != 40 {
-		t.Errorf("%+v", d.Holds)
+	if d.Reservations[0].Reserved != 40 {
+		t.Errorf("%+v", d.Reservations)
 	}
 	d = f.reserve(2, limiter.OK, amount(30, "k=a"))
-	if d.Holds[0].Reserved != 30 || d.Holds[0].Result != limiter.HoldDone || len(d.Notices) != 1 {
-		t.Errorf("above the limit in shadow: %+v %v", d.Holds, d.Notices)
+	if d.Reservations[0].Reserved != 30 || d.Reservations[0].Result != limiter.ReservationDone || len(d.Notices) != 1 {
+		t.Errorf("above the limit in shadow: %+v %v", d.Reservations, d.Notices)
 	}
-	d, err := f.step(3, limiter.Hold{Op: limiter.Reserve, Least: 10}, amount(60, "k=a"))
-	if err != nil || d.Code != limiter.OK || d.Holds[0].Reserved != 30 {
+	d, err := f.step(3, limiter.Reservation{Op: limiter.Reserve, Least: 10}, amount(60, "k=a"))
+	if err != nil || d.Code != limiter.OK || d.Reservations[0].Reserved != 30 {
 		t.Errorf("as much as fits: %+v, %v", d, err)
 	}
 	if diff := cmp.Diff([]int64{40, 100}, f.used("k=a")); diff != "" {
@@ -464,9 +464,9 @@ func TestReservationsBesideALimitInShadow(t *testing.T) {
 		if id == 0 {
 			continue
 		}
-		d, err := f.step(byte(id), limiter.Hold{Op: limiter.Commit, Final: true, ChargeUnknown: true}, amount(hits, "k=a"))
-		if err != nil || d.Holds[0].Result != limiter.HoldDone {
-			t.Errorf("commit %d: %+v, %v", id, d.Holds, err)
+		d, err := f.step(byte(id), limiter.Reservation{Op: limiter.Commit, Final: true, ChargeUnknown: true}, amount(hits, "k=a"))
+		if err != nil || d.Reservations[0].Result != limiter.ReservationDone {
+			t.Errorf("commit %d: %+v, %v", id, d.Reservations, err)
 		}
 	}
 	if diff := cmp.Diff([]int64{10, 30}, f.used("k=a")); diff != "" {

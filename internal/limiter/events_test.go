@@ -244,7 +244,7 @@ func TestEventOfAReservation(t *testing.T) {
 	w.reserve(2, limiter.OverLimit, amount(1, "k=a"))
 	w.wantEvents("a reservation that is refused", "refusal d.k k=a 10/10")
 	w.now = w.now.Add(time.Second)
-	if _, err := w.step(1, limiter.Hold{Op: backend.HoldCommit, Final: true}, amount(20, "k=a")); err != nil {
+	if _, err := w.step(1, limiter.Reservation{Op: backend.OpCommit, Final: true}, amount(20, "k=a")); err != nil {
 		t.Error(err)
 	}
 	w.wantEvents("a commit of more than was reserved")

@@ -181,8 +181,8 @@ func TestCostOfGroupedValues(t *testing.T) {
 	table := descriptor.CostTable{Key: "ip", Values: map[string]uint64{"2001:db8::1": 10}, Other: 2}
 	n := grouped(perMinute("ip", "", 45, reservable, counting(descriptor.HitCost{Factor: 1, Tables: []descriptor.CostTable{table}})), descriptor.Group{V6: 64})
 	f := newFixture(t, limiter.Settings{}, n)
-	d, err := f.step(1, limiter.Hold{Op: limiter.Reserve, Least: 3}, amount(9, "ip=2001:db8::1"))
-	if err != nil || d.Code != limiter.OK || d.Holds[0].Reserved != 4 {
+	d, err := f.step(1, limiter.Reservation{Op: limiter.Reserve, Least: 3}, amount(9, "ip=2001:db8::1"))
+	if err != nil || d.Code != limiter.OK || d.Reservations[0].Reserved != 4 {
 		t.Errorf("%+v %v", d, err)
 	}
 	units := limiter.Descriptor{Entries: entries("ip=2001:db8:0:1::1"), HasHits: true, Amounts: []descriptor.Amount{{Name: "a", Units: 3}}}

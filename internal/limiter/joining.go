@@ -24,7 +24,7 @@ const fewTakes = 16
 
 // joinable reports whether the hits of a take can be added to those of another one. Whether its reservation was shared must not
 // depend on the number of hits.
-func joinable(t *backend.Take) bool { return t.Hits > 0 || t.Hold != nil }
+func joinable(t *backend.Take) bool { return t.Hits > 0 || t.Reservation != nil }
 
 // findJoinable returns the index of the take that t can join, or none.
 func (w *work) findJoinable(t *backend.Take) int {
@@ -62,16 +62,16 @@ func (w *work) slot(t *backend.Take) *int32 {
 }
 
 func (w *work) canJoin(a, b *backend.Take) bool {
-	return joinable(a) && a.Vote == b.Vote && (a.Hold == nil) == (b.Hold == nil) && bytes.Equal(a.Key, b.Key) &&
-		(a.Hold == nil || w.subjects[a.Member].sameHold(&w.subjects[b.Member]))
+	return joinable(a) && a.Vote == b.Vote && (a.Reservation == nil) == (b.Reservation == nil) && bytes.Equal(a.Key, b.Key) &&
+		(a.Reservation == nil || w.subjects[a.Member].sameReservation(&w.subjects[b.Member]))
 }
 
 // join adds t to a take that is there: the sum of their hits, under the smaller of their limits. It returns the take's guard.
 func (w *work) join(j int, t *backend.Take) (guard int) {
 	same := &w.request.Takes[j]
 	same.Hits = min(same.Hits+t.Hits, backend.MaxHits)
-	if same.Hold != nil && t.Hold != nil {
-		same.Hold.Least = min(same.Hold.Least+t.Hold.Least, backend.MaxHits)
+	if same.Reservation != nil && t.Reservation != nil {
+		same.Reservation.Least = min(same.Reservation.Least+t.Reservation.Least, backend.MaxHits)
 	}
 	if t.Limit.Capacity() < same.Limit.Capacity() {
 		same.Limit = t.Limit
@@ -103,13 +103,13 @@ func (s *joining) membersOf(take int) int64 {
 func (w *work) grantEqually() {
 	equal, parts := true, int64(0)
 	for t, n := range w.joining.members {
-		if h := w.request.Takes[t].Hold; h != nil && h.Least > 0 {
+		if h := w.request.Takes[t].Reservation; h != nil && h.Least > 0 {
 			equal = equal && (parts == 0 || parts == n)
 			parts = n
 		}
 	}
 	for t := range w.joining.members {
-		if h := w.request.Takes[t].Hold; h != nil && !equal {
+		if h := w.request.Takes[t].Reservation; h != nil && !equal {
 			h.Least = 0
 		}
 	}

@@ -21,8 +21,8 @@ func (w *work) judge(d *Decision) {
 	if w.needs&needVary != 0 {
 		w.notice(d)
 	}
-	if w.req.Hold != nil {
-		w.holdOutcomes(d)
+	if w.req.Reservation != nil {
+		w.reservationOutcomes(d)
 	}
 	if d.Code == OK || w.snap.settings.Shadow {
 		d.Delay = w.delay(d)

@@ -56,17 +56,17 @@ type metrics struct {
 	unmatched      *names                     // by domain; Total counts requests for which the domain has no rule
 	limits         *metric.Names[limitSeries] // of limits that vary
 
-	decisions  [3]atomic.Uint64 // by Code
-	shadowed   atomic.Uint64    // decisions that only the global shadow mode let through
-	unknown    atomic.Uint64    // requests whose domain has no rules
-	invalid    atomic.Uint64    // requests that are invalid, whatever the backend answers
-	failed     failed
-	overridden atomic.Uint64                // descriptors decided with an operator's override
-	unusable   atomic.Uint64                // overrides that were looked up, and that their rule does not allow any more
-	refunds    [refundReasons]atomic.Uint64 // dropped
-	unscaled   [descriptor.ScaleResults]atomic.Uint64
-	holds      [holdResults]atomic.Uint64
-	swallowed  atomic.Uint64 // how often an overflow series was counted up
+	decisions    [3]atomic.Uint64 // by Code
+	shadowed     atomic.Uint64    // decisions that only the global shadow mode let through
+	unknown      atomic.Uint64    // requests whose domain has no rules
+	invalid      atomic.Uint64    // requests that are invalid, whatever the backend answers
+	failed       failed
+	overridden   atomic.Uint64                // descriptors decided with an operator's override
+	unusable     atomic.Uint64                // overrides that were looked up, and that their rule does not allow any more
+	refunds      [refundReasons]atomic.Uint64 // dropped
+	unscaled     [descriptor.ScaleResults]atomic.Uint64
+	reservations [reservationResults]atomic.Uint64
+	swallowed    atomic.Uint64 // how often an overflow series was counted up
 }
 
 // failed counts what the backend could not answer.
@@ -78,20 +78,20 @@ type failed struct {
 
 // The results of reservations in metrics.
 const (
-	holdReserved = iota
-	holdRefused
-	holdTooMany
-	holdTooLarge
-	holdCommitted
-	holdProgress
-	holdCancelled
-	holdExtended
-	holdUnknown
-	holdLate
-	holdResults
+	reservationReserved = iota
+	reservationRefused
+	reservationTooMany
+	reservationTooLarge
+	reservationCommitted
+	reservationProgress
+	reservationCancelled
+	reservationExtended
+	reservationUnknown
+	reservationLate
+	reservationResults
 )
 
-var holdNames = [holdResults]string{"reserved", "refused", "too_many", "too_large", "committed", "progress", "cancelled", "extended", "unknown", "late"}
+var reservationNames = [reservationResults]string{"reserved", "refused", "too_many", "too_large", "committed", "progress", "cancelled", "extended", "unknown", "late"}
 
 // Why a refund is dropped.
 const (
@@ -215,7 +215,7 @@ func (m *metrics) families() []metric.Family {
 			"Entries for scale whose number was not used as it is, by reason: no_number: it is no whole number above 0, and counted as 1; above_max: it is larger than max, and counted as max.",
 			"reason", []string{"no_number", "above_max"}, m.unscaled[descriptor.ScaleNoNumber:]),
 		metric.Counters("ratelimitd_reservations_total",
-			"Steps of reservations, by result. late is counted besides committed: the reservation had expired.", "result", holdNames[:], m.holds[:]),
+			"Steps of reservations, by result. late is counted besides committed: the reservation had expired.", "result", reservationNames[:], m.reservations[:]),
 		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.Count),
 		metric.Counter("ratelimitd_metric_series_overflow_total",
 			"How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.",

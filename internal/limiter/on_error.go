@@ -27,7 +27,7 @@ func (w *work) fallBack(ctx context.Context, cause error) error {
 		}
 		choice := w.onError(s)
 		if s.changesReservation() {
-			if w.req.Hold != nil {
+			if w.req.Reservation != nil {
 				return cause // its caller can repeat it
 			}
 			choice = descriptor.OnErrorAllow // what has passed has passed
@@ -110,7 +110,7 @@ func (w *work) countLocally(s *subject) {
 			w.countedHere.Add(c.guard, w.request.Takes[c.guard])
 		}
 		t := w.countedHere.Add(c.take, w.request.Takes[c.take])
-		t.Hold = nil // the answer has no id, so nobody could commit it
+		t.Reservation = nil // the answer has no id, so nobody could commit it
 		if c.share != nil {
 			t.Limit = c.share
 		}

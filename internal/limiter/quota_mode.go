@@ -11,9 +11,9 @@ func (w *work) quota(s *subject) bool {
 	return !s.unlimited() && (w.snap.settings.Quota || s.rule != nil && s.rule.Quota)
 }
 
-// quotaPassed reports whether a descriptor in quota mode always passes, whatever is counted. Then the descriptors in quota
+// passedInQuotaMode reports whether a descriptor in quota mode always passes, whatever is counted. Then the descriptors in quota
 // mode cannot all be over.
-func (w *work) quotaPassed() bool {
+func (w *work) passedInQuotaMode() bool {
 	for i := range w.subjects {
 		s := &w.subjects[i]
 		if w.quota(s) && (s.shadow() || s.by != byRequest && (s.rule == nil || len(s.rule.Limits) == 0)) {

@@ -56,7 +56,7 @@ func TestCountsOfARequestThatFails(t *testing.T) {
 	}
 	m.Swap(tree, limiter.Settings{})
 	req := &limiter.Request{
-		Domain: "d", Hold: &limiter.Hold{Op: limiter.Reserve},
+		Domain: "d", Reservation: &limiter.Reservation{Op: limiter.Reserve},
 		Descriptors: []limiter.Descriptor{{Entries: entries("k=a"), HasHits: true, Hits: 1, Refund: true}},
 	}
 	if _, failed := errors.AsType[*limiter.NotReservableError](m.Decide(t.Context(), noon, req, &limiter.Decision{})); !failed {

@@ -25,7 +25,7 @@ func TestReplacesOneOfSeveralLimits(t *testing.T) {
 		}
 	}
 	if d := f.decide(request(1, "k=a", "gold=a")); d.Statuses[0].Code != limiter.OverLimit || d.Statuses[0].Limit.Name != "wide" {
-		t.Errorf("the wide limit does not hold: %+v", d.Statuses[0])
+		t.Errorf("the wide limit does not reservation: %+v", d.Statuses[0])
 	}
 	if d := f.decide(request(1, "k=a", "both=a")); d.Code != limiter.OK || d.Statuses[0].Limited {
 		t.Errorf("both are replaced: %s %+v", d.Code, d.Statuses[0])

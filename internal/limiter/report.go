@@ -10,7 +10,7 @@ func (p *parts) reports(s *Settings) (all []report) {
 			all = append(all, r)
 		}
 	}
-	add(!p.NoMetrics, (*work).countHolds)
+	add(!p.NoMetrics, (*work).countReservations)
 	add(!p.NoMetrics, (*work).countRules)
 	add(p.HotKeys != nil, (*work).countUses)
 	add(p.Usage != nil, (*work).recordUsage)

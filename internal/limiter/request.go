@@ -26,8 +26,8 @@ type Request struct {
 	// Hits is the number of hits that each descriptor without its own number adds. 0 means 1.
 	Hits uint32
 
-	Purpose Purpose
-	Hold    *Hold // every descriptor is a step of this reservation, and the request is one atomic step; nil: none is
+	Purpose     Purpose
+	Reservation *Reservation // every descriptor is an operation on this reservation, and the request is one atomic step; nil: none is
 }
 
 // Descriptor is the entries of one thing to be limited, and the caller's settings for it.
@@ -60,13 +60,13 @@ const (
 	Settled // its hits have passed already: they are counted whether or not they fit
 )
 
-// Hold makes a request, or one of its descriptors, a step of a reservation.
-type Hold struct {
-	Op backend.HoldOp
+// Reservation makes a request, or one of its descriptors, an operation on a reservation.
+type Reservation struct {
+	Op backend.ReservationOp
 
 	// ID identifies the reservation among all reservations of a counter. The ID of a request is varied for each of its descriptors, so that
 	// two of them that share a counter do not meet.
-	ID backend.HoldID
+	ID backend.ReservationID
 
 	TTL   time.Duration // reserve, extend: how long it lasts; 0: what the rule says
 	Least uint64        // reserve: descriptors that ask for more hits accept so many, if no more fit; 0: all or nothing
@@ -79,21 +79,21 @@ type Hold struct {
 	ChargeUnknown bool
 }
 
-// HoldID identifies a reservation.
-type HoldID = backend.HoldID
+// ReservationID identifies a reservation.
+type ReservationID = backend.ReservationID
 
-// HoldOp is what a step of a reservation does.
-type HoldOp = backend.HoldOp
+// ReservationOp is what an operation on a reservation does.
+type ReservationOp = backend.ReservationOp
 
-// HoldResult is what became of a step.
-type HoldResult = backend.HoldResult
+// ReservationResult is what became of an operation on a reservation.
+type ReservationResult = backend.ReservationResult
 
-// The steps, and the result of one that did what it should.
+// The operations, and the result of one that did what it should.
 const (
-	Reserve  = backend.HoldReserve
-	Commit   = backend.HoldCommit
-	Extend   = backend.HoldExtend
-	HoldDone = backend.HoldDone
+	Reserve         = backend.OpReserve
+	Commit          = backend.OpCommit
+	Extend          = backend.OpExtend
+	ReservationDone = backend.ReservationDone
 )
 
 // RequestLimit is a limit that a request brings along: a number of requests per fixed window on the clock.
@@ -179,12 +179,12 @@ func hits(req *Request, d *Descriptor) int64 {
 
 // SettledRequest returns a request that counts hits of one descriptor that have passed already, whether or not they fit.
 func SettledRequest(domain string, entries []descriptor.Entry, hits uint64) *Request {
-	hold := &Hold{Op: Commit, Final: true, ChargeUnknown: true}
-	_, _ = rand.Read(hold.ID[:]) // it never fails
+	reservation := &Reservation{Op: Commit, Final: true, ChargeUnknown: true}
+	_, _ = rand.Read(reservation.ID[:]) // it never fails
 	return &Request{
 		Domain:      domain,
 		Descriptors: []Descriptor{{Entries: entries, Hits: hits, HasHits: true}},
 		Purpose:     Settled,
-		Hold:        hold,
+		Reservation: reservation,
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A reservation holds hits under the limits of a descriptor until a commit says how many were used. All descriptors of a request are a
-// step of the reservation that the request names, or single descriptors of the one that their last entry names.
+// A reservation sets hits aside under the limits of a descriptor until a commit says how many were used. All descriptors of a request are an
+// operation on the reservation that the request names, or single descriptors of the one that their last entry names.
 
 // matchNamed looks for a rule that lets the last entry name a reservation. That entry is then no part of the descriptor.
 func (w *work) matchNamed(s *subject) {
@@ -29,10 +29,10 @@ func (w *work) matchNamed(s *subject) {
 	w.needs |= needNamed
 }
 
-// holdAll makes every descriptor that has a limit a step of the request's reservation.
-func (w *work) holdAll() error {
-	h := w.req.Hold
-	w.needs |= needHold
+// applyReservation makes every descriptor that has a limit an operation on the request's reservation.
+func (w *work) applyReservation() error {
+	h := w.req.Reservation
+	w.needs |= needReservation
 	for i := range w.subjects {
 		s := &w.subjects[i]
 		if s.rule == nil && s.by != byRequest || s.unlimited() {
@@ -50,9 +50,9 @@ func (w *work) holdAll() error {
 				continue
 			}
 		}
-		s.hits, s.hold = max(s.hits, 0), h
+		s.hits, s.reservation = max(s.hits, 0), h
 	}
-	if h.Op == backend.HoldReserve && h.Least > 0 {
+	if h.Op == backend.OpReserve && h.Least > 0 {
 		if err := w.sameHits(); err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func (w *work) sameHits() error {
 	first := none
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		if s.hold == nil || s.shadow() || !slices.ContainsFunc(s.rule.Limits, func(l descriptor.Limit) bool { return l.Algorithm != descriptor.Concurrency }) {
+		if s.reservation == nil || s.shadow() || !slices.ContainsFunc(s.rule.Limits, func(l descriptor.Limit) bool { return l.Algorithm != descriptor.Concurrency }) {
 			continue
 		}
 		if first < 0 {
@@ -85,32 +85,32 @@ func (w *work) sameHits() error {
 	return nil
 }
 
-// holdNamed makes the descriptors whose last entry names a reservation a step of it.
-func (w *work) holdNamed() {
-	w.entryHolds = slices.Grow(w.entryHolds, len(w.subjects)) // subject.hold points into it
+// applyNamedReservations makes the descriptors whose last entry names a reservation an operation on it.
+func (w *work) applyNamedReservations() {
+	w.namedReservations = slices.Grow(w.namedReservations, len(w.subjects)) // subject.reservation points into it
 	for i := range w.subjects {
 		s := &w.subjects[i]
 		if !s.namesReservation || s.rule == nil && s.by != byRequest || s.unlimited() || s.hits < 0 {
 			continue
 		}
 		last := &w.req.Descriptors[i].Entries[len(s.sent)]
-		h := Hold{Op: backend.HoldReserve, ID: w.idOf(last.Value)}
+		h := Reservation{Op: backend.OpReserve, ID: w.idOf(last.Value)}
 		if last.Key == descriptor.CommitID {
-			h = Hold{Op: backend.HoldCommit, ID: h.ID, Final: true, ChargeUnknown: true}
+			h = Reservation{Op: backend.OpCommit, ID: h.ID, Final: true, ChargeUnknown: true}
 		}
 		if s.by == byRequest {
 			w.charges[s.first].limit.Reservations = s.matched.Limits[0].Reservations
 		}
-		w.entryHolds = append(w.entryHolds, h)
-		s.hold = &w.entryHolds[len(w.entryHolds)-1]
-		w.needs |= needHold
+		w.namedReservations = append(w.namedReservations, h)
+		s.reservation = &w.namedReservations[len(w.namedReservations)-1]
+		w.needs |= needReservation
 	}
 }
 
 // idOf returns the ID of a reservation that a caller names. A name that does not fit into an ID is hashed, because names may
 // have any length. A caller that crafts a colliding
 // name gains nothing: it could have sent the other name.
-func (w *work) idOf(name string) (id backend.HoldID) {
+func (w *work) idOf(name string) (id backend.ReservationID) {
 	switch {
 	case len(name) < len(id):
 		id[copy(id[:], name)] = byte(len(name))
@@ -125,7 +125,7 @@ func (w *work) idOf(name string) (id backend.HoldID) {
 }
 
 // uuid reads a UUID in lower case, as Envoy writes request IDs.
-func uuid(id *backend.HoldID, name string) bool {
+func uuid(id *backend.ReservationID, name string) bool {
 	if len(name) != 36 || name[8] != '-' || name[13] != '-' || name[18] != '-' || name[23] != '-' || strings.ToLower(name) != name {
 		return false
 	}
@@ -151,51 +151,53 @@ func (s *subject) countsAll() bool {
 }
 
 // changesReservation reports whether a descriptor changes an earlier reservation.
-func (s *subject) changesReservation() bool { return s.hold != nil && s.hold.Op != backend.HoldReserve }
+func (s *subject) changesReservation() bool {
+	return s.reservation != nil && s.reservation.Op != backend.OpReserve
+}
 
 // alreadyDecided reports whether the hits of a descriptor were decided when they were reserved.
 func (w *work) alreadyDecided(s *subject) bool {
 	return s.changesReservation() && w.req.Purpose != Settled
 }
 
-// sameHold reports whether two descriptors are a step of the same reservation.
-func (s *subject) sameHold(other *subject) bool {
-	return s.hold == other.hold || s.hold.ID == other.hold.ID && s.hold.Op == other.hold.Op
+// sameReservation reports whether two descriptors are an operation on the same reservation.
+func (s *subject) sameReservation(other *subject) bool {
+	return s.reservation == other.reservation || s.reservation.ID == other.reservation.ID && s.reservation.Op == other.reservation.Op
 }
 
-// growHolds makes room for what the takes of a request need for their reservations, so that it does not move while takes point to it.
-func (w *work) growHolds() {
+// growReservations makes room for what the takes of a request need for their reservations, so that it does not move while takes point to it.
+func (w *work) growReservations() {
 	n := 0
 	for i := range w.subjects {
-		if s := &w.subjects[i]; s.hold != nil {
+		if s := &w.subjects[i]; s.reservation != nil {
 			n += s.end - s.first
 		}
 	}
-	w.holds = slices.Grow(w.holds, n)
+	w.reservations = slices.Grow(w.reservations, n)
 }
 
-// holdTake makes a take a step of its descriptor's reservation, or leaves its hits out if they were decided earlier.
-func (w *work) holdTake(t *backend.Take, s *subject, c *charge) {
+// setReservation makes a take an operation on its descriptor's reservation, or leaves its hits out if they were decided earlier.
+func (w *work) setReservation(t *backend.Take, s *subject, c *charge) {
 	switch {
-	case s.hold != nil && (c.limit.Reservable() || w.req.Purpose == Settled):
+	case s.reservation != nil && (c.limit.Reservable() || w.req.Purpose == Settled):
 		if c.limit.Algorithm == descriptor.Concurrency {
-			t.Hits = places(s.hold.Op)
+			t.Hits = places(s.reservation.Op)
 		}
-		t.Hold = w.newHold(s, t, !s.shadow() && !s.observedOnly(c))
+		t.Reservation = w.newReservation(s, t, !s.shadow() && !s.observedOnly(c))
 		t.CountDenied = false
 	case s.changesReservation():
 		t.Hits = 0 // this limit counted them before
 	}
 }
 
-// newHold returns the part of a descriptor's take that concerns its reservation.
+// newReservation returns the part of a descriptor's take that concerns its reservation.
 //
-// A limit that is not enforced must not make the reservations under other limits smaller. Where it would have refused a reservation it holds
+// A limit that is not enforced must not make the reservations under other limits smaller. Where it would have refused a reservation it reserves
 // nothing, and a commit charges nothing there: if it were enforced, these hits would not have passed.
-func (w *work) newHold(s *subject, t *backend.Take, enforced bool) *backend.Hold {
-	h := s.hold
+func (w *work) newReservation(s *subject, t *backend.Take, enforced bool) *backend.Reservation {
+	h := s.reservation
 	id := h.ID
-	if h == w.req.Hold {
+	if h == w.req.Reservation {
 		id[len(id)-1] ^= byte(t.Member)
 		id[len(id)-2] ^= byte(t.Member >> 8)
 	}
@@ -203,55 +205,55 @@ func (w *work) newHold(s *subject, t *backend.Take, enforced bool) *backend.Hold
 	if cost := s.hitCost(); enforced && h.Least < uint64(t.Hits)/cost {
 		least = int64(h.Least * cost)
 	}
-	w.holds = append(w.holds, backend.Hold{
+	w.reservations = append(w.reservations, backend.Reservation{
 		ID: id, Op: h.Op, TTL: h.TTL.Microseconds(), Least: least, Final: h.Final,
 		ChargeUnknown: h.ChargeUnknown && (enforced || w.req.Purpose == Settled),
 	})
-	return &w.holds[len(w.holds)-1]
+	return &w.reservations[len(w.reservations)-1]
 }
 
-// places returns the hits of a step of a reservation under a concurrency limit, whatever its amount is: a reservation takes one
+// places returns the hits of an operation on a reservation under a concurrency limit, whatever its amount is: a reservation takes one
 // place, and its end gives that place back.
-func places(op backend.HoldOp) int64 {
-	if op == backend.HoldReserve {
+func places(op backend.ReservationOp) int64 {
+	if op == backend.OpReserve {
 		return 1
 	}
 	return 0
 }
 
-// holdOutcomes fills in what became of the request's reservation under each descriptor. If fewer hits were reserved than the descriptor
+// reservationOutcomes fills in what became of the request's reservation under each descriptor. If fewer hits were reserved than the descriptor
 // asked for, these are the ones that count. Reservations that an entry names are all or nothing.
-func (w *work) holdOutcomes(d *Decision) {
+func (w *work) reservationOutcomes(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		var all HoldOutcome
-		for c, h := range w.holdsOf(s) {
-			all.add(w.holdOutcome(s, c, h), h.Op)
+		var all ReservationOutcome
+		for c, h := range w.reservationsOf(s) {
+			all.add(w.reservationOutcome(s, c, h), h.Op)
 		}
-		if s.hold != nil && s.hold.Op == backend.HoldReserve && all.Some && all.Reserved < s.hits && all.Reserved > 0 {
+		if s.reservation != nil && s.reservation.Op == backend.OpReserve && all.Some && all.Reserved < s.hits && all.Reserved > 0 {
 			s.admitted = all.Reserved
 		}
 		all.Reserved /= int64(s.hitCost())
-		d.Holds = append(d.Holds, all)
+		d.Reservations = append(d.Reservations, all)
 	}
 }
 
-// holdsOf yields the charges of a descriptor that are a step of a reservation, and that the store has answered.
-func (w *work) holdsOf(s *subject) iter.Seq2[*charge, *backend.Hold] {
-	return func(yield func(*charge, *backend.Hold) bool) {
+// reservationsOf yields the charges of a descriptor that are an operation on a reservation, and that the store has answered.
+func (w *work) reservationsOf(s *subject) iter.Seq2[*charge, *backend.Reservation] {
+	return func(yield func(*charge, *backend.Reservation) bool) {
 		for _, c := range w.binding(s) {
-			if h := w.request.Takes[c.take].Hold; h != nil && !w.outcome(c).Failed && !yield(c, h) {
+			if h := w.request.Takes[c.take].Reservation; h != nil && !w.outcome(c).Failed && !yield(c, h) {
 				return
 			}
 		}
 	}
 }
 
-// holdOutcome returns what became of a reservation under one limit.
-func (w *work) holdOutcome(s *subject, c *charge, h *backend.Hold) HoldOutcome {
-	one := HoldOutcome{Some: true, Result: h.Result, Expires: instant(h.Expires)}
+// reservationOutcome returns what became of a reservation under one limit.
+func (w *work) reservationOutcome(s *subject, c *charge, h *backend.Reservation) ReservationOutcome {
+	one := ReservationOutcome{Some: true, Result: h.Result, Expires: instant(h.Expires)}
 	switch {
-	case h.Op != backend.HoldReserve || h.Expires == 0: // it was only judged, and the group was refused
+	case h.Op != backend.OpReserve || h.Expires == 0: // it was only judged, and the group was refused
 	case w.request.Takes[c.take].Limit.Algorithm == descriptor.Concurrency && h.Granted > 0:
 		one.Reserved = s.hits // a place, for a reservation of any amount
 	default:
@@ -268,12 +270,12 @@ func instant(micros int64) time.Time {
 }
 
 // add adds what became of the reservation under one more limit of a descriptor.
-func (a *HoldOutcome) add(one HoldOutcome, op backend.HoldOp) {
+func (a *ReservationOutcome) add(one ReservationOutcome, op backend.ReservationOp) {
 	switch {
 	case !a.Some:
 		*a = one
 		return
-	case op == backend.HoldReserve:
+	case op == backend.OpReserve:
 		a.Result = max(a.Result, one.Result)
 		a.Reserved = min(a.Reserved, one.Reserved)
 	default:
@@ -284,55 +286,55 @@ func (a *HoldOutcome) add(one HoldOutcome, op backend.HoldOp) {
 	}
 }
 
-// countHolds counts the steps of a request's reservations: one for each operation and result.
-func (w *work) countHolds(d *Decision) {
-	if w.needs&needHold == 0 {
+// countReservations counts the operations on a request's reservations: one for each kind and result.
+func (w *work) countReservations(d *Decision) {
+	if w.needs&needReservation == 0 {
 		return
 	}
 	seen := uint(0)
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		for c, h := range w.holdsOf(s) {
+		for c, h := range w.reservationsOf(s) {
 			result := resultOf(h, max(w.request.Takes[c.take].Hits, s.admitted), d.Code)
 			seen |= 1 << result
-			if result == holdCommitted && h.Late {
-				seen |= 1 << holdLate
+			if result == reservationCommitted && h.Late {
+				seen |= 1 << reservationLate
 			}
 		}
 	}
-	if seen&(1<<holdTooMany|1<<holdTooLarge) != 0 {
-		seen &^= 1 << holdRefused
+	if seen&(1<<reservationTooMany|1<<reservationTooLarge) != 0 {
+		seen &^= 1 << reservationRefused
 	}
-	if seen&(1<<holdCommitted) != 0 {
-		seen &^= 1 << holdCancelled // one of several descriptors used nothing
+	if seen&(1<<reservationCommitted) != 0 {
+		seen &^= 1 << reservationCancelled // one of several descriptors used nothing
 	}
-	if seen&(1<<holdCommitted|1<<holdCancelled|1<<holdProgress|1<<holdExtended) != 0 {
-		seen &^= 1 << holdUnknown
+	if seen&(1<<reservationCommitted|1<<reservationCancelled|1<<reservationProgress|1<<reservationExtended) != 0 {
+		seen &^= 1 << reservationUnknown
 	}
 	for ; seen != 0; seen &= seen - 1 {
-		w.metrics.holds[bits.TrailingZeros(seen)].Add(1)
+		w.metrics.reservations[bits.TrailingZeros(seen)].Add(1)
 	}
 }
 
-func resultOf(h *backend.Hold, hits int64, code Code) int {
+func resultOf(h *backend.Reservation, hits int64, code Code) int {
 	switch {
-	case h.Result == backend.HoldTooMany:
-		return holdTooMany
-	case h.Result == backend.HoldTooLarge:
-		return holdTooLarge
-	case h.Result == backend.HoldUnknown:
-		return holdUnknown
-	case h.Op == backend.HoldReserve && code == OverLimit:
-		return holdRefused
-	case h.Op == backend.HoldReserve:
-		return holdReserved
-	case h.Op == backend.HoldExtend:
-		return holdExtended
+	case h.Result == backend.TooManyReservations:
+		return reservationTooMany
+	case h.Result == backend.ReservationTooLarge:
+		return reservationTooLarge
+	case h.Result == backend.ReservationUnknown:
+		return reservationUnknown
+	case h.Op == backend.OpReserve && code == OverLimit:
+		return reservationRefused
+	case h.Op == backend.OpReserve:
+		return reservationReserved
+	case h.Op == backend.OpExtend:
+		return reservationExtended
 	case !h.Final:
-		return holdProgress
+		return reservationProgress
 	case hits == 0:
-		return holdCancelled
+		return reservationCancelled
 	default:
-		return holdCommitted
+		return reservationCommitted
 	}
 }

@@ -72,14 +72,14 @@ func TestScaleIsAFactorOfTheLimit(t *testing.T) {
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			req := limiter.Request{Domain: "d"}
 			if algorithm != descriptor.LeakyBucket && rapid.IntRange(0, 3).Draw(rt, "reservation") == 0 {
-				h := limiter.Hold{Op: rapid.SampledFrom([]limiter.HoldOp{limiter.Reserve, limiter.Commit}).Draw(rt, "step"), Final: true}
+				h := limiter.Reservation{Op: rapid.SampledFrom([]limiter.ReservationOp{limiter.Reserve, limiter.Commit}).Draw(rt, "step"), Final: true}
 				h.ID[0] = rapid.ByteRange(0, 3).Draw(rt, "id")
-				req.Hold = &h
+				req.Reservation = &h
 			}
 			for range rapid.IntRange(1, 2).Draw(rt, "descriptors") {
 				req.Descriptors = append(req.Descriptors, limiter.Descriptor{
 					Entries: entries("app="+rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "app"), users), HasHits: true,
-					Hits: rapid.Uint64Range(0, 3*n*requests).Draw(rt, "hits"), Refund: req.Hold == nil && rapid.IntRange(0, 4).Draw(rt, "refund") == 0,
+					Hits: rapid.Uint64Range(0, 3*n*requests).Draw(rt, "hits"), Refund: req.Reservation == nil && rapid.IntRange(0, 4).Draw(rt, "refund") == 0,
 				})
 			}
 			var a, b limiter.Decision

@@ -104,11 +104,11 @@ const (
 
 // What only the request, or the stages, know.
 const (
-	needOverride need = 1 << (iota + 8) // the rule may have overrides, and there are some
-	needNamed                           // an entry names a reservation
-	needAmounts                         // a descriptor has amounts of several kinds
-	needHold                            // a descriptor is a step of a reservation
-	needGuard                           // a take is on a penalty
+	needOverride    need = 1 << (iota + 8) // the rule may have overrides, and there are some
+	needNamed                              // an entry names a reservation
+	needAmounts                            // a descriptor has amounts of several kinds
+	needReservation                        // a descriptor is an operation on a reservation
+	needGuard                              // a take is on a penalty
 )
 
 // allOrNothing reports whether a domain has all_or_nothing admission.

@@ -60,11 +60,11 @@ func (o *walk) applied() {
 	for i := range o.work.subjects {
 		s := &o.work.subjects[i]
 		by := [...]string{"rule", "request", "override", "block", "lift"}[s.by]
-		hold := "no reservation"
-		if s.hold != nil {
-			hold = "reserves"
+		reservation := "no reservation"
+		if s.reservation != nil {
+			reservation = "reserves"
 		}
-		o.line("subject %d  by %s, %s", i, by, hold)
+		o.line("subject %d  by %s, %s", i, by, reservation)
 		for j := s.first; j < s.end; j++ {
 			c := &o.work.charges[j]
 			o.line("  charge %d  %-6s %d per %s, %s", j, c.limit.Name, c.limit.Requests, c.limit.Window.Unit, c.state)
@@ -79,7 +79,7 @@ func (o *walk) charged() {
 		what := ""
 		if t.Guards {
 			what = "  guards the next"
-		} else if t.Hold != nil {
+		} else if t.Reservation != nil {
 			what = "  reserves"
 		}
 		o.line("  take %d    %-26s hits %-2d member %d%s", i, t.Key, t.Hits, t.Member, what)

@@ -60,20 +60,20 @@ type pending struct {
 
 // buffers is memory that the next decision uses again. Each stage appends to its own.
 type buffers struct {
-	subjects    []subject          // one for each descriptor
-	charges     []charge           // those of the first descriptor, then those of the second, ...
-	limits      []descriptor.Limit // limits that are not the rules': of requests, and with other numbers
-	entries     []descriptor.Entry // with the values that count, of rules that group values
-	replaced    []string           // the names of limits that matching rules replace
-	entryHolds  []Hold             // the reservations that entries name
-	request     backend.Request    // what the store is asked for
-	keyBytes    []byte             // the keys of all takes, one after the other
-	holds       []backend.Hold     // of the takes, which point here
-	joining     joining            // which takes are for several charges
-	countedHere backend.SubRequest // the takes that this process counts because of on_error: local
-	spans       []span             // by charge, if needActive: what callers see instead of the outcomes' times
-	text        headerText         // the values of the headers that the domain defines
-	scratch     []byte             // for what is looked up by a name
+	subjects          []subject             // one for each descriptor
+	charges           []charge              // those of the first descriptor, then those of the second, ...
+	limits            []descriptor.Limit    // limits that are not the rules': of requests, and with other numbers
+	entries           []descriptor.Entry    // with the values that count, of rules that group values
+	replaced          []string              // the names of limits that matching rules replace
+	namedReservations []Reservation         // the reservations that entries name
+	request           backend.Request       // what the store is asked for
+	keyBytes          []byte                // the keys of all takes, one after the other
+	reservations      []backend.Reservation // of the takes, which point here
+	joining           joining               // which takes are for several charges
+	countedHere       backend.SubRequest    // the takes that this process counts because of on_error: local
+	spans             []span                // by charge, if needActive: what callers see instead of the outcomes' times
+	text              headerText            // the values of the headers that the domain defines
+	scratch           []byte                // for what is looked up by a name
 }
 
 const (
@@ -88,11 +88,11 @@ func (b *buffers) empty() {
 	empty(&b.limits, maxKept)
 	empty(&b.entries, maxKept)
 	empty(&b.replaced, maxKept)
-	empty(&b.entryHolds, maxKept)
+	empty(&b.namedReservations, maxKept)
 	empty(&b.request.Takes, maxKept)
 	empty(&b.request.Outcomes, maxKept)
 	empty(&b.keyBytes, maxKeptBytes)
-	empty(&b.holds, maxKept)
+	empty(&b.reservations, maxKept)
 	empty(&b.joining.table, maxKeptBytes/4)
 	empty(&b.joining.members, maxKept)
 	if b.countedHere.Clear(); cap(b.countedHere.Takes) > maxKept {
@@ -130,7 +130,7 @@ type subject struct {
 	sent             []descriptor.Entry // its entries, without one that names a reservation
 	counted          []descriptor.Entry // the same with the values that count
 	namesReservation bool               // its last entry names a reservation
-	hold             *Hold              // it is a step of this reservation; nil: of none
+	reservation      *Reservation       // it is an operation on this reservation; nil: of none
 
 	hits       int64 // that it adds
 	admitted   int64 // of them; fewer if only some were reserved; set by Judge
@@ -267,7 +267,7 @@ func (w *work) binding(s *subject) iter.Seq2[int, *charge] {
 
 // counts reports whether the hits of a take count as hits of a request.
 func (w *work) counts(t *backend.Take) bool {
-	return w.req.Purpose == Settled || w.req.Purpose == Count && (t.Hold == nil || t.Hold.Op == backend.HoldReserve)
+	return w.req.Purpose == Settled || w.req.Purpose == Count && (t.Reservation == nil || t.Reservation.Op == backend.OpReserve)
 }
 
 // remaining returns how many hits are left under a charge. Nothing is left of what could not be read, or during a penalty.

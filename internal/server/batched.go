@@ -36,7 +36,7 @@ var batchPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
 func (c *rateLimitCall) addBatched() *batched {
 	r := batchedPool.Get().(*batched)
 	r.call, r.err = c, nil
-	r.request.Hold, r.request.Descriptors = nil, r.request.Descriptors[:0]
+	r.request.Reservation, r.request.Descriptors = nil, r.request.Descriptors[:0]
 	c.batch = append(c.batch, r)
 	return r
 }

@@ -40,7 +40,7 @@ type rateLimitCall struct {
 	size  int       // of the message, in bytes
 	start time.Time // when the whole message had arrived
 
-	hold limiter.Hold // request.Hold points here
+	reservation limiter.Reservation // request.Reservation points here
 
 	batch    []*batched   // the requests of a batch, each decided by itself
 	deciding atomic.Int32 // how many of them are not decided yet, and one more while they are begun

@@ -659,7 +659,7 @@ func FuzzDecideBatch(f *testing.F) {
 
 func checkDecideRequest(t *testing.T, got *limiter.Request, want *ratelimitdv1.DecideRequest) {
 	t.Helper()
-	if got.Domain != want.GetDomain() || got.Hold != nil || len(got.Descriptors) != len(want.GetDescriptors()) {
+	if got.Domain != want.GetDomain() || got.Reservation != nil || len(got.Descriptors) != len(want.GetDescriptors()) {
 		t.Fatalf("%+v, want %v", got, want)
 	}
 	for i, w := range want.GetDescriptors() {

@@ -32,7 +32,7 @@ func decodeRequest(data []byte, req *limiter.Request, bounds Requests) error {
 
 // decodeText is decodeRequest for a caller that has the same bytes as a string: the strings of the request are parts of it.
 func decodeText(data []byte, text string, req *limiter.Request, bounds Requests) error {
-	req.Domain, req.Hits, req.Purpose, req.Hold = "", 0, limiter.Count, nil
+	req.Domain, req.Hits, req.Purpose, req.Reservation = "", 0, limiter.Count, nil
 	req.Descriptors = req.Descriptors[:0]
 	d := decoder{data: data, text: text, bounds: bounds}
 	return d.request(req)

@@ -77,7 +77,7 @@ func (c *rateLimitCall) charge() {
 	anyDescriptor(&c.request)
 	c.request.Purpose = limiter.Settled
 	h := c.begin(limiter.Commit)
-	h.ID, h.Final, h.ChargeUnknown = limiter.HoldID(reservation.NewNonce()), true, true
+	h.ID, h.Final, h.ChargeUnknown = limiter.ReservationID(reservation.NewNonce()), true, true
 }
 
 func appendReported(_ *rateLimitCall, b []byte) ([]byte, error) {
@@ -86,7 +86,7 @@ func appendReported(_ *rateLimitCall, b []byte) ([]byte, error) {
 
 // kuadrant reads the fields that ReserveRequest and CommitRequest have: domain and descriptors, and the others with other.
 func (d *decoder) kuadrant(req *limiter.Request, message string, other func(protowire.Number, protowire.Type) bool) error {
-	req.Domain, req.Hits, req.Purpose, req.Hold, req.Descriptors = "", 0, limiter.Count, nil, req.Descriptors[:0]
+	req.Domain, req.Hits, req.Purpose, req.Reservation, req.Descriptors = "", 0, limiter.Count, nil, req.Descriptors[:0]
 	d.end = len(d.data)
 	for d.pos < d.end {
 		num, typ, ok := d.tag()
@@ -151,7 +151,7 @@ func (s *kuadrant) readReserve(c *rateLimitCall, data []byte, text string) error
 func (s *kuadrant) appendReserved(c *rateLimitCall, b []byte) ([]byte, error) {
 	d := &c.decision
 	b = appendUint(b, 1, uint64(d.Code))
-	if c.request.Hold == nil || !d.Reserved() {
+	if c.request.Reservation == nil || !d.Reserved() {
 		return b, nil
 	}
 	id, err := newID(s.ids, c)
@@ -187,7 +187,7 @@ func (s *kuadrant) readCommit(c *rateLimitCall, data []byte, text string) error 
 		err := s.open(c, id, limiter.Commit)
 		switch {
 		case err == nil && c.request.Domain == domain:
-			c.hold.Final = true
+			c.reservation.Final = true
 			setHits(&c.request, actual)
 			return nil
 		case err == reservation.ErrNoKey: //nolint:errorlint // it is not wrapped
@@ -201,7 +201,7 @@ func (s *kuadrant) readCommit(c *rateLimitCall, data []byte, text string) error 
 }
 
 func (s *kuadrant) appendCommitted(c *rateLimitCall, b []byte) ([]byte, error) {
-	if c.hold.ChargeUnknown || !c.decision.ReservationKnown() {
+	if c.reservation.ChargeUnknown || !c.decision.ReservationKnown() {
 		return b, nil
 	}
 	return appendUint(b, 1, 1), nil

@@ -52,8 +52,8 @@ func appendExtended(c *rateLimitCall, b []byte) ([]byte, error) {
 func appendStatuses(b []byte, num protowire.Number, d *limiter.Decision) []byte {
 	for i := range d.Statuses {
 		var reserved uint64
-		if i < len(d.Holds) {
-			reserved = uint64(max(d.Holds[i].Reserved, 0))
+		if i < len(d.Reservations) {
+			reserved = uint64(max(d.Reservations[i].Reserved, 0))
 		}
 		b = appendNested(b, num, func(b []byte) []byte {
 			b = appendUint(appendOwnStatus(b, &d.Statuses[i]), 7, reserved)

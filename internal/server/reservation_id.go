@@ -42,14 +42,14 @@ func (d *decoder) id() (string, bool) {
 }
 
 // open makes the request that an id is about: its domain, and its descriptors with what is reserved.
-func (s *reservations) open(c *rateLimitCall, id string, op limiter.HoldOp) error {
+func (s *reservations) open(c *rateLimitCall, id string, op limiter.ReservationOp) error {
 	h := c.begin(op)
 	n, bytes, err := s.ids.Open(id)
 	if err != nil {
 		return invalidID(err)
 	}
-	h.ID = limiter.HoldID(n)
-	var ignored limiter.Hold
+	h.ID = limiter.ReservationID(n)
+	var ignored limiter.Reservation
 	d := decoder{data: []byte(bytes), text: bytes, bounds: s.bounds}
 	if err := d.reserve(&c.request, &ignored); err != nil {
 		return invalidID(reservation.ErrID) // another version wrote it
@@ -96,8 +96,8 @@ func newID(ids *reservation.Signer, c *rateLimitCall) (string, error) {
 	for i := range req.Descriptors {
 		from := &req.Descriptors[i]
 		var reserved uint64
-		if i < len(d.Holds) {
-			reserved = uint64(max(d.Holds[i].Reserved, 0))
+		if i < len(d.Reservations) {
+			reserved = uint64(max(d.Reservations[i].Reserved, 0))
 		}
 		size := sizeEntries(from) + 1 + protowire.SizeBytes(sizeUint(reserved))
 		b = protowire.AppendTag(b, 2, protowire.BytesType)
@@ -112,5 +112,5 @@ func newID(ids *reservation.Signer, c *rateLimitCall) (string, error) {
 		b = protowire.AppendVarint(b, uint64(sizeUint(reserved)))
 		b = appendUint(b, 1, reserved)
 	}
-	return ids.Sign(reservation.Nonce(c.hold.ID), b)
+	return ids.Sign(reservation.Nonce(c.reservation.ID), b)
 }

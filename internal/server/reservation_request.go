@@ -17,7 +17,7 @@ func malformed(message string) error {
 }
 
 // reserve reads a ratelimitd.v1.ReserveRequest, or the part of an id that is one.
-func (d *decoder) reserve(req *limiter.Request, h *limiter.Hold) error {
+func (d *decoder) reserve(req *limiter.Request, h *limiter.Reservation) error {
 	d.end = len(d.data)
 	ok, err := d.amounted(req, func(num protowire.Number, typ protowire.Type) (ok bool) {
 		switch {

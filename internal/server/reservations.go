@@ -43,10 +43,10 @@ func registerReservations(to grpc.ServiceRegistrar, d *deciding, ids *reservatio
 }
 
 // begin makes a call a step of a reservation.
-func (c *rateLimitCall) begin(op limiter.HoldOp) *limiter.Hold {
-	c.hold = limiter.Hold{Op: op}
-	c.request.Hold = &c.hold
-	return &c.hold
+func (c *rateLimitCall) begin(op limiter.ReservationOp) *limiter.Reservation {
+	c.reservation = limiter.Reservation{Op: op}
+	c.request.Reservation = &c.reservation
+	return &c.reservation
 }
 
 func (s *reservations) readReserve(c *rateLimitCall, data []byte, text string) error {
@@ -62,9 +62,9 @@ func (s *reservations) readReserve(c *rateLimitCall, data []byte, text string) e
 }
 
 // beginReserve makes a call a reservation. Without a key for its id, nothing is reserved.
-func (s *reservations) beginReserve(c *rateLimitCall) *limiter.Hold {
+func (s *reservations) beginReserve(c *rateLimitCall) *limiter.Reservation {
 	h := c.begin(limiter.Reserve)
-	h.ID = limiter.HoldID(reservation.NewNonce())
+	h.ID = limiter.ReservationID(reservation.NewNonce())
 	if !s.ids.Ready() {
 		h.Unready = reservation.ErrNoKey
 	}
@@ -108,7 +108,7 @@ func (s *reservations) readCommit(c *rateLimitCall, data []byte, text string) er
 	if err := s.open(c, id, limiter.Commit); err != nil {
 		return err
 	}
-	c.hold.Final = final
+	c.reservation.Final = final
 	return c.use(actual)
 }
 
@@ -137,7 +137,7 @@ func (s *reservations) readCancel(c *rateLimitCall, data []byte, text string) er
 	if err := s.open(c, id, limiter.Commit); err != nil {
 		return err
 	}
-	c.hold.Final = true
+	c.reservation.Final = true
 	return c.use([]limiter.Descriptor{{}})
 }
 
@@ -152,6 +152,6 @@ func (s *reservations) readExtend(c *rateLimitCall, data []byte, text string) er
 	if err := s.open(c, id, limiter.Extend); err != nil {
 		return err
 	}
-	c.hold.TTL = ttl
+	c.reservation.TTL = ttl
 	return c.use([]limiter.Descriptor{{}})
 }

@@ -445,7 +445,7 @@ func FuzzReserve(f *testing.F) {
 		var want ratelimitdv1.ReserveRequest
 		wantErr := proto.Unmarshal(data, &want)
 		var got limiter.Request
-		var h limiter.Hold
+		var h limiter.Reservation
 		d := decoder{data: data, text: string(data), bounds: unbounded}
 		err := d.reserve(&got, &h)
 		if err != nil && strings.Contains(err.Error(), "more than") {

@@ -173,7 +173,7 @@ func (m *Mapping) settle() {
 	have := make(map[identity]struct{})
 	for _, d := range m.descriptors {
 		for _, e := range d.entries {
-			if descriptor.HoldEntry(e.key) { // it names one reservation, so it would make each of them a caller
+			if descriptor.ReservationEntry(e.key) { // it names one reservation, so it would make each of them a caller
 				continue
 			}
 			id := identity{e.key, e.value}

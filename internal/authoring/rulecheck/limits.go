@@ -102,7 +102,7 @@ func oneCounter(r *descriptor.Rule) bool {
 
 // reservations finds rules under which nothing is ever reserved.
 func (c *checker) reservations(n *node) {
-	if descriptor.HoldEntry(n.key) && n.rule.Reservable() {
+	if descriptor.ReservationEntry(n.key) && n.rule.Reservable() {
 		c.add(Warning, n.keyAt, codeReserveLevel, fmt.Sprintf("leave out the level `%s`: write the limit, and `reservations`, on the level above", n.key),
 			"a request names a reservation by `%s` under the rule of the entries before it. Here every reservation has a counter of its own, which is never full", n.key)
 	}

@@ -117,8 +117,8 @@ func relateDescriptor(d *jsonschema.Schema) {
 		&jsonschema.Schema{
 			If: given("reservations"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
-				never("rate_limit", holdsNothing()),
-				never("rate_limits", &jsonschema.Schema{Type: "array", Contains: holdsNothing()}),
+				never("rate_limit", withoutReservations()),
+				never("rate_limits", &jsonschema.Schema{Type: "array", Contains: withoutReservations()}),
 			}},
 		})
 }
@@ -196,8 +196,8 @@ func given(key string) *jsonschema.Schema {
 	return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: no}}}}
 }
 
-// holdsNothing is a limit that cannot have reservations.
-func holdsNothing() *jsonschema.Schema {
+// withoutReservations is a limit that cannot have reservations.
+func withoutReservations() *jsonschema.Schema {
 	set := func(key string) *jsonschema.Schema {
 		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}}
 	}

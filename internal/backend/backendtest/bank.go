@@ -37,17 +37,17 @@ var ErrLost = errors.New("the answer is lost")
 
 // account is what a counter must contain. The counter's window is a fixed window on the clock, or so long that no hit leaves it.
 type account struct {
-	key   []byte
-	limit *descriptor.Limit
-	start int64 // of the window that used is of, unless nothing leaves it
-	end   int64
-	used  int64
-	log   []int64        // sliding log, concurrency: when each hit was taken
-	holds []*accountHold // the oldest first
+	key          []byte
+	limit        *descriptor.Limit
+	start        int64 // of the window that used is of, unless nothing leaves it
+	end          int64
+	used         int64
+	log          []int64               // sliding log, concurrency: when each hit was taken
+	reservations []*accountReservation // the oldest first
 }
 
-type accountHold struct {
-	id                backend.HoldID
+type accountReservation struct {
+	id                backend.ReservationID
 	charged, reported int64
 	mark              int64 // when it was reserved
 	expires, keep     int64
@@ -85,8 +85,8 @@ func (b *bank) between(least, most int64, what string) int64 {
 // one in n draws are true.
 func (b *bank) oneIn(n int64, what string) bool { return b.below(n, what) == n-1 }
 
-// mostHolds is the most records of a counter, so that every call can deal with all that have ended.
-const mostHolds = 6
+// mostReservations is the most reservations of a counter, so that every call can deal with all that have ended.
+const mostReservations = 6
 
 func newBank(c chance, s backend.Starter) *bank {
 	b := &bank{chance: c, store: s, now: epoch.UnixMicro()}
@@ -100,7 +100,7 @@ func newBank(c chance, s backend.Starter) *bank {
 		names := slices.Sorted(maps.Keys(limits))
 		l := limits[names[b.below(int64(len(names)), "algorithm")]]
 		allow(l).Release = b.oneIn(2, "release")
-		l.Reservations.MaxOutstanding = int(b.between(1, mostHolds, "most"))
+		l.Reservations.MaxOutstanding = int(b.between(1, mostReservations, "most"))
 		if b.oneIn(4, "bounded") {
 			l.Reservations.MaxShare = uint32(b.between(1, 1_000_000, "share"))
 		}
@@ -114,7 +114,7 @@ func (b *bank) run(steps int64) {
 	for range b.between(1, steps, "steps") {
 		b.step++
 		if b.oneIn(2, "later") {
-			// Whole milliseconds pass, and the microseconds of a ttl are the number of the step: no two holds end at once.
+			// Whole milliseconds pass, and the microseconds of a ttl are the number of the step: no two reservations end at once.
 			b.now += 1000 * b.below([]int64{20_000, 200_000}[b.below(2, "long")], "pause")
 		}
 		b.request()
@@ -135,7 +135,7 @@ func (b *bank) request() {
 		which[i], which[j] = which[j], which[i]
 	}
 	which = which[:b.between(1, int64(len(which)), "takes")]
-	var hold *backend.Hold
+	var reservation *backend.Reservation
 	id, hits := b.below(b.ids+1, "id"), b.between(0, 12, "hits")
 	switch b.below(8, "what") {
 	case 0:
@@ -146,25 +146,25 @@ func (b *bank) request() {
 			b.ids++
 			id = b.ids
 		}
-		hold = &backend.Hold{Op: backend.HoldReserve, TTL: b.ttl()}
+		reservation = &backend.Reservation{Op: backend.OpReserve, TTL: b.ttl()}
 		if hits > 0 && b.oneIn(2, "smaller") {
-			hold.Least = b.between(1, hits, "least")
+			reservation.Least = b.between(1, hits, "least")
 		}
 	case 5:
-		hold = &backend.Hold{Op: backend.HoldCommit, Final: true, ChargeUnknown: b.oneIn(4, "unknown")}
+		reservation = &backend.Reservation{Op: backend.OpCommit, Final: true, ChargeUnknown: b.oneIn(4, "unknown")}
 	case 6:
-		hold = &backend.Hold{Op: backend.HoldCommit}
+		reservation = &backend.Reservation{Op: backend.OpCommit}
 	case 7:
-		hold, hits = &backend.Hold{Op: backend.HoldExtend, TTL: b.ttl()}, 0
+		reservation, hits = &backend.Reservation{Op: backend.OpExtend, TTL: b.ttl()}, 0
 	}
 	var takes []backend.Take
 	for i, n := range which {
 		a := b.possible[0][n]
 		t := backend.Take{Key: a.key, Limit: a.limit, Hits: hits, Member: i}
-		if hold != nil {
-			h := *hold
-			h.ID = holdID(id)
-			t.Hold = &h
+		if reservation != nil {
+			h := *reservation
+			h.ID = reservationID(id)
+			t.Reservation = &h
 		}
 		takes = append(takes, t)
 	}
@@ -186,7 +186,7 @@ func (b *bank) ask(together bool, which []int, takes []backend.Take) {
 	var got, want []answer
 	for i := range takes {
 		a := answer{allowed: r.Outcomes[i].Allowed, before: r.Outcomes[i].Before, used: r.Outcomes[i].Used}
-		if h := takes[i].Hold; h != nil {
+		if h := takes[i].Reservation; h != nil {
 			a.result, a.granted, a.expires = h.Result, h.Granted, h.Expires
 		}
 		got = append(got, a)
@@ -245,17 +245,17 @@ func (b *bank) consider(accounts []*account) {
 // equal reports whether two accounts of one counter are the same.
 func (a *account) equal(other *account) bool {
 	return a.start == other.start && a.end == other.end && a.used == other.used && slices.Equal(a.log, other.log) &&
-		slices.EqualFunc(a.holds, other.holds, func(h, o *accountHold) bool { return *h == *o })
+		slices.EqualFunc(a.reservations, other.reservations, func(h, o *accountReservation) bool { return *h == *o })
 }
 
 func cloneAccounts(accounts []*account) []*account {
 	var all []*account
 	for _, a := range accounts {
 		c := *a
-		c.log, c.holds = slices.Clone(a.log), nil
-		for _, h := range a.holds {
-			held := *h
-			c.holds = append(c.holds, &held)
+		c.log, c.reservations = slices.Clone(a.log), nil
+		for _, h := range a.reservations {
+			copied := *h
+			c.reservations = append(c.reservations, &copied)
 		}
 		all = append(all, &c)
 	}
@@ -275,7 +275,7 @@ type event struct {
 type answer struct {
 	allowed          bool
 	before, used     int64
-	result           backend.HoldResult
+	result           backend.ReservationResult
 	granted, expires int64
 }
 
@@ -287,19 +287,19 @@ func (b *bank) settle(accounts []*account, takes []backend.Take) []answer {
 		a.roll(b.now)
 		answers[i] = a.judge(&takes[i], b.now)
 		passes = passes && answers[i].allowed
-		if h := takes[i].Hold; h != nil && h.Op == backend.HoldReserve {
+		if h := takes[i].Reservation; h != nil && h.Op == backend.OpReserve {
 			grant = min(grant, answers[i].granted)
 		}
 	}
 	for i, a := range accounts {
 		before := a.used
-		if h := takes[i].Hold; h != nil && h.Op == backend.HoldReserve {
+		if h := takes[i].Reservation; h != nil && h.Op == backend.OpReserve {
 			answers[i].granted, answers[i].expires = 0, 0
 			if passes {
 				answers[i].granted = grant
 			}
 		}
-		if passes || takes[i].Hold != nil && takes[i].Hold.Op != backend.HoldReserve || takes[i].Hits < 0 {
+		if passes || takes[i].Reservation != nil && takes[i].Reservation.Op != backend.OpReserve || takes[i].Hits < 0 {
 			a.take(&takes[i], &answers[i], b.now)
 		}
 		answers[i].before, answers[i].used = before, a.used
@@ -310,24 +310,24 @@ func (b *bank) settle(accounts []*account, takes []backend.Take) []answer {
 // judge returns whether a take passes, and how many hits a reservation could get.
 func (a *account) judge(t *backend.Take, now int64) (w answer) {
 	room := int64(a.limit.Capacity()) - a.used
-	if t.Hold == nil {
+	if t.Reservation == nil {
 		w.allowed = t.Hits < 0 || t.Hits <= room
 		return w
 	}
-	if t.Hold.Op != backend.HoldReserve {
+	if t.Reservation.Op != backend.OpReserve {
 		w.allowed = true
 		return w
 	}
 	share := int64(a.limit.Capacity()) * int64(a.limit.Reservations.MaxShare) / 1_000_000
-	least := t.Hold.Least
+	least := t.Reservation.Least
 	if least == 0 {
 		least = t.Hits
 	}
 	switch {
 	case least > share:
-		w.result = backend.HoldTooLarge
+		w.result = backend.ReservationTooLarge
 	case !a.admits(now):
-		w.result = backend.HoldTooMany
+		w.result = backend.TooManyReservations
 	default:
 		w.granted = max(0, min(t.Hits, share, room))
 		w.allowed = w.granted >= least && room >= 0
@@ -335,34 +335,34 @@ func (a *account) judge(t *backend.Take, now int64) (w answer) {
 	return w
 }
 
-// admits reports whether a counter has a place for one more hold.
+// admits reports whether a counter has a place for one more reservation.
 func (a *account) admits(now int64) bool {
-	return len(a.holds) < a.limit.Reservations.MaxOutstanding ||
-		slices.ContainsFunc(a.holds, func(h *accountHold) bool { return h.expires <= now })
+	return len(a.reservations) < a.limit.Reservations.MaxOutstanding ||
+		slices.ContainsFunc(a.reservations, func(h *accountReservation) bool { return h.expires <= now })
 }
 
 // take carries out a take that passes.
 func (a *account) take(t *backend.Take, w *answer, now int64) {
-	h := t.Hold
+	h := t.Reservation
 	if h == nil {
 		a.plain(t.Hits, now)
 		return
 	}
-	if h.Op == backend.HoldReserve {
+	if h.Op == backend.OpReserve {
 		a.reserve(h, w, now)
 		return
 	}
-	at := slices.IndexFunc(a.holds, func(e *accountHold) bool { return e.id == h.ID })
-	if at < 0 || h.Op == backend.HoldExtend && a.holds[at].expires <= now {
-		w.result = backend.HoldUnknown
-		if h.Op == backend.HoldCommit && h.ChargeUnknown {
+	at := slices.IndexFunc(a.reservations, func(e *accountReservation) bool { return e.id == h.ID })
+	if at < 0 || h.Op == backend.OpExtend && a.reservations[at].expires <= now {
+		w.result = backend.ReservationUnknown
+		if h.Op == backend.OpCommit && h.ChargeUnknown {
 			a.change(now, t.Hits)
 		}
 		return
 	}
-	e := a.holds[at]
+	e := a.reservations[at]
 	switch {
-	case h.Op == backend.HoldExtend:
+	case h.Op == backend.OpExtend:
 		e.expires = max(e.expires, now+h.TTL)
 		e.keep = max(e.keep, e.expires+max(h.TTL, time.Minute.Microseconds()))
 		w.expires = e.expires
@@ -373,7 +373,7 @@ func (a *account) take(t *backend.Take, w *answer, now int64) {
 		}
 	case h.Final:
 		a.change(e.mark, t.Hits-e.charged)
-		a.holds = slices.Delete(a.holds, at, at+1)
+		a.reservations = slices.Delete(a.reservations, at, at+1)
 	default:
 		e.reported = max(e.reported, t.Hits)
 		a.change(e.mark, max(0, e.reported-e.charged))
@@ -399,19 +399,19 @@ func (a *account) plain(hits, now int64) {
 	a.change(now, hits)
 }
 
-func (a *account) reserve(h *backend.Hold, w *answer, now int64) {
-	if len(a.holds) >= a.limit.Reservations.MaxOutstanding {
+func (a *account) reserve(h *backend.Reservation, w *answer, now int64) {
+	if len(a.reservations) >= a.limit.Reservations.MaxOutstanding {
 		oldest := -1
-		for i, e := range a.holds {
-			if e.expires <= now && (oldest < 0 || e.expires < a.holds[oldest].expires) {
+		for i, e := range a.reservations {
+			if e.expires <= now && (oldest < 0 || e.expires < a.reservations[oldest].expires) {
 				oldest = i
 			}
 		}
-		a.holds = slices.Delete(a.holds, oldest, oldest+1)
+		a.reservations = slices.Delete(a.reservations, oldest, oldest+1)
 	}
 	a.change(now, w.granted)
 	w.expires = now + h.TTL
-	a.holds = append(a.holds, &accountHold{
+	a.reservations = append(a.reservations, &accountReservation{
 		id: h.ID, charged: w.granted, mark: now,
 		expires: w.expires, keep: w.expires + max(h.TTL, time.Minute.Microseconds()),
 	})
@@ -423,13 +423,13 @@ func (a *account) roll(now int64) {
 		a.start, a.end = a.limit.Window.Bounds(now)
 		a.used = 0
 	}
-	for _, h := range a.holds {
+	for _, h := range a.reservations {
 		if a.limit.Reservations.Release && h.expires <= now && !h.released {
 			a.change(h.mark, h.reported-h.charged)
 			h.charged, h.released = h.reported, true
 		}
 	}
-	a.holds = slices.DeleteFunc(a.holds, func(h *accountHold) bool { return h.keep <= now })
+	a.reservations = slices.DeleteFunc(a.reservations, func(h *accountReservation) bool { return h.keep <= now })
 }
 
 // change adds hits to the window of an earlier time, if it is not over. Where windows begin with a hit, the window of an empty
@@ -474,7 +474,7 @@ func (a *account) change(mark, hits int64) {
 
 func takeText(t *backend.Take) string {
 	text := fmt.Sprintf("%s %s, %d hits", t.Key, limitText(t.Limit), t.Hits)
-	if h := t.Hold; h != nil {
+	if h := t.Reservation; h != nil {
 		text += fmt.Sprintf(", step %d of %x, ttl %v, least %d, final %v, unknown %v", h.Op, h.ID[6:8],
 			time.Duration(h.TTL)*time.Microsecond, h.Least, h.Final, h.ChargeUnknown)
 	}

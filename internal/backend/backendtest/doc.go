@@ -8,7 +8,7 @@
 //   - the properties that each algorithm promises
 //   - clearing counters
 //
-// RunHolds tests reservations: scripts, random steps that are compared with plain arithmetic, and exactness under concurrency.
+// RunReservations tests reservations: scripts, random steps that are compared with plain arithmetic, and exactness under concurrency.
 // RunFull tests what a bounded store promises when it is full. The test of each store calls Run. What only one store does
 // is tested in that store's package.
 //

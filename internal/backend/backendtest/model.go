@@ -16,9 +16,9 @@ import (
 
 // Model is the simplest store: a map of states, a list of reservations, and backend.Settle.
 type Model struct {
-	mu     sync.Mutex
-	states map[string]*backend.State
-	held   []*modelHold // the oldest first
+	mu       sync.Mutex
+	states   map[string]*backend.State
+	reserved []*modelReservation // the oldest first
 }
 
 // NewModel returns an empty model.
@@ -41,7 +41,7 @@ func (m *Model) take(_ context.Context, now time.Time, r *backend.Request) error
 	}
 	for start := 0; start < len(r.Takes); {
 		end := r.Group(start)
-		found := make([]*modelHold, end-start)
+		found := make([]*modelReservation, end-start)
 		for i := range found {
 			found[i] = m.look(&r.Takes[start+i], states[start+i], now.UnixMicro())
 		}
@@ -87,9 +87,9 @@ var scales = []scale{
 	{200 * 24 * time.Hour, []descriptor.Unit{descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year}},
 }
 
-// runModel checks with random requests that a store gives the same answers as the model, and keeps the same states. With holds,
-// some requests are steps of reservations, and the clock does not go back.
-func runModel(t *testing.T, open func(t testing.TB) backend.Store, holds bool) {
+// runModel checks with random requests that a store gives the same answers as the model, and keeps the same states. With reservations,
+// some requests are operations on reservations, and the clock does not go back.
+func runModel(t *testing.T, open func(t testing.TB) backend.Store, reservations bool) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		prefix, m := newCase(), NewModel()
@@ -97,7 +97,7 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store, holds bool) {
 		var keys []backend.Take // for the reads that compare the states
 		for range rapid.IntRange(1, 4).Draw(rt, "limits") {
 			l := drawLimit(rt, scale.units)
-			if holds && reservable(l) {
+			if reservations && reservable(l) {
 				drawReservations(rt, l)
 			}
 			k := key(prefix, "k", l)
@@ -125,19 +125,19 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store, holds bool) {
 					now = at
 				}
 			}
-			if holds && rapid.Bool().Draw(rt, "soon") {
+			if reservations && rapid.Bool().Draw(rt, "soon") {
 				now = latest + rapid.Int64Range(0, 2*time.Minute.Microseconds()).Draw(rt, "pause")
 			}
-			if holds {
+			if reservations {
 				now = max(now, latest)
 				latest = now
 			}
 			at := time.UnixMicro(now)
 			r := drawRequest(rt, keys)
-			if holds && rapid.Bool().Draw(rt, "holds") {
-				r = drawHolds(rt, keys)
+			if reservations && rapid.Bool().Draw(rt, "reservations") {
+				r = drawOperations(rt, keys)
 			}
-			if !holds { // a peek need not know what has expired
+			if !reservations { // a peek need not know what has expired
 				compare(rt, step, "peek before", s.Peek, m.Peek, at, r)
 			}
 			compare(rt, step, "request", starting(s), starting(m), at, r)
@@ -166,9 +166,9 @@ func compare(t *rapid.T, step int, what string, store, model verb, at time.Time,
 	want := *r
 	want.Takes, want.Outcomes = slices.Clone(r.Takes), make([]backend.Outcome, len(r.Takes))
 	for i := range want.Takes {
-		if h := want.Takes[i].Hold; h != nil {
+		if h := want.Takes[i].Reservation; h != nil {
 			copied := *h
-			want.Takes[i].Hold = &copied
+			want.Takes[i].Reservation = &copied
 		}
 	}
 	if err := model(context.Background(), at, &want); err != nil {
@@ -180,18 +180,18 @@ func compare(t *rapid.T, step int, what string, store, model verb, at time.Time,
 	for i := range r.Outcomes {
 		o, capacity := &r.Outcomes[i], int64(r.Takes[i].Limit.Capacity())
 		if o.Used < 0 || o.Before < 0 || o.RetryAfter < backend.Never || o.ResetAfter < 0 || o.Delay < 0 ||
-			(o.Allowed && (o.RetryAfter != 0 || r.Takes[i].Hits > 0 && r.Takes[i].Hold == nil && o.Used > capacity)) {
+			(o.Allowed && (o.RetryAfter != 0 || r.Takes[i].Hits > 0 && r.Takes[i].Reservation == nil && o.Used > capacity)) {
 			t.Fatalf("step %d: %s, %d hits: this cannot be: %s", step, limitText(r.Takes[i].Limit), r.Takes[i].Hits, outcomeText(o))
 		}
 	}
-	sameHold := func(a, b backend.Take) bool { return holdText(a.Hold) == holdText(b.Hold) }
-	if slices.Equal(want.Outcomes, r.Outcomes) && slices.EqualFunc(want.Takes, r.Takes, sameHold) {
+	sameReservation := func(a, b backend.Take) bool { return reservationText(a.Reservation) == reservationText(b.Reservation) }
+	if slices.Equal(want.Outcomes, r.Outcomes) && slices.EqualFunc(want.Takes, r.Takes, sameReservation) {
 		return
 	}
 	for i, take := range r.Takes {
 		t.Logf("%s at %v, together %v, take %d: %s, member %d, vote %d, count_denied %v\n want %s%s\n got  %s%s",
 			what, at.Sub(epoch), r.Together, i, takeText(&take), take.Member, take.Vote, take.CountDenied,
-			outcomeText(&want.Outcomes[i]), holdText(want.Takes[i].Hold), outcomeText(&r.Outcomes[i]), holdText(take.Hold))
+			outcomeText(&want.Outcomes[i]), reservationText(want.Takes[i].Reservation), outcomeText(&r.Outcomes[i]), reservationText(take.Reservation))
 	}
 	t.Fatalf("step %d: the store and the model disagree", step)
 }

@@ -16,7 +16,7 @@ func (m *Model) Reset(_ context.Context, counters []backend.Counter) error {
 	defer m.mu.Unlock()
 	for _, c := range counters {
 		delete(m.states, string(c.Key))
-		m.held = slices.DeleteFunc(m.held, func(h *modelHold) bool { return h.key == string(c.Key) })
+		m.reserved = slices.DeleteFunc(m.reserved, func(h *modelReservation) bool { return h.key == string(c.Key) })
 	}
 	return nil
 }

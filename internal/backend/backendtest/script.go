@@ -27,9 +27,9 @@ import (
 // as the take before). limit.go explains LIMIT. KEY and LIMIT name the counter, as in descriptor.KeyBuilder. An OUTCOME is ok
 // or over, the hits in use before and after the take, and its times.
 //
-// A word with a colon makes a take the step of a hold: reserve:ID, report:ID (what was used so far), commit:ID or extend:ID.
-// Words after it: ttl:30s (default 1m), least:N (the smallest grant) and unknown (a commit without a hold is charged). The
-// OUTCOME of such a step also has the hits that are held and the time when that ends, counted from the epoch, or why the step
+// A word with a colon makes a take an operation on a reservation: reserve:ID, report:ID (what was used so far), commit:ID or extend:ID.
+// Words after it: ttl:30s (default 1m), least:N (the smallest grant) and unknown (a commit without a reservation is charged). The
+// OUTCOME of such an operation also has the hits that are reserved and the time when that ends, counted from the epoch, or why the operation
 // did nothing.
 
 //go:embed testdata
@@ -93,7 +93,7 @@ func play(s backend.Store, script string) (string, error) {
 		}
 		for i, n := range p.lines {
 			left, _, _ := strings.Cut(lines[n], "->")
-			lines[n] = fmt.Sprintf("%-44s -> %s%s", strings.TrimRight(left, " "), outcomeText(&r.Outcomes[i]), holdText(r.Takes[i].Hold))
+			lines[n] = fmt.Sprintf("%-44s -> %s%s", strings.TrimRight(left, " "), outcomeText(&r.Outcomes[i]), reservationText(r.Takes[i].Reservation))
 		}
 		p = nil
 		return nil
@@ -180,7 +180,7 @@ func parseTake(prefix string, words []string) (take backend.Take, same bool, err
 		case "same":
 			same = true
 		default:
-			if err := parseHold(&take, word); err != nil {
+			if err := parseReservation(&take, word); err != nil {
 				return take, false, err
 			}
 		}
@@ -188,57 +188,57 @@ func parseTake(prefix string, words []string) (take backend.Take, same bool, err
 	return take, same, nil
 }
 
-// parseHold reads one word about a hold.
-func parseHold(take *backend.Take, word string) error {
+// parseReservation reads one word about a reservation.
+func parseReservation(take *backend.Take, word string) error {
 	name, value, _ := strings.Cut(word, ":")
-	op, begins := map[string]backend.HoldOp{
-		"reserve": backend.HoldReserve, "report": backend.HoldCommit, "commit": backend.HoldCommit, "extend": backend.HoldExtend,
+	op, begins := map[string]backend.ReservationOp{
+		"reserve": backend.OpReserve, "report": backend.OpCommit, "commit": backend.OpCommit, "extend": backend.OpExtend,
 	}[name]
 	if begins {
-		take.Hold = &backend.Hold{Op: op, Final: name == "commit"}
-		copy(take.Hold.ID[:], value)
-		if op != backend.HoldCommit {
-			take.Hold.TTL = time.Minute.Microseconds()
+		take.Reservation = &backend.Reservation{Op: op, Final: name == "commit"}
+		copy(take.Reservation.ID[:], value)
+		if op != backend.OpCommit {
+			take.Reservation.TTL = time.Minute.Microseconds()
 		}
 		return nil
 	}
 	var err error
 	switch {
-	case take.Hold == nil:
+	case take.Reservation == nil:
 		return fmt.Errorf("unknown word %q", word)
 	case name == "unknown":
-		take.Hold.ChargeUnknown = true
+		take.Reservation.ChargeUnknown = true
 	case name == "least":
-		take.Hold.Least, err = strconv.ParseInt(value, 10, 64)
+		take.Reservation.Least, err = strconv.ParseInt(value, 10, 64)
 	case name == "ttl":
 		var d time.Duration
 		d, err = time.ParseDuration(value)
-		take.Hold.TTL = d.Microseconds()
+		take.Reservation.TTL = d.Microseconds()
 	default:
 		return fmt.Errorf("unknown word %q", word)
 	}
 	return err
 }
 
-// holdText is what became of a hold.
-func holdText(h *backend.Hold) string {
+// reservationText is what became of a reservation.
+func reservationText(h *backend.Reservation) string {
 	switch {
 	case h == nil:
 		return ""
-	case h.Result == backend.HoldUnknown:
+	case h.Result == backend.ReservationUnknown:
 		return " unknown"
-	case h.Result == backend.HoldTooMany:
+	case h.Result == backend.TooManyReservations:
 		return " too many"
-	case h.Result == backend.HoldTooLarge:
+	case h.Result == backend.ReservationTooLarge:
 		return " too large"
-	case h.Op == backend.HoldCommit || h.Op == backend.HoldReserve && h.Granted == 0:
+	case h.Op == backend.OpCommit || h.Op == backend.OpReserve && h.Granted == 0:
 		return ""
 	}
 	until := time.UnixMicro(h.Expires).Sub(epoch)
-	if h.Op == backend.HoldExtend {
+	if h.Op == backend.OpExtend {
 		return fmt.Sprintf(" until %v", until)
 	}
-	return fmt.Sprintf(" holds %d until %v", h.Granted, until)
+	return fmt.Sprintf(" reserved %d until %v", h.Granted, until)
 }
 
 func outcomeText(o *backend.Outcome) string {

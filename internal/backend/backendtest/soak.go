@@ -10,12 +10,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// SoakHolds sends that many random steps to a store: takes, refunds, reservations, reports, commits, cancels, extensions, and
+// SoakReservations sends that many random steps to a store: takes, refunds, reservations, reports, commits, cancels, extensions, and
 // times that pass. It compares each answer, and what each counter contains after each step, with plain arithmetic: nothing is
-// charged twice or lost, and what is used and held is never more than the limit. A tenth of the steps go to counters whose
+// charged twice or lost, and what is used and reserved is never more than the limit. A tenth of the steps go to counters whose
 // clock is set back and ahead; each such step may cost one window. The store may lose answers, with ErrLost: then each later answer
 // must be right for one of the ways in which the lost steps took place or did not.
-func SoakHolds(t *testing.T, s backend.Starter, steps int64, seed uint64) {
+func SoakReservations(t *testing.T, s backend.Starter, steps int64, seed uint64) {
 	t.Logf("seed %d", seed)
 	c := randomChance{t, rand.New(rand.NewPCG(seed, 0))}
 	done, took, didNot := int64(0), 0, 0

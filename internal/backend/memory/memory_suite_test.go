@@ -18,16 +18,16 @@ func TestSuite(t *testing.T) {
 	backendtest.Run(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
 }
 
-func TestHolds(t *testing.T) {
-	backendtest.RunHolds(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
+func TestReservations(t *testing.T) {
+	backendtest.RunReservations(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
 }
 
-func TestHoldsTogether(t *testing.T) {
-	backendtest.RunHoldsTogether(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
+func TestReservationsTogether(t *testing.T) {
+	backendtest.RunReservationsTogether(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
 }
 
-func TestHoldsStepped(t *testing.T) {
-	backendtest.RunHoldsStepped(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
+func TestReservationsStepped(t *testing.T) {
+	backendtest.RunReservationsStepped(t, func(testing.TB) backend.Store { return memory.New(memory.Options{}) })
 }
 
 func TestFull(t *testing.T) {
@@ -87,13 +87,13 @@ func BenchmarkBytesOfReservations(b *testing.B) {
 		b.Run(fmt.Sprintf("%d of a counter", each), func(b *testing.B) {
 			const all = 20_000
 			l, now := backendtest.Limit("1000000/1h,reservations"), time.Unix(2_000_000_000, 0)
-			take := func(s *memory.Store, h *backend.Hold) {
+			take := func(s *memory.Store, h *backend.Reservation) {
 				for i := range all {
 					r := &backend.Request{Takes: make([]backend.Take, 1), Outcomes: make([]backend.Outcome, 1)}
 					if h != nil {
 						binary.BigEndian.PutUint64(h.ID[:], uint64(i))
 					}
-					r.Takes[0] = backend.Take{Key: fmt.Appendf(nil, "domain|user=%012d", i/each), Limit: l, Hits: 1, Hold: h}
+					r.Takes[0] = backend.Take{Key: fmt.Appendf(nil, "domain|user=%012d", i/each), Limit: l, Hits: 1, Reservation: h}
 					if err := backend.Await(b.Context(), s, now, r); err != nil || !r.Outcomes[0].Allowed {
 						b.Fatal(err, r.Outcomes[0])
 					}
@@ -104,7 +104,7 @@ func BenchmarkBytesOfReservations(b *testing.B) {
 				s := memory.New(memory.Options{})
 				take(s, nil)
 				before := heap()
-				take(s, &backend.Hold{Op: backend.HoldReserve})
+				take(s, &backend.Reservation{Op: backend.OpReserve})
 				used = float64(heap()-before) / all
 				runtime.KeepAlive(s)
 			}
@@ -127,7 +127,7 @@ func TestSoakReservations(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes a minute")
 	}
-	backendtest.SoakHolds(t, memory.New(memory.Options{}), 1_000_000, rand.Uint64())
+	backendtest.SoakReservations(t, memory.New(memory.Options{}), 1_000_000, rand.Uint64())
 }
 
 // A million takes of limits with large numbers, windows of milliseconds, and calendars.

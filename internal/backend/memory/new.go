@@ -18,8 +18,8 @@ func (s *Store) takeNew(at backend.Times, hash uint64, takes []backend.Take, out
 	c := &sh.work
 
 	switch {
-	case t.Hold != nil:
-		return s.holdNew(at, hash, share, takes, outcomes)
+	case t.Reservation != nil:
+		return s.settleNew(at, hash, share, takes, outcomes)
 	case t.Hits == 0:
 		c.state = s.inherited(share, hash, t.Limit, at)
 		outcomes[0] = backend.Peek(t, &c.state, at.Of(t.Limit))
@@ -106,7 +106,7 @@ func (s *Store) takeGroup(at backend.Times, takes []backend.Take, outcomes []bac
 	}
 	if !slices.ContainsFunc(takes, concerned) {
 		backend.SettleAt(takes, g.states, outcomes, at)
-	} else if !s.settleHolds(at, takes, g.states, g.places(), outcomes) {
+	} else if !s.settleReservations(at, takes, g.states, g.places(), outcomes) {
 		return false
 	}
 	for i, r := range g.records {
@@ -236,9 +236,9 @@ func (g *group) find(i int) bool {
 		return true
 	}
 	switch {
-	case t.Hold != nil && !key.shared && s.reserve(m.share):
+	case t.Reservation != nil && !key.shared && s.reserve(m.share):
 		m.kind, key.adder, key.added = added, i, true
-	case t.Hold != nil:
+	case t.Reservation != nil:
 		if needsCounter(t) {
 			return false
 		}
@@ -336,7 +336,7 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 	settled := make([]backend.Outcome, len(takes))
 	if !slices.ContainsFunc(takes, concerned) {
 		backend.SettleAt(takes, states, settled, g.at)
-	} else if !s.settleHolds(g.at, takes, states, places, settled) {
+	} else if !s.settleReservations(g.at, takes, states, places, settled) {
 		return false
 	}
 	for i := range g.takes {
@@ -347,7 +347,7 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 			state := &m.counter.state
 			s.shards[g.hashes[i]%shardCount].table.store(m.record, state, s.keptUntil(state, m.record.share(), t.Limit, &outcomes[i], g.at))
 		case added, again:
-			if t.Hold != nil || counted(t, &outcomes[i]) {
+			if t.Reservation != nil || counted(t, &outcomes[i]) {
 				m.counter.expires = expires(t.Limit, &m.counter.state, g.at)
 			}
 		case looked:

@@ -25,7 +25,7 @@ func (s *Store) drop(named *backend.Counter) {
 	s.shares.mu.RLock()
 	defer s.shares.mu.RUnlock()
 	share, _ := s.shareOf(named.Rule)
-	if b := sh.books.find(hash, named.Key); b != nil {
+	if b := sh.reservations.find(hash, named.Key); b != nil {
 		s.forget(sh, b)
 	}
 

@@ -32,7 +32,7 @@ type Store struct {
 	clock   backend.Clock
 	seed    maphash.Seed
 	shards  [shardCount]shard
-	live    atomic.Int64  // counters and records of reservations in all shards
+	live    atomic.Int64  // counters and reservations in all shards
 	full    chan struct{} // asks Run for a sweep out of turn, because there was no room
 	shares  shares
 	metrics metrics
@@ -41,11 +41,11 @@ type Store struct {
 const shardCount = 256
 
 type shard struct {
-	mu    sync.Mutex
-	work  counter // what a take works on while it holds mu; no take has to allocate it
-	table table
-	books *books            // records of reservations; nil without any
-	last  *descriptor.Limit // of the last reservation whose limit is none of its rule's
+	mu           sync.Mutex
+	work         counter // what a take works on while it holds mu; no take has to allocate it
+	table        table
+	reservations *reservationTable // by counter; nil without any
+	last         *descriptor.Limit // of the last reservation whose limit is none of its rule's
 
 	_ [32]byte // 256 bytes in all: neighbours do not share a cache line
 }
@@ -112,9 +112,9 @@ func (s *Store) takeOne(at backend.Times, takes []backend.Take, outcomes []backe
 	state := &sh.work.state
 	sh.table.load(r, state)
 	states := [1]*backend.State{state}
-	if !concernsHolds(t) {
+	if !concernsReservations(t) {
 		backend.Settle(takes, states[:], outcomes, at.Of(t.Limit))
-	} else if places := [...]place{{hash, r, r.share()}}; !s.settleHolds(at, takes, states[:], places[:], outcomes) {
+	} else if places := [...]place{{hash, r, r.share()}}; !s.settleReservations(at, takes, states[:], places[:], outcomes) {
 		return false
 	}
 	sh.table.store(r, state, s.keptUntil(state, r.share(), t.Limit, &outcomes[0], at))
@@ -139,7 +139,7 @@ func (s *Store) peek(at backend.Times, t *backend.Take) backend.Outcome {
 	state := &sh.work.state
 	if r := sh.table.find(hash, t.Key); r != nil {
 		sh.table.load(r, state)
-		if b := sh.books.find(hash, t.Key); b != nil {
+		if b := sh.reservations.find(hash, t.Key); b != nil {
 			return b.peek(t, *state, now)
 		}
 		return backend.Peek(t, state, now)
@@ -169,5 +169,5 @@ func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
 
 func (s *Store) shardOf(key []byte) uint8 { return uint8(s.hash(key) % shardCount) }
 
-// Len is the number of counters and of records of reservations in the store, including expired ones that were not swept yet.
+// Len is the number of counters and of reservations in the store, including expired ones that were not swept yet.
 func (s *Store) Len() int { return int(s.live.Load()) }

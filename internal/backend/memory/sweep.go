@@ -68,7 +68,7 @@ func (s *Store) sweepShard(i int, at time.Time) {
 	sh, now := &s.shards[i], s.clock.Times(at)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	s.sweepBooks(sh, now)
+	s.sweepReservations(sh, now)
 	sh.work = counter{} // it may be the last to refer to a tail
 	sh.table.expire(now.Elapsed, func(share uint32) { s.release(s.shareNumbered(share)) })
 	sh.table.shrink()

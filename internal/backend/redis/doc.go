@@ -12,9 +12,9 @@
 // There is one script for a single take of each algorithm, and one for each mix of algorithms in a request with several
 // takes. A server gets only the scripts that are used.
 //
-// Records of reservations are in two keys beside their counter (holds). A call with takes that concern them runs a script of its
-// own kind. It settles records that have expired, reads the counters again, and then does the takes: so backend.Settle can go on
-// from the states and the records that the script returns.
+// Reservations are in two keys beside their counter (reservations). A call with takes that concern them runs a script of its
+// own kind. It settles reservations that have expired, reads the counters again, and then does the takes: so backend.Settle can go on
+// from the states and the reservations that the script returns.
 //
 // # Clock
 //

@@ -45,11 +45,11 @@ func (s *Store) Waiting() int {
 	return len(q.state.waiting)
 }
 
-// RecordKeys returns the keys of the records of a counter's reservations.
-func RecordKeys(key string) []string {
+// ReservationKeys returns the keys of the reservations of a counter.
+func ReservationKeys(key string) []string {
 	var keys []string
-	for _, kind := range []string{recordsKey, byIDKey, endsKey} {
-		keys = append(keys, string(appendRecordKey(nil, []byte(key), kind)))
+	for _, kind := range []string{reservationsKey, byIDKey, endsKey} {
+		keys = append(keys, string(appendReservationKey(nil, []byte(key), kind)))
 	}
 	return keys
 }
@@ -59,5 +59,5 @@ func PenaltyKey(key string, shadow bool) string {
 	return string(appendPenaltyKey(nil, descriptor.AppendPenaltyKey(nil, []byte(key), shadow)))
 }
 
-// SetSmallBook sets from how many records on a book is large.
-func (s *Store) SetSmallBook(n int) { s.small = n }
+// SetFewReservations sets from how many reservations on a list is large.
+func (s *Store) SetFewReservations(n int) { s.small = n }

@@ -95,7 +95,7 @@ func (q *queue) finishAll(batch []*inFlight, err error) {
 	apart := false
 	if len(batch) > 1 && err != nil {
 		apart = goredis.HasErrorPrefix(err, tryAgain) || errors.As(err, new(unsendable))
-		if !apart && holdsFailed(batch, err) {
+		if !apart && reservationsFailed(batch, err) {
 			apart, batch = true, q.sendPlain(batch)
 		}
 	}
@@ -115,22 +115,22 @@ func (q *queue) finishAll(batch []*inFlight, err error) {
 	}
 }
 
-// holdsFailed reports whether a call did nothing, and may have failed because of requests that concern reservations: these need
-// more rights, and records that can be read.
-func holdsFailed(batch []*inFlight, err error) bool {
+// reservationsFailed reports whether a call did nothing, and may have failed because of requests that concern reservations: these need
+// more rights, and reservations that can be read.
+func reservationsFailed(batch []*inFlight, err error) bool {
 	var refused goredis.Error
-	return errors.As(err, &refused) && !goredis.HasErrorPrefix(err, partlyWritten) && slices.ContainsFunc(batch, (*inFlight).concernsHolds)
+	return errors.As(err, &refused) && !goredis.HasErrorPrefix(err, partlyWritten) && slices.ContainsFunc(batch, (*inFlight).concernsReservations)
 }
 
-func (f *inFlight) concernsHolds() bool {
-	return slices.ContainsFunc(f.request.Takes, func(t backend.Take) bool { return concernsHolds(&t) })
+func (f *inFlight) concernsReservations() bool {
+	return slices.ContainsFunc(f.request.Takes, func(t backend.Take) bool { return concernsReservations(&t) })
 }
 
 // sendPlain sends the requests of a call again that do not concern reservations, and returns the others.
 func (q *queue) sendPlain(batch []*inFlight) (others []*inFlight) {
 	var plain []*inFlight
 	for _, p := range batch {
-		if p.concernsHolds() {
+		if p.concernsReservations() {
 			others = append(others, p)
 		} else {
 			plain = append(plain, p)

@@ -16,11 +16,11 @@ import (
 // inFlight is a request in a queue. It owns the memory that a flush works on, because a caller may leave at its deadline and
 // reuse its own memory. The queue watches the caller's deadline (expire).
 type inFlight struct {
-	at      int64 // the time given by the caller
-	request backend.Request
-	keys    []byte
-	limits  []descriptor.Limit
-	holds   []backend.Hold
+	at           int64 // the time given by the caller
+	request      backend.Request
+	keys         []byte
+	limits       []descriptor.Limit
+	reservations []backend.Reservation
 
 	callback func(error)      // called when there is an answer, or when no answer will come
 	whole    *backend.Request // the caller's request, which gets the outcomes
@@ -60,7 +60,7 @@ func (f *inFlight) init(ctx context.Context, at int64, r *backend.Request, done 
 	f.request.Takes = append(f.request.Takes[:0], r.Takes...)
 	f.request.Outcomes = append(f.request.Outcomes[:0], r.Outcomes...)
 	f.limits = slices.Grow(f.limits[:0], len(r.Takes))[:len(r.Takes)]
-	f.holds = slices.Grow(f.holds[:0], holdsOf(r)) // whose addresses must not change
+	f.reservations = slices.Grow(f.reservations[:0], reservationsOf(r)) // whose addresses must not change
 	start := 0
 	for i := range f.request.Takes {
 		t := &f.request.Takes[i]
@@ -70,9 +70,9 @@ func (f *inFlight) init(ctx context.Context, at int64, r *backend.Request, done 
 			f.limits[i] = *t.Limit
 			t.Limit = &f.limits[i]
 		}
-		if t.Hold != nil {
-			f.holds = append(f.holds, *t.Hold)
-			t.Hold = &f.holds[len(f.holds)-1]
+		if t.Reservation != nil {
+			f.reservations = append(f.reservations, *t.Reservation)
+			t.Reservation = &f.reservations[len(f.reservations)-1]
 		}
 		start = end
 	}
@@ -92,9 +92,9 @@ func ofRule(t *backend.Take) bool {
 	return false
 }
 
-func holdsOf(r *backend.Request) (n int) {
+func reservationsOf(r *backend.Request) (n int) {
 	for i := range r.Takes {
-		if r.Takes[i].Hold != nil {
+		if r.Takes[i].Reservation != nil {
 			n++
 		}
 	}
@@ -104,12 +104,12 @@ func holdsOf(r *backend.Request) (n int) {
 // copyTo gives the caller's request the answer.
 func (f *inFlight) copyTo(r *backend.Request) {
 	copy(r.Outcomes, f.request.Outcomes)
-	if len(f.holds) == 0 {
+	if len(f.reservations) == 0 {
 		return
 	}
 	for i := range f.request.Takes {
-		if h := f.request.Takes[i].Hold; h != nil {
-			to := r.Takes[i].Hold
+		if h := f.request.Takes[i].Reservation; h != nil {
+			to := r.Takes[i].Reservation
 			to.Result, to.Granted, to.Expires, to.Late = h.Result, h.Granted, h.Expires, h.Late
 		}
 	}

@@ -31,7 +31,7 @@ func TestSoakReservations(t *testing.T) {
 	}
 	seed := rand.Uint64()
 	s := newMortal(t, 2000, seed)
-	backendtest.SoakHolds(t, s, 1_000_000, seed)
+	backendtest.SoakReservations(t, s, 1_000_000, seed)
 	t.Logf("%d processes were killed; %d of them while Redis had a step to answer", s.killed, s.lost)
 	if s.lost == 0 {
 		t.Error("no answer was lost")
@@ -41,7 +41,7 @@ func TestSoakReservations(t *testing.T) {
 // The same for a moment.
 func TestReservationsOfKilledProcesses(t *testing.T) {
 	s := newMortal(t, 30, 8)
-	backendtest.SoakHolds(t, s, 400, 8)
+	backendtest.SoakReservations(t, s, 400, 8)
 	if s.killed == 0 {
 		t.Error("no process was killed")
 	}
@@ -79,20 +79,20 @@ type order struct {
 
 // orderedTake is a take. Its limit is sent once, and has a number from then on.
 type orderedTake struct {
-	Key    []byte
-	Number int
-	Limit  []byte // JSON; empty: the taker knows the number
-	Zone   string // of the limit, which is not in its JSON
-	Hits   int64
-	Member int
-	Hold   *backend.Hold
+	Key         []byte
+	Number      int
+	Limit       []byte // JSON; empty: the taker knows the number
+	Zone        string // of the limit, which is not in its JSON
+	Hits        int64
+	Member      int
+	Reservation *backend.Reservation
 }
 
 // reply is what a taker answers.
 type reply struct {
-	Outcomes []backend.Outcome
-	Holds    []backend.Hold
-	Failure  string
+	Outcomes     []backend.Outcome
+	Reservations []backend.Reservation
+	Failure      string
 }
 
 func newMortal(t *testing.T, lasts int64, seed uint64) *mortal {
@@ -155,9 +155,9 @@ func (m *mortal) take(_ context.Context, now time.Time, r *backend.Request) erro
 		return errors.New(answer.Failure)
 	}
 	copy(r.Outcomes, answer.Outcomes)
-	for i, h := range answer.Holds {
+	for i, h := range answer.Reservations {
 		if h.Op != 0 {
-			*r.Takes[i].Hold = h
+			*r.Takes[i].Reservation = h
 		}
 	}
 	return nil
@@ -168,7 +168,7 @@ func (m *mortal) order(r *backend.Request) (order, error) {
 	o := order{Together: r.Together}
 	for _, t := range r.Takes {
 		n, known := m.known[t.Limit]
-		next := orderedTake{Key: t.Key, Number: n, Hits: t.Hits, Member: t.Member, Hold: t.Hold}
+		next := orderedTake{Key: t.Key, Number: n, Hits: t.Hits, Member: t.Member, Reservation: t.Reservation}
 		if !known {
 			next.Number = len(m.known)
 			m.known[t.Limit] = next.Number
@@ -253,11 +253,11 @@ func TestTaker(t *testing.T) {
 		}
 		answer.Outcomes = r.Outcomes
 		for _, t := range r.Takes {
-			var h backend.Hold
-			if t.Hold != nil {
-				h = *t.Hold
+			var h backend.Reservation
+			if t.Reservation != nil {
+				h = *t.Reservation
 			}
-			answer.Holds = append(answer.Holds, h)
+			answer.Reservations = append(answer.Reservations, h)
 		}
 		if replies.Encode(answer) != nil {
 			os.Exit(1)
@@ -283,7 +283,7 @@ func (o *order) request(limits *[]*descriptor.Limit) (*backend.Request, error) {
 			}
 			*limits = append(*limits, &l)
 		}
-		r.Takes = append(r.Takes, backend.Take{Key: t.Key, Limit: (*limits)[t.Number], Hits: t.Hits, Member: t.Member, Hold: t.Hold})
+		r.Takes = append(r.Takes, backend.Take{Key: t.Key, Limit: (*limits)[t.Number], Hits: t.Hits, Member: t.Member, Reservation: t.Reservation})
 	}
 	return r, nil
 }

@@ -31,8 +31,8 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 		for _, key := range s.keysOf(&counters[i], now) {
 			keys := []string{key}
 			if l := counters[i].Limit; l != nil && l.Reservable() {
-				for _, kind := range [...]string{recordsKey, byIDKey, endsKey} {
-					keys = append(keys, string(appendRecordKey(nil, []byte(key), kind)))
+				for _, kind := range [...]string{reservationsKey, byIDKey, endsKey} {
+					keys = append(keys, string(appendReservationKey(nil, []byte(key), kind)))
 				}
 			}
 			deleted = append(deleted, pipe.Del(bounded, keys...))

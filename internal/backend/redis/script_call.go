@@ -35,22 +35,22 @@ type scriptCall struct {
 	sent     int            // takes sent to the script: equal takes are one
 	groups   []takeGroup
 
-	script   *scripts.Script
-	reads    bool            // the script changes nothing, but records may be settled
-	books    []int           // the counters with records of reservations, as indexes in counters
-	holds    []*backend.Hold // the reservations that takes make or change, in the order of the script's answers
-	single   bool            // the script is for one take, or for many equal takes
-	each     bool            // each take is the only one of its counter and its group
-	calendar bool            // there are windows whose bounds are arguments
-	packed   packedArg       // ARGV[1]
-	held     packedArg       // ARGV[2], if there are books
+	script         *scripts.Script
+	reads          bool                   // the script changes nothing, but reservations may be settled
+	reserved       []int                  // the counters with reservations, as indexes in counters
+	reservations   []*backend.Reservation // the reservations that takes make or change, in the order of the script's answers
+	single         bool                   // the script is for one take, or for many equal takes
+	each           bool                   // each take is the only one of its counter and its group
+	calendar       bool                   // there are windows whose bounds are arguments
+	packed         packedArg              // ARGV[1]
+	reservationArg packedArg              // ARGV[2], if there are lists
 
-	large      bool            // the keys of large books are named too
-	runs       int             // how many runs of steps there are
-	run        int             // where the latest one begins in held; 0: nowhere
-	open       int             // how many books have takes that are no steps
-	operations []byte          // of these takes: the end of held
-	operated   []*backend.Hold // their reservations
+	large      bool                   // the keys of large lists are named too
+	runs       int                    // how many runs of steps there are
+	run        int                    // where the latest one begins in reservationArg; 0: nowhere
+	open       int                    // how many lists have takes that are no steps
+	operations []byte                 // of these takes: the end of reservationArg
+	operated   []*backend.Reservation // their reservations
 
 	reply    []byte
 	states   []backend.State
@@ -67,11 +67,11 @@ type keyedCounter struct {
 
 	request int // number of the latest request with a take from it
 
-	book    int // index in books, plus one; 0: records do not matter
-	open    int // number of its book among those with takes that are no steps, or 0
-	takes   int
-	mixed   bool // it has more than one take, or one that is no step
-	settles int  // records that the script may settle
+	reservations int // index in lists, plus one; 0: reservations do not matter
+	open         int // number of its list among those with takes that are no steps, or 0
+	takes        int
+	mixed        bool // it has more than one take, or one that is no step
+	settles      int  // reservations that the script may settle
 }
 
 // packedArg is an argument that the client writes without copying or boxing it.
@@ -92,7 +92,7 @@ var scriptCalls = sync.Pool{New: func() any { return new(scriptCall) }}
 var keySeed = maphash.MakeSeed()
 
 func (c *scriptCall) release() {
-	if max(cap(c.keyText), cap(c.packed), cap(c.held), cap(c.operations), cap(c.reply), 2*cap(c.keyTable)) > keepRoom {
+	if max(cap(c.keyText), cap(c.packed), cap(c.reservationArg), cap(c.operations), cap(c.reply), 2*cap(c.keyTable)) > keepRoom {
 		return
 	}
 	c.reads = false
@@ -100,7 +100,7 @@ func (c *scriptCall) release() {
 	clear(c.keys)
 	clear(c.counters)
 	clear(c.groups)
-	clear(c.holds)
+	clear(c.reservations)
 	scriptCalls.Put(c)
 }
 
@@ -125,8 +125,8 @@ type terms struct {
 	now        int64 // the caller's time or, with redisClock, an estimate of what Redis' clock shows
 	redisClock bool
 	entries    int           // entries of a log for which the reply must have room
-	small      int           // from how many records on a book is large
-	large      bool          // there may be large books
+	small      int           // from how many reservations on a list is large
+	large      bool          // there may be large lists
 	lyft       bool          // there may be keys of descriptor.KeysLyft
 	jitter     time.Duration // the longest extra time that those keys live
 }
@@ -135,9 +135,9 @@ type terms struct {
 func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 	c.keyTable = c.keyTable[:0]
 	clear(c.groups)
-	clear(c.holds)
+	clear(c.reservations)
 	c.keyText, c.keyEnds, c.counters, c.takeKeys, c.groups = c.keyText[:0], c.keyEnds[:0], c.counters[:0], c.takeKeys[:0], c.groups[:0]
-	c.books, c.holds, c.operated = c.books[:0], c.holds[:0], c.operated[:0]
+	c.reserved, c.reservations, c.operated = c.reserved[:0], c.reservations[:0], c.operated[:0]
 	c.large = m.large
 	c.calendar, c.each = false, true
 	var shapes scripts.Set
@@ -156,8 +156,8 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 				if err := c.addKey(key, l, form, max(m.entries, int(l.Requests))); err != nil {
 					return err
 				}
-				if concernsHolds(&g.takes[i]) {
-					c.addBook(c.takeKeys[g.first+i], &g.takes[i])
+				if concernsReservations(&g.takes[i]) {
+					c.addReservations(c.takeKeys[g.first+i], &g.takes[i])
 				}
 				counter := &c.counters[c.takeKeys[g.first+i]]
 				counter.takes++
@@ -174,16 +174,16 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 			start = end
 		}
 	}
-	c.single = c.sent == 1 && len(c.books) == 0
-	c.each = c.each && c.sent == len(c.keyEnds) && len(c.books) == 0 && !c.single && !c.calendar && !shapes.AskAgain()
+	c.single = c.sent == 1 && len(c.reserved) == 0
+	c.each = c.each && c.sent == len(c.keyEnds) && len(c.reserved) == 0 && !c.single && !c.calendar && !shapes.AskAgain()
 	if m.redisClock {
 		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], 0)
 	} else {
 		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], uint64(m.now))
 	}
-	if len(c.books) > 0 {
-		c.beginHolds(m.small)
-		for _, k := range c.books {
+	if len(c.reserved) > 0 {
+		c.beginReservations(m.small)
+		for _, k := range c.reserved {
 			if counter := &c.counters[k]; counter.mixed {
 				c.open++
 				counter.open = c.open
@@ -200,12 +200,12 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 		if !g.sent {
 			continue
 		}
-		if g.takes[0].Hold != nil && !c.counters[c.takeKeys[g.first]].mixed {
+		if g.takes[0].Reservation != nil && !c.counters[c.takeKeys[g.first]].mixed {
 			c.packStep(g, &m)
 			continue
 		}
-		if slices.ContainsFunc(g.takes, func(t backend.Take) bool { return t.Hold != nil }) {
-			if err := c.packHolds(g, &m); err != nil {
+		if slices.ContainsFunc(g.takes, func(t backend.Take) bool { return t.Reservation != nil }) {
+			if err := c.packReservations(g, &m); err != nil {
 				return err
 			}
 			continue
@@ -213,9 +213,9 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 		c.packGroup(g, &m)
 	}
 	switch {
-	case len(c.books) > 0:
-		c.endHolds(&m)
-		c.script = scripts.Holds(shapes, c.large)
+	case len(c.reserved) > 0:
+		c.endReservations(&m)
+		c.script = scripts.Reservations(shapes, c.large)
 	case c.single:
 		c.script = scripts.One(c.counters[0].form.Shape)
 	default:
@@ -239,7 +239,7 @@ func supported(l *descriptor.Limit) error {
 // flight together have no fixed order, so equal takes may be moved next to each other. The takes of one request from one
 // counter keep their order.
 func (c *scriptCall) combine(g *takeGroup, request int) {
-	if len(g.takes) != 1 || g.takes[0].Hold != nil {
+	if len(g.takes) != 1 || g.takes[0].Reservation != nil {
 		for _, k := range c.takeKeys[g.first:] {
 			c.counters[k].request = request
 		}
@@ -449,7 +449,7 @@ func (c *scriptCall) enter(key []byte, k int) {
 // never sent twice by the client, whatever its MaxRetries are.
 func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.ZeroCopyStringCmd {
 	counters := len(c.keyEnds)
-	c.addRecordKeys()
+	c.addReservationKeys()
 	text, start := string(c.keyText), 0
 	c.keys = c.keys[:0]
 	for _, end := range c.keyEnds {
@@ -461,11 +461,11 @@ func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.
 		c.args = append(c.args, &c.keys[k])
 	}
 	c.args = append(c.args, &c.packed)
-	if len(c.books) > 0 {
-		c.args = append(c.args, &c.held)
+	if len(c.reserved) > 0 {
+		c.args = append(c.args, &c.reservationArg)
 	}
 	c.keyEnds, c.keyText = c.keyEnds[:counters], c.keyText[:c.keyEnds[counters-1]]
-	room := 8 + 4 + 2 + 1 + answerSize*len(c.holds) // the time, the entries that retry reads, and the line end on the wire
+	room := 8 + 4 + 2 + 1 + answerSize*len(c.reservations) // the time, the entries that retry reads, and the line end on the wire
 	for k := range c.counters {
 		room += 4 + c.counters[k].room
 	}
@@ -485,7 +485,7 @@ func (c *scriptCall) retry() (now int64, entries int, wanted bool) {
 	return -now, int(binary.LittleEndian.Uint32(c.reply[8:])), true
 }
 
-// askWithLarge stands in place of a number of entries if the keys of large books have to be named.
+// askWithLarge stands in place of a number of entries if the keys of large lists have to be named.
 const askWithLarge = 1<<31 - 1
 
 var errReply = errors.New("the script's answer is malformed")
@@ -514,7 +514,7 @@ func (c *scriptCall) settle() (int64, error) {
 		c.states = append(c.states, s)
 	}
 	var err error
-	if rest, err = c.readHolds(rest); err != nil {
+	if rest, err = c.readReservations(rest); err != nil {
 		return 0, err
 	}
 	c.pointers = c.pointers[:0]
@@ -605,9 +605,9 @@ func (g *takeGroup) changes() bool {
 		refused = !g.outcomes[0].Allowed
 	}
 	return slices.ContainsFunc(g.takes, func(t backend.Take) bool {
-		if h := t.Hold; h != nil && h.Op != backend.HoldReserve {
-			return h.Result == backend.HoldDone || h.Final && h.ChargeUnknown
+		if h := t.Reservation; h != nil && h.Op != backend.OpReserve {
+			return h.Result == backend.ReservationDone || h.Final && h.ChargeUnknown
 		}
-		return t.Hits < 0 || (t.Hits > 0 || t.Hold != nil) && !refused
+		return t.Hits < 0 || (t.Hits > 0 || t.Reservation != nil) && !refused
 	})
 }

@@ -70,18 +70,18 @@ var crcTable = func() (table [256]uint16) {
 // appendPenaltyKey appends the key in Redis for the key of a penalty. It is in the slot of the counter.
 func appendPenaltyKey(dst, key []byte) []byte {
 	counter, word := descriptor.CutPenaltyKey(key)
-	return appendRecordKey(dst, counter, word)
+	return appendReservationKey(dst, counter, word)
 }
 
-// The keys of the records of a counter's reservations. Each is in the slot of the counter.
+// The keys of the reservations of a counter. Each is in the slot of the counter.
 const (
-	recordsKey = "reservations"         // the book
-	byIDKey    = "reservations:by_id"   // of a large book: a hash
-	endsKey    = "reservations:by_time" // of a large book: a sorted set
+	reservationsKey = "reservations"         // the list
+	byIDKey         = "reservations:by_id"   // of a large list: a hash
+	endsKey         = "reservations:by_time" // of a large list: a sorted set
 )
 
-// appendRecordKey appends the key of a kind for the counter under a key.
-func appendRecordKey(dst, key []byte, kind string) []byte {
+// appendReservationKey appends the key of a kind for the counter under a key.
+func appendReservationKey(dst, key []byte, kind string) []byte {
 	tag := hashTag(key)
 	dst = append(dst, '{')
 	if whole := len(tag) == len(key); len(tag) > 0 && bytes.IndexByte(tag, '}') < 0 {

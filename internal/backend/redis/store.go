@@ -52,8 +52,8 @@ type Store struct {
 	failures failureLog
 
 	cluster bool         // the server is a cluster: counters are in slots
-	small   int          // from how many records on a book is large
-	large   atomic.Int64 // until when calls name the keys of large books too, by the callers' clock in microseconds
+	small   int          // from how many reservations on a list is large
+	large   atomic.Int64 // until when calls name the keys of large lists too, by the callers' clock in microseconds
 	ahead   atomic.Int64 // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
 
 	timeDenied atomic.Bool // the server does not give scripts the time
@@ -68,7 +68,7 @@ func New(opts Options) *Store {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	s := &Store{opts: opts, small: smallBook}
+	s := &Store{opts: opts, small: fewReservations}
 	connections := mostFlushes
 	switch c := opts.Client.(type) {
 	case *goredis.ClusterClient:
@@ -174,7 +174,7 @@ func (s *Store) failed(what string, err error, r *backend.Request) error {
 func (s *Store) read(ctx context.Context, at int64, r *backend.Request) error {
 	shown := backend.Request{Takes: slices.Clone(r.Takes), Outcomes: make([]backend.Outcome, len(r.Takes))}
 	for i := range shown.Takes {
-		shown.Takes[i].Hits, shown.Takes[i].Hold = 0, nil
+		shown.Takes[i].Hits, shown.Takes[i].Reservation = 0, nil
 	}
 	c := scriptCalls.Get().(*scriptCall)
 	defer c.release()
@@ -189,7 +189,7 @@ func (s *Store) read(ctx context.Context, at int64, r *backend.Request) error {
 	return nil
 }
 
-// keepLarge is for how many microseconds calls name the keys of large books after one was needed: a second.
+// keepLarge is for how many microseconds calls name the keys of large lists after one was needed: a second.
 const keepLarge = 1_000_000
 
 // tries is how often a script may ask for other arguments. A script that asks did nothing. It asks more than once only if a

@@ -40,39 +40,39 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-func TestSuiteOfHolds(t *testing.T) {
+func TestSuiteOfReservations(t *testing.T) {
 	client := dial(t, redistest.Start(t))
-	backendtest.RunHolds(t, func(testing.TB) backend.Store {
+	backendtest.RunReservations(t, func(testing.TB) backend.Store {
 		return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
 	})
 }
 
-func TestSuiteOfHoldsTogether(t *testing.T) {
+func TestSuiteOfReservationsTogether(t *testing.T) {
 	client := dial(t, redistest.Start(t))
-	backendtest.RunHoldsTogether(t, func(testing.TB) backend.Store {
+	backendtest.RunReservationsTogether(t, func(testing.TB) backend.Store {
 		return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
 	})
 }
 
-func TestSuiteOfHoldsStepped(t *testing.T) {
+func TestSuiteOfReservationsStepped(t *testing.T) {
 	client := dial(t, redistest.Start(t))
 	for _, small := range []int{64, 2} {
-		t.Run(fmt.Sprintf("up to %d records in a small book", small), func(t *testing.T) {
-			backendtest.RunHoldsStepped(t, func(testing.TB) backend.Store {
+		t.Run(fmt.Sprintf("up to %d reservations in a small list", small), func(t *testing.T) {
+			backendtest.RunReservationsStepped(t, func(testing.TB) backend.Store {
 				s := redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
-				s.SetSmallBook(small)
+				s.SetFewReservations(small)
 				return s
 			})
 		})
 	}
 }
 
-// On a cluster, with all counters in one slot: those of several slots are not settled as one. A second record makes a book large here.
-func TestSuiteOfHoldsOnACluster(t *testing.T) {
+// On a cluster, with all counters in one slot: those of several slots are not settled as one. A second record makes a list large here.
+func TestSuiteOfReservationsOnACluster(t *testing.T) {
 	client := dialCluster(t, redistest.StartCluster(t, redistest.Setup{}))
-	backendtest.RunHolds(t, func(testing.TB) backend.Store {
+	backendtest.RunReservations(t, func(testing.TB) backend.Store {
 		s := redis.New(redis.Options{Client: client, Timeout: 10 * time.Second, CallerClock: true})
-		s.SetSmallBook(1)
+		s.SetFewReservations(1)
 		return inOneSlot{s}
 	})
 }

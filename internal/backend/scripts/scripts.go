@@ -81,8 +81,8 @@ type Script struct{ Text, Hash string }
 var sources embed.FS
 
 var (
-	one, each, many, holds, largeHolds [1 << len(parts)]atomic.Pointer[Script]
-	replicas, numbered, usage          atomic.Pointer[Script]
+	one, each, many, reservations, largeReservations [1 << len(parts)]atomic.Pointer[Script]
+	replicas, numbered, usage                        atomic.Pointer[Script]
 )
 
 // One returns the script for one take of this shape.
@@ -99,13 +99,13 @@ func (s Set) AskAgain() bool { return s&(Of(Log)|Of(InFlight)|Of(Lyft)|Of(Penalt
 // Many returns the script for takes of these shapes.
 func Many(s Set) *Script { return made(&many[s], func() string { return assemble(s, ofMany) }) }
 
-// Holds returns the script for takes of these shapes, of which some concern reservations. If a book of reservations is large or
-// becomes large, it asks for another call, with the script for large books.
-func Holds(s Set, large bool) *Script {
+// Reservations returns the script for takes of these shapes, of which some concern reservations. If a list of reservations is large or
+// becomes large, it asks for another call, with the script for large lists.
+func Reservations(s Set, large bool) *Script {
 	if large {
-		return made(&largeHolds[s], func() string { return assemble(s, ofLargeHolds) })
+		return made(&largeReservations[s], func() string { return assemble(s, ofLargeReservations) })
 	}
-	return made(&holds[s], func() string { return assemble(s, ofHolds) })
+	return made(&reservations[s], func() string { return assemble(s, ofReservations) })
 }
 
 // Clock returns a script that only reads the time. On a server without the TIME command it fails as the others do.
@@ -141,8 +141,8 @@ const (
 	ofOne kind = iota
 	ofEach
 	ofMany
-	ofHolds
-	ofLargeHolds
+	ofReservations
+	ofLargeReservations
 )
 
 // assemble returns the script of a kind for these shapes.
@@ -164,7 +164,7 @@ func assemble(set Set, k kind) string {
 	if k != ofOne {
 		b.WriteString("local READ, TRY, WRITE, NEARER = {}, {}, {}, {}\n")
 	}
-	if k >= ofHolds {
+	if k >= ofReservations {
 		b.WriteString("local ADJUST = {}\n")
 	}
 	for i, p := range parts {
@@ -176,7 +176,7 @@ func assemble(set Set, k kind) string {
 			continue
 		}
 		fmt.Fprintf(&b, "do\n%sREAD[%d], TRY[%[2]d], WRITE[%[2]d], NEARER[%[2]d] = read, try, write, nearer\n", p.source(false), p.shape)
-		if adjust := p.source(true); k >= ofHolds && adjust != "" {
+		if adjust := p.source(true); k >= ofReservations && adjust != "" {
 			fmt.Fprintf(&b, "%sADJUST[%d] = adjust\n", adjust, p.shape)
 		}
 		b.WriteString("end\n")
@@ -188,10 +188,10 @@ func assemble(set Set, k kind) string {
 		b.WriteString("local counters, read_keys = #KEYS, #KEYS\n" + source("values.lua") + source("each.lua"))
 	case ofMany:
 		b.WriteString("local counters, read_keys, from, to = #KEYS, #KEYS, 9, #packed\n" + source("values.lua") + source("many.lua") + source("votes.lua") + source("written.lua"))
-	case ofHolds, ofLargeHolds:
+	case ofReservations, ofLargeReservations:
 		b.WriteString("local counters, book_count = struct.unpack('<I2I2', ARGV[2])\nlocal read_keys = counters + book_count\n" + source("values.lua") + source("many.lua") + source("holds.lua") +
 			"local function decide(packed, from, to)\n" + source("votes.lua") + "end\n" + source("holds_open.lua"))
-		if k == ofLargeHolds {
+		if k == ofLargeReservations {
 			b.WriteString(source("holds_large.lua"))
 		}
 		b.WriteString(source("holds_written.lua"))

@@ -9,11 +9,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Books are found by their keys, also where keys have the same hash, and whether there are few or many.
-func TestBooksAreAMap(t *testing.T) {
+// Reservations are found by the keys of their counters, also where keys have the same hash, and whether there are few or many.
+func TestReservationTableIsAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var x books
-		want := map[string]*book{}
+		var x reservationTable
+		want := map[string]*reservations{}
 		hash := func(key string) uint64 { return uint64(len(key)%3) << placeBits } // three tags for all
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
 			key := fmt.Sprintf("%0*d", rapid.IntRange(1, 70).Draw(t, "length"), rapid.IntRange(0, 9).Draw(t, "key"))
@@ -24,12 +24,12 @@ func TestBooksAreAMap(t *testing.T) {
 			if b == nil {
 				want[key] = x.add(hash(key), []byte(key))
 				if n := want[key].len(); n != 0 {
-					t.Fatalf("a new book has %d records", n)
+					t.Fatalf("a new counter has %d reservations", n)
 				}
-				want[key].add(backend.HoldID{1}, backend.Reservation{}, 0)
+				want[key].add(backend.ReservationID{1}, backend.ReservationState{}, 0)
 				continue
 			}
-			b.remove(b.find(backend.HoldID{1}))
+			b.remove(b.find(backend.ReservationID{1}))
 			x.remove(b)
 			x.remove(b) // changes nothing
 			delete(want, key)

@@ -24,24 +24,24 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// holderServer is the variable that makes TestHolder a holder: it names the server. holderNumber tells holders apart.
+// reserverServer is the variable that makes TestReserver a reserver: it names the server. reserverNumber tells reservers apart.
 const (
-	holderServer = "RATELIMITD_TEST_HOLDER_SERVER"
-	holderNumber = "RATELIMITD_TEST_HOLDER_NUMBER"
+	reserverServer = "RATELIMITD_TEST_RESERVER_SERVER"
+	reserverNumber = "RATELIMITD_TEST_RESERVER_NUMBER"
 )
 
-// What holders reserve, and for how long.
+// What reservers reserve, and for how long.
 const (
-	holderLimit = 40
-	holderMost  = 12
-	holderTTL   = 1500 * time.Millisecond
+	reserverLimit = 40
+	reserverMost  = 12
+	reserverTTL   = 1500 * time.Millisecond
 )
 
 // emptyCounters are counters whose reservations are cancelled, or released when they expire. So they are often full, and in the
 // end they are empty.
 func emptyCounters() []backend.Take {
 	var takes []backend.Take
-	limits := backendtest.EveryAlgorithm(holderLimit)
+	limits := backendtest.EveryAlgorithm(reserverLimit)
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
 		l := *limits[name]
 		if l.Algorithm > descriptor.TokenBucket {
@@ -60,19 +60,19 @@ func sumCounter() backend.Take {
 	return backend.Take{Key: []byte("sum"), Limit: backendtest.Limit("4294967295/1y,reservations")}
 }
 
-// TestHolder is a process that TestHoldersMayBeKilled kills. It reserves and commits, and writes each step on the counter of the
+// TestReserver is a process that TestReserversMayBeKilled kills. It reserves and commits, and writes each step on the counter of the
 // sum before and after it takes the step.
-func TestHolder(t *testing.T) {
-	server := os.Getenv(holderServer)
+func TestReserver(t *testing.T) {
+	server := os.Getenv(reserverServer)
 	if server == "" {
-		t.Skip("it is a process of TestHoldersMayBeKilled")
+		t.Skip("it is a process of TestReserversMayBeKilled")
 	}
 	s := redis.New(redis.Options{Client: connect(t, redisconn.Options{URL: server}), Timeout: patience})
 	var number uint64
-	if _, err := fmt.Sscan(os.Getenv(holderNumber), &number); err != nil {
+	if _, err := fmt.Sscan(os.Getenv(reserverNumber), &number); err != nil {
 		t.Fatal(err)
 	}
-	h := holder{store: s, random: rand.New(rand.NewPCG(number, number)), empty: emptyCounters()}
+	h := reserver{store: s, random: rand.New(rand.NewPCG(number, number)), empty: emptyCounters()}
 	binary.BigEndian.PutUint64(h.id[:], number)
 	for {
 		if err := h.step(t.Context(), os.Stdout); err != nil {
@@ -82,42 +82,42 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-type holder struct {
+type reserver struct {
 	store  backend.Store
 	random *rand.Rand
 	empty  []backend.Take
-	id     backend.HoldID
+	id     backend.ReservationID
 	n      uint64
 }
 
-func (h *holder) take(ctx context.Context, t backend.Take, hits int64, hold backend.Hold) (backend.Outcome, backend.Hold, error) {
-	hold.ID = h.id
-	t.Hits, t.Hold = hits, &hold
+func (h *reserver) take(ctx context.Context, t backend.Take, hits int64, reservation backend.Reservation) (backend.Outcome, backend.Reservation, error) {
+	reservation.ID = h.id
+	t.Hits, t.Reservation = hits, &reservation
 	r := &backend.Request{Takes: []backend.Take{t}, Outcomes: make([]backend.Outcome, 1)}
 	err := backend.Await(ctx, h.store, time.Now(), r)
-	return r.Outcomes[0], hold, err
+	return r.Outcomes[0], reservation, err
 }
 
-func (h *holder) step(ctx context.Context, out io.Writer) error {
+func (h *reserver) step(ctx context.Context, out io.Writer) error {
 	h.n++
 	binary.BigEndian.PutUint64(h.id[8:], h.n)
-	amount, ttl := 1+h.random.Int64N(holderMost), holderTTL.Microseconds()
+	amount, ttl := 1+h.random.Int64N(reserverMost), reserverTTL.Microseconds()
 	if h.random.IntN(2) == 0 {
 		t := h.empty[h.random.IntN(len(h.empty))]
-		o, hold, err := h.take(ctx, t, amount, backend.Hold{Op: backend.HoldReserve, TTL: ttl, Least: 1})
+		o, reservation, err := h.take(ctx, t, amount, backend.Reservation{Op: backend.OpReserve, TTL: ttl, Least: 1})
 		if err != nil || !o.Allowed {
 			return err
 		}
-		if o.Used > holderLimit || hold.Granted < 1 || hold.Granted > amount {
-			return fmt.Errorf("%s: %d in use, %d granted of %d", t.Key, o.Used, hold.Granted, amount)
+		if o.Used > reserverLimit || reservation.Granted < 1 || reservation.Granted > amount {
+			return fmt.Errorf("%s: %d in use, %d granted of %d", t.Key, o.Used, reservation.Granted, amount)
 		}
 		if h.random.IntN(50) > 0 { // else it goes away
-			_, _, err = h.take(ctx, t, 0, backend.Hold{Op: backend.HoldCommit, Final: true})
+			_, _, err = h.take(ctx, t, 0, backend.Reservation{Op: backend.OpCommit, Final: true})
 		}
 		return err
 	}
 	fmt.Fprintf(out, "reserve %d %d\n", h.n, amount)
-	o, _, err := h.take(ctx, sumCounter(), amount, backend.Hold{Op: backend.HoldReserve, TTL: ttl})
+	o, _, err := h.take(ctx, sumCounter(), amount, backend.Reservation{Op: backend.OpReserve, TTL: ttl})
 	if err != nil {
 		return err
 	}
@@ -128,13 +128,13 @@ func (h *holder) step(ctx context.Context, out io.Writer) error {
 	if h.random.IntN(20) == 0 {
 		return nil
 	}
-	actual := h.random.Int64N(2 * holderMost)
+	actual := h.random.Int64N(2 * reserverMost)
 	fmt.Fprintf(out, "commit %d %d\n", h.n, actual)
-	_, c, err := h.take(ctx, sumCounter(), actual, backend.Hold{Op: backend.HoldCommit, Final: true})
+	_, c, err := h.take(ctx, sumCounter(), actual, backend.Reservation{Op: backend.OpCommit, Final: true})
 	if err != nil {
 		return err
 	}
-	if c.Result != backend.HoldDone {
+	if c.Result != backend.ReservationDone {
 		return fmt.Errorf("commit of %d: result %d", actual, c.Result)
 	}
 	fmt.Fprintf(out, "committed %d %d\n", h.n, actual)
@@ -143,7 +143,7 @@ func (h *holder) step(ctx context.Context, out io.Writer) error {
 
 // Processes that reserve are killed with SIGKILL at any moment. What they held is released or stays charged when it expires:
 // nothing is lost, and nothing is charged twice.
-func TestHoldersMayBeKilled(t *testing.T) {
+func TestReserversMayBeKilled(t *testing.T) {
 	lasts := 2 * time.Second
 	if os.Getenv("RATELIMITD_SOAK") != "" {
 		lasts = time.Minute
@@ -163,8 +163,8 @@ func TestHoldersMayBeKilled(t *testing.T) {
 					return
 				default:
 				}
-				cmd := exec.Command(os.Args[0], "-test.run", "^TestHolder$", "-test.v=false")
-				cmd.Env = append(os.Environ(), holderServer+"="+server.Addr, holderNumber+"="+fmt.Sprint(number))
+				cmd := exec.Command(os.Args[0], "-test.run", "^TestReserver$", "-test.v=false")
+				cmd.Env = append(os.Environ(), reserverServer+"="+server.Addr, reserverNumber+"="+fmt.Sprint(number))
 				cmd.SysProcAttr = redistest.EndsWithTest()
 				stdout, err := cmd.StdoutPipe()
 				if err == nil {
@@ -183,7 +183,7 @@ func TestHoldersMayBeKilled(t *testing.T) {
 				reservations, doubtful = reservations+a.reservations, doubtful+a.doubtful
 				mu.Unlock()
 				if a.failure != "" {
-					t.Errorf("holder %d: %s", number, a.failure)
+					t.Errorf("reserver %d: %s", number, a.failure)
 					return
 				}
 			}
@@ -217,7 +217,7 @@ func TestHoldersMayBeKilled(t *testing.T) {
 	}
 }
 
-// audit is what the steps of a holder, until it was killed, say about the counter of the sum.
+// audit is what the steps of a reserver, until it was killed, say about the counter of the sum.
 type audit struct {
 	least, most            int64
 	reservations, doubtful int

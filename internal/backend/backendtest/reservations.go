@@ -17,31 +17,31 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// RunHolds tests reservations on the stores that open returns: how they are made, committed, cancelled and extended, and how
+// RunReservations tests reservations on the stores that open returns: how they are made, committed, cancelled and extended, and how
 // they expire. open may return the same store each time.
-func RunHolds(t *testing.T, open func(t testing.TB) backend.Store) {
-	t.Run("scripts", func(t *testing.T) { runScripts(t, open, "testdata/holds") })
+func RunReservations(t *testing.T, open func(t testing.TB) backend.Store) {
+	t.Run("scripts", func(t *testing.T) { runScripts(t, open, "testdata/reservations") })
 	t.Run("ledger", func(t *testing.T) {
 		s := open(t)
 		rapid.Check(t, func(rt *rapid.T) { newBank(rapidChance{rt}, s).run(40) })
 	})
 	t.Run("model", func(t *testing.T) { runModel(t, open, true) })
-	t.Run("bounds", func(t *testing.T) { runHoldBounds(t, open(t)) })
-	t.Run("concurrent", func(t *testing.T) { runHoldsConcurrent(t, open) })
-	t.Run("reset", func(t *testing.T) { runHoldsReset(t, open(t)) })
+	t.Run("bounds", func(t *testing.T) { runReservationBounds(t, open(t)) })
+	t.Run("concurrent", func(t *testing.T) { runReservationsConcurrent(t, open) })
+	t.Run("reset", func(t *testing.T) { runReservationsReset(t, open(t)) })
 }
 
-// RunHoldsTogether tests groups with several takes of one counter, some of which reserve.
-func RunHoldsTogether(t *testing.T, open func(t testing.TB) backend.Store) {
-	t.Run("scripts", func(t *testing.T) { runScripts(t, open, "testdata/holds_together") })
+// RunReservationsTogether tests groups with several takes of one counter, some of which reserve.
+func RunReservationsTogether(t *testing.T, open func(t testing.TB) backend.Store) {
+	t.Run("scripts", func(t *testing.T) { runScripts(t, open, "testdata/reservations_together") })
 	t.Run("all or nothing", func(t *testing.T) {
 		s := open(t)
 		rapid.Check(t, func(rt *rapid.T) { runAllOrNothing(rt, s) })
 	})
 }
 
-// RunHoldsStepped tests that a reservation lasts no longer than its rule allows when the clock is set back.
-func RunHoldsStepped(t *testing.T, open func(t testing.TB) backend.Store) {
+// RunReservationsStepped tests that a reservation lasts no longer than its rule allows when the clock is set back.
+func RunReservationsStepped(t *testing.T, open func(t testing.TB) backend.Store) {
 	for _, limit := range []string{"10/1d", "10/1d,first_hit", "10/1d,token,burst=10", "5/1m,places"} {
 		for _, step := range []time.Duration{time.Second, time.Minute, time.Hour, 5 * time.Hour} {
 			t.Run(fmt.Sprintf("%s, back by %v", limit, step), func(t *testing.T) {
@@ -50,18 +50,18 @@ func RunHoldsStepped(t *testing.T, open func(t testing.TB) backend.Store) {
 				bounds.MaxTTL, bounds.Release = 5*time.Minute, true
 				l.Reservations = &bounds
 				s, k, now := open(t), key(newCase(), "k", &l), epoch.Add(6*time.Hour)
-				take := func(hits int64, h *backend.Hold) backend.Outcome {
-					return one(t, s, now, backend.Take{Key: k, Limit: &l, Hits: hits, Hold: h})
+				take := func(hits int64, h *backend.Reservation) backend.Outcome {
+					return one(t, s, now, backend.Take{Key: k, Limit: &l, Hits: hits, Reservation: h})
 				}
 				n := int64(l.Capacity())
 				for id := range n {
-					take(1, &backend.Hold{ID: holdID(id), Op: backend.HoldReserve, TTL: time.Hour.Microseconds()})
+					take(1, &backend.Reservation{ID: reservationID(id), Op: backend.OpReserve, TTL: time.Hour.Microseconds()})
 				}
 				now = now.Add(-step)
 				if o := take(0, nil); o.Used != n {
 					t.Fatalf("after the step: %s", outcomeText(&o))
 				}
-				h := &backend.Hold{ID: holdID(n), Op: backend.HoldReserve}
+				h := &backend.Reservation{ID: reservationID(n), Op: backend.OpReserve}
 				if o := take(1, h); o.Allowed {
 					t.Fatalf("after the step: %s", outcomeText(&o))
 				}
@@ -70,15 +70,15 @@ func RunHoldsStepped(t *testing.T, open func(t testing.TB) backend.Store) {
 				if o := take(n, nil); !o.Allowed {
 					t.Errorf("when all have expired: %s", outcomeText(&o))
 				}
-				late := &backend.Hold{ID: holdID(0), Op: backend.HoldCommit, Final: true}
-				if take(0, late); late.Result != backend.HoldDone || !late.Late {
+				late := &backend.Reservation{ID: reservationID(0), Op: backend.OpCommit, Final: true}
+				if take(0, late); late.Result != backend.ReservationDone || !late.Late {
 					t.Errorf("a late commit: %+v", late)
 				}
 				now = now.Add(bounds.MaxTTL + time.Second)
 				take(0, nil)
-				gone := &backend.Hold{ID: holdID(1), Op: backend.HoldCommit, Final: true}
-				if take(0, gone); gone.Result != backend.HoldUnknown {
-					t.Errorf("a commit after the record is gone: %+v", gone)
+				gone := &backend.Reservation{ID: reservationID(1), Op: backend.OpCommit, Final: true}
+				if take(0, gone); gone.Result != backend.ReservationUnknown {
+					t.Errorf("a commit after the reservation is gone: %+v", gone)
 				}
 			})
 		}
@@ -91,12 +91,12 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 	const most = 12
 	l := Limit(fmt.Sprintf("%d/1h,reservations", most))
 	type counter struct {
-		key  []byte
-		used int64
-		held map[int64]int64 // by id
+		key      []byte
+		used     int64
+		reserved map[int64]int64 // by id
 	}
 	prefix := newCase()
-	counters := []*counter{{key: key(prefix, "a", l), held: map[int64]int64{}}, {key: key(prefix, "b", l), held: map[int64]int64{}}}
+	counters := []*counter{{key: key(prefix, "a", l), reserved: map[int64]int64{}}, {key: key(prefix, "b", l), reserved: map[int64]int64{}}}
 	ids := int64(0)
 	for range rapid.IntRange(1, 20).Draw(t, "groups") {
 		r, asked := &backend.Request{Together: true}, map[*counter]int64{}
@@ -106,15 +106,15 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 			switch kind := rapid.IntRange(0, 3).Draw(t, "kind"); {
 			case kind == 0:
 				asked[c] += take.Hits
-			case kind == 1 && len(c.held) > 0:
-				id := rapid.SampledFrom(slices.Sorted(maps.Keys(c.held))).Draw(t, "id")
-				take.Hits = rapid.Int64Range(0, c.held[id]).Draw(t, "actual")
-				take.Hold = &backend.Hold{ID: holdID(id), Op: backend.HoldCommit, Final: true}
-				c.used += take.Hits - c.held[id]
-				delete(c.held, id)
+			case kind == 1 && len(c.reserved) > 0:
+				id := rapid.SampledFrom(slices.Sorted(maps.Keys(c.reserved))).Draw(t, "id")
+				take.Hits = rapid.Int64Range(0, c.reserved[id]).Draw(t, "actual")
+				take.Reservation = &backend.Reservation{ID: reservationID(id), Op: backend.OpCommit, Final: true}
+				c.used += take.Hits - c.reserved[id]
+				delete(c.reserved, id)
 			default:
 				ids++
-				take.Hold = &backend.Hold{ID: holdID(ids), Op: backend.HoldReserve, TTL: time.Minute.Microseconds()}
+				take.Reservation = &backend.Reservation{ID: reservationID(ids), Op: backend.OpReserve, TTL: time.Minute.Microseconds()}
 				asked[c] += take.Hits
 			}
 			r.Takes = append(r.Takes, take)
@@ -128,7 +128,7 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 			fits = fits && c.used+hits <= most
 		}
 		for i := range r.Takes {
-			reserves = reserves || r.Takes[i].Hold != nil && r.Takes[i].Hold.Op == backend.HoldReserve
+			reserves = reserves || r.Takes[i].Reservation != nil && r.Takes[i].Reservation.Op == backend.OpReserve
 		}
 		if !reserves && !fits { // each plain take of one counter is judged by itself: a limiter makes one take of them
 			return
@@ -137,15 +137,15 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 			t.Fatalf("passed: %v, want %v: %+v", passed, fits, r.Outcomes)
 		}
 		for i := range r.Takes {
-			h := r.Takes[i].Hold
-			if h == nil || h.Op != backend.HoldReserve {
+			h := r.Takes[i].Reservation
+			if h == nil || h.Op != backend.OpReserve {
 				continue
 			}
 			want := int64(0)
 			if fits {
 				want = r.Takes[i].Hits
 				c := counters[slices.IndexFunc(counters, func(c *counter) bool { return string(c.key) == string(r.Takes[i].Key) })]
-				c.held[int64(binary.BigEndian.Uint64(h.ID[:]))] = want
+				c.reserved[int64(binary.BigEndian.Uint64(h.ID[:]))] = want
 			}
 			if h.Granted != want {
 				t.Fatalf("take %d is granted %d, want %d", i, h.Granted, want)
@@ -167,15 +167,15 @@ func reservable(l *descriptor.Limit) bool {
 	return l.Algorithm <= descriptor.TokenBucket || l.Algorithm == descriptor.Concurrency
 }
 
-// holdID is a different id for each number.
-func holdID(n int64) (id backend.HoldID) {
+// reservationID is a different id for each number.
+func reservationID(n int64) (id backend.ReservationID) {
 	binary.BigEndian.PutUint64(id[:], uint64(n))
 	return id
 }
 
-// runHoldBounds floods one counter with takes, reservations and commits, with a clock that goes forward, and with one that is
+// runReservationBounds floods one counter with takes, reservations and commits, with a clock that goes forward, and with one that is
 // stepped.
-func runHoldBounds(t *testing.T, s backend.Store) {
+func runReservationBounds(t *testing.T, s backend.Store) {
 	for _, stepped := range []bool{false, true} {
 		rapid.Check(t, func(rt *rapid.T) {
 			l := rapid.Custom(func(rt *rapid.T) *descriptor.Limit { return drawSmall(rt, units) }).
@@ -192,20 +192,20 @@ func runHoldBounds(t *testing.T, s backend.Store) {
 // as if each commit had been a refund.
 type flood struct {
 	chance
-	store   backend.Starter
-	key     []byte
-	limit   *descriptor.Limit
-	now     int64 // as time passes
-	stepped bool  // the clock is set back and ahead: each step may admit the limit once more
-	ahead   int64 // of the clock that the store sees
-	steps   []int64
-	net     []admission   // a reservation counts as what it holds
-	held    map[int64]int // by id: its admission
-	ids     int64
+	store    backend.Starter
+	key      []byte
+	limit    *descriptor.Limit
+	now      int64 // as time passes
+	stepped  bool  // the clock is set back and ahead: each step may admit the limit once more
+	ahead    int64 // of the clock that the store sees
+	steps    []int64
+	net      []admission   // a reservation counts as what it holds
+	reserved map[int64]int // by id: its admission
+	ids      int64
 }
 
 func newFlood(c chance, s backend.Starter, l *descriptor.Limit) *flood {
-	f := &flood{chance: c, store: s, limit: l, held: make(map[int64]int)}
+	f := &flood{chance: c, store: s, limit: l, reserved: make(map[int64]int)}
 	bounds := descriptor.DefaultReservations()
 	bounds.MaxTTL = 2 * l.Window.Length()
 	l.Reservations = &bounds
@@ -224,7 +224,7 @@ func (f *flood) run(steps int64) {
 			f.ahead = max(f.ahead, -200*length)
 			f.steps = append(f.steps, f.now)
 		}
-		if len(f.held) > 0 && f.below(2, "commit") == 1 {
+		if len(f.reserved) > 0 && f.below(2, "commit") == 1 {
 			f.commit()
 		} else {
 			f.take()
@@ -246,31 +246,31 @@ func (f *flood) take() {
 	t := backend.Take{Hits: 1 + f.below(4, "hits")}
 	if f.below(4, "plain") > 0 {
 		f.ids++
-		t.Hold = &backend.Hold{ID: holdID(f.ids), Op: backend.HoldReserve, TTL: 1 + f.below(2*f.limit.Window.Length().Microseconds(), "ttl")}
+		t.Reservation = &backend.Reservation{ID: reservationID(f.ids), Op: backend.OpReserve, TTL: 1 + f.below(2*f.limit.Window.Length().Microseconds(), "ttl")}
 	}
 	if o, lost := f.one(t); !o.Allowed || lost { // what is not known to have passed uses no more than what is
 		return
 	}
-	if t.Hold != nil {
-		if t.Hold.Granted != t.Hits {
-			f.Fatalf("%d granted of %d", t.Hold.Granted, t.Hits)
+	if t.Reservation != nil {
+		if t.Reservation.Granted != t.Hits {
+			f.Fatalf("%d granted of %d", t.Reservation.Granted, t.Hits)
 		}
-		f.held[f.ids] = len(f.net)
+		f.reserved[f.ids] = len(f.net)
 	}
 	f.net = append(f.net, admission{f.now, t.Hits})
 	f.check()
 }
 
 func (f *flood) commit() {
-	ids := slices.Sorted(maps.Keys(f.held))
+	ids := slices.Sorted(maps.Keys(f.reserved))
 	id := ids[f.below(int64(len(ids)), "hold")]
-	n := f.held[id]
-	delete(f.held, id)
+	n := f.reserved[id]
+	delete(f.reserved, id)
 	actual := f.below(f.net[n].hits+1, "actual")
-	h := backend.Hold{ID: holdID(id), Op: backend.HoldCommit, Final: true}
-	_, lost := f.one(backend.Take{Hits: actual, Hold: &h})
+	h := backend.Reservation{ID: reservationID(id), Op: backend.OpCommit, Final: true}
+	_, lost := f.one(backend.Take{Hits: actual, Reservation: &h})
 	switch { // what may have been given back, counts as given back
-	case !lost && h.Result == backend.HoldUnknown:
+	case !lost && h.Result == backend.ReservationUnknown:
 	case f.limit.Algorithm == descriptor.TokenBucket:
 		f.net = append(f.net, admission{f.now, actual - f.net[n].hits})
 	default:
@@ -303,17 +303,17 @@ func (f *flood) check() {
 	}
 	if len(f.net) > 200 { // what is long over
 		f.net = f.net[100:]
-		for id, n := range f.held {
-			if f.held[id] = n - 100; n < 100 {
-				delete(f.held, id)
+		for id, n := range f.reserved {
+			if f.reserved[id] = n - 100; n < 100 {
+				delete(f.reserved, id)
 			}
 		}
 	}
 }
 
-// runHoldsConcurrent checks that holds and takes of many goroutines never use more than the limit, that one commit of a hold
+// runReservationsConcurrent checks that reservations and takes of many goroutines never use more than the limit, that one commit of a reservation
 // counts, and that nothing is lost.
-func runHoldsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
+func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	for name, l := range EveryAlgorithm(limited) {
 		if !reservable(l) {
 			continue
@@ -324,8 +324,8 @@ func runHoldsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 			const rounds = 20
 			var used, refused atomic.Int64
 			together(t, func(worker int) error {
-				take := func(hits int64, h *backend.Hold) (backend.Outcome, error) {
-					r := &backend.Request{Takes: []backend.Take{{Key: k, Limit: l, Hits: hits, Hold: h}}, Outcomes: make([]backend.Outcome, 1)}
+				take := func(hits int64, h *backend.Reservation) (backend.Outcome, error) {
+					r := &backend.Request{Takes: []backend.Take{{Key: k, Limit: l, Hits: hits, Reservation: h}}, Outcomes: make([]backend.Outcome, 1)}
 					err := backend.Await(t.Context(), s, epoch, r)
 					if o := r.Outcomes[0]; err == nil && o.Used > limited {
 						err = fmt.Errorf("%d in use: %s", o.Used, outcomeText(&o))
@@ -343,7 +343,7 @@ func runHoldsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 						}
 						continue
 					}
-					h := &backend.Hold{ID: holdID(int64(worker*rounds + i)), Op: backend.HoldReserve, TTL: time.Minute.Microseconds(), Least: 2}
+					h := &backend.Reservation{ID: reservationID(int64(worker*rounds + i)), Op: backend.OpReserve, TTL: time.Minute.Microseconds(), Least: 2}
 					if o, err := take(20, h); err != nil {
 						return err
 					} else if !o.Allowed {
@@ -354,11 +354,11 @@ func runHoldsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 						return fmt.Errorf("%d granted", h.Granted)
 					}
 					actual := int64(i % 2)
-					commits := make(chan backend.HoldResult, 2)
+					commits := make(chan backend.ReservationResult, 2)
 					errs := make(chan error, 2)
-					for range 2 { // two callers commit the same hold
+					for range 2 { // two callers commit the same reservation
 						go func() {
-							c := &backend.Hold{ID: h.ID, Op: backend.HoldCommit, Final: true}
+							c := &backend.Reservation{ID: h.ID, Op: backend.OpCommit, Final: true}
 							_, err := take(actual, c)
 							commits <- c.Result
 							errs <- err
@@ -370,8 +370,8 @@ func runHoldsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 							return err
 						}
 					}
-					if (first == backend.HoldDone) == (second == backend.HoldDone) {
-						return fmt.Errorf("two commits of one hold: %d and %d", first, second)
+					if (first == backend.ReservationDone) == (second == backend.ReservationDone) {
+						return fmt.Errorf("two commits of one reservation: %d and %d", first, second)
 					}
 					used.Add(actual)
 				}
@@ -384,12 +384,12 @@ func runHoldsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	}
 }
 
-// runHoldsReset checks that a reset forgets the reservations of its counter, and no others.
-func runHoldsReset(t *testing.T, s backend.Store) {
+// runReservationsReset checks that a reset forgets the reservations of its counter, and no others.
+func runReservationsReset(t *testing.T, s backend.Store) {
 	l, prefix := Limit("10/1h,reservations"), newCase()
 	reset, other := key(prefix, "reset", l), key(prefix, "other", l)
 	for _, k := range [][]byte{reset, other} {
-		one(t, s, epoch, backend.Take{Key: k, Limit: l, Hits: 4, Hold: &backend.Hold{ID: holdID(1), Op: backend.HoldReserve, TTL: time.Minute.Microseconds()}})
+		one(t, s, epoch, backend.Take{Key: k, Limit: l, Hits: 4, Reservation: &backend.Reservation{ID: reservationID(1), Op: backend.OpReserve, TTL: time.Minute.Microseconds()}})
 	}
 	if err := s.Reset(t.Context(), []backend.Counter{{Key: reset, Limit: l}}); err != nil {
 		t.Fatal(err)
@@ -397,11 +397,11 @@ func runHoldsReset(t *testing.T, s backend.Store) {
 	one(t, s, epoch, backend.Take{Key: reset, Limit: l, Hits: 3})
 	for _, c := range []struct {
 		key    []byte
-		result backend.HoldResult
+		result backend.ReservationResult
 		used   int64
-	}{{reset, backend.HoldUnknown, 3}, {other, backend.HoldDone, 1}} {
-		h := backend.Hold{ID: holdID(1), Op: backend.HoldCommit, Final: true}
-		one(t, s, epoch, backend.Take{Key: c.key, Limit: l, Hits: 1, Hold: &h})
+	}{{reset, backend.ReservationUnknown, 3}, {other, backend.ReservationDone, 1}} {
+		h := backend.Reservation{ID: reservationID(1), Op: backend.OpCommit, Final: true}
+		one(t, s, epoch, backend.Take{Key: c.key, Limit: l, Hits: 1, Reservation: &h})
 		if o := one(t, s, epoch, backend.Take{Key: c.key, Limit: l}); h.Result != c.result || o.Used != c.used {
 			t.Errorf("%s: result %d with %d in use, want %d and %d", c.key, h.Result, o.Used, c.result, c.used)
 		}

@@ -44,26 +44,26 @@ func TestCommitCorrectsTheWindowOfItsReservation(t *testing.T) {
 	} {
 		l := reservable(c.limit, nil)
 		var s backend.State
-		h := backend.Hold{Op: backend.HoldReserve}
-		settle := func(at, hits int64, h *backend.Hold) backend.Outcome {
+		h := backend.Reservation{Op: backend.OpReserve}
+		settle := func(at, hits int64, h *backend.Reservation) backend.Outcome {
 			var out [1]backend.Outcome
-			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Hold: h}}, []*backend.State{&s}, out[:], at)
+			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Reservation: h}}, []*backend.State{&s}, out[:], at)
 			return out[0]
 		}
-		if o := settle(start, 60, &h); !o.Allowed || o.Used != 60 || h.Granted != 60 || !h.Record.Found {
+		if o := settle(start, 60, &h); !o.Allowed || o.Used != 60 || h.Granted != 60 || !h.Stored.Found {
 			t.Fatalf("%s: reserve 60: %+v %+v", c.limit, o, h)
 		}
 		if o := settle(start, 41, nil); o.Allowed {
 			t.Fatalf("%s: a plain take beside a reservation: %+v", c.limit, o)
 		}
 		settle(start, 10, nil)
-		commit := backend.Hold{Op: backend.HoldCommit, Final: true, Record: h.Record}
+		commit := backend.Reservation{Op: backend.OpCommit, Final: true, Stored: h.Stored}
 		at := start + c.after.Microseconds()
-		if o := settle(at, 20, &commit); o.Used != c.used || commit.Record.Found {
+		if o := settle(at, 20, &commit); o.Used != c.used || commit.Stored.Found {
 			t.Errorf("%s: commit of 20 after %v: %+v, want %d in use", c.limit, c.after, o, c.used)
 		}
-		again := backend.Hold{Op: backend.HoldCommit, Final: true}
-		if o := settle(at, 20, &again); o.Used != c.used || again.Result != backend.HoldUnknown {
+		again := backend.Reservation{Op: backend.OpCommit, Final: true}
+		if o := settle(at, 20, &again); o.Used != c.used || again.Result != backend.ReservationUnknown {
 			t.Errorf("%s: the same commit again: %+v %+v", c.limit, o, again)
 		}
 	}
@@ -82,10 +82,10 @@ func TestCommitOfMoreThanReserved(t *testing.T) {
 		l := reservable(c.limit, nil)
 		var s backend.State
 		var out [1]backend.Outcome
-		h := backend.Hold{Op: backend.HoldReserve}
-		backend.Settle([]backend.Take{{Limit: l, Hits: 50, Hold: &h}}, []*backend.State{&s}, out[:], start)
-		commit := backend.Hold{Op: backend.HoldCommit, Final: true, Record: h.Record}
-		backend.Settle([]backend.Take{{Limit: l, Hits: 150, Hold: &commit}}, []*backend.State{&s}, out[:], start+1)
+		h := backend.Reservation{Op: backend.OpReserve}
+		backend.Settle([]backend.Take{{Limit: l, Hits: 50, Reservation: &h}}, []*backend.State{&s}, out[:], start)
+		commit := backend.Reservation{Op: backend.OpCommit, Final: true, Stored: h.Stored}
+		backend.Settle([]backend.Take{{Limit: l, Hits: 150, Reservation: &commit}}, []*backend.State{&s}, out[:], start+1)
 		if out[0].Used != c.used {
 			t.Errorf("%s: %+v, want %d in use", c.limit, out[0], c.used)
 		}
@@ -99,14 +99,14 @@ func TestExpiredReservations(t *testing.T) {
 		l := reservable("100/1h", func(b *descriptor.Reservations) { b.Release = release })
 		var s backend.State
 		var out [1]backend.Outcome
-		h := backend.Hold{Op: backend.HoldReserve, TTL: 1_000_000}
-		settle := func(at, hits int64, h *backend.Hold) {
-			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Hold: h}}, []*backend.State{&s}, out[:], at)
+		h := backend.Reservation{Op: backend.OpReserve, TTL: 1_000_000}
+		settle := func(at, hits int64, h *backend.Reservation) {
+			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Reservation: h}}, []*backend.State{&s}, out[:], at)
 		}
 		settle(start, 80, &h)
-		progress := backend.Hold{Op: backend.HoldCommit, Record: h.Record}
+		progress := backend.Reservation{Op: backend.OpCommit, Stored: h.Stored}
 		settle(start+1, 30, &progress)
-		r := progress.Record.Reservation
+		r := progress.Stored.ReservationState
 		want := int64(80)
 		if release {
 			want = 30
@@ -114,13 +114,13 @@ func TestExpiredReservations(t *testing.T) {
 		if kept := r.Expire(l, &s, start+1_000_000); !kept || s.Count != want || r.Charged != want {
 			t.Errorf("release %v: after the end: kept %v, %+v, %+v", release, kept, s, r)
 		}
-		late := backend.Hold{Op: backend.HoldCommit, Final: true, Record: backend.HoldRecord{Reservation: r, Found: true}}
+		late := backend.Reservation{Op: backend.OpCommit, Final: true, Stored: backend.StoredReservation{ReservationState: r, Found: true}}
 		settle(start+2_000_000, 90, &late)
 		if out[0].Used != 90 {
 			t.Errorf("release %v: a late commit of 90: %+v", release, out[0])
 		}
 		if r.Expire(l, &s, start+61_000_000) {
-			t.Errorf("release %v: the record is kept for ever", release)
+			t.Errorf("release %v: it is kept for ever", release)
 		}
 	}
 }
@@ -131,12 +131,12 @@ func TestReservationsOfAGroup(t *testing.T) {
 	wide, tight := reservable("100/1m", nil), reservable("40/1m,sliding", nil)
 	for _, c := range []struct{ least, granted int64 }{{0, 0}, {50, 0}, {40, 40}, {1, 40}} {
 		states := []backend.State{{}, {}}
-		holds := []backend.Hold{{Op: backend.HoldReserve, Least: c.least}, {Op: backend.HoldReserve, Least: c.least}}
-		takes := []backend.Take{{Limit: wide, Hits: 60, Hold: &holds[0]}, {Limit: tight, Hits: 60, Hold: &holds[1], Member: 1}}
+		reservations := []backend.Reservation{{Op: backend.OpReserve, Least: c.least}, {Op: backend.OpReserve, Least: c.least}}
+		takes := []backend.Take{{Limit: wide, Hits: 60, Reservation: &reservations[0]}, {Limit: tight, Hits: 60, Reservation: &reservations[1], Member: 1}}
 		out := make([]backend.Outcome, 2)
 		backend.Settle(takes, []*backend.State{&states[0], &states[1]}, out, start)
 		if states[0].Count != c.granted || states[1].Count != c.granted || out[0].Used != c.granted || out[1].Used != c.granted {
-			t.Errorf("at least %d: %+v, holds %+v, want %d", c.least, out, holds, c.granted)
+			t.Errorf("at least %d: %+v, reservations %+v, want %d", c.least, out, reservations, c.granted)
 		}
 	}
 }
@@ -148,27 +148,27 @@ func TestBoundsOfReservations(t *testing.T) {
 		b.MaxShare, b.MaxOutstanding, b.MaxTTL = 250_000, 3, 2*time.Minute
 	})
 	for _, c := range []struct {
-		hold   backend.Hold
-		hits   int64
-		result backend.HoldResult
-		grant  int64
+		reservation backend.Reservation
+		hits        int64
+		result      backend.ReservationResult
+		grant       int64
 	}{
-		{backend.Hold{}, 25, backend.HoldDone, 25},
-		{backend.Hold{}, 26, backend.HoldTooLarge, 0},
-		{backend.Hold{Least: 10}, 26, backend.HoldDone, 25},
-		{backend.Hold{Record: backend.HoldRecord{Outstanding: 3, FirstExpiry: start + 5_000_000}}, 1, backend.HoldTooMany, 0},
-		{backend.Hold{Record: backend.HoldRecord{SameID: backend.HoldsOfOneID}}, 1, backend.HoldTooMany, 0},
-		{backend.Hold{TTL: time.Hour.Microseconds()}, 1, backend.HoldDone, 1},
+		{backend.Reservation{}, 25, backend.ReservationDone, 25},
+		{backend.Reservation{}, 26, backend.ReservationTooLarge, 0},
+		{backend.Reservation{Least: 10}, 26, backend.ReservationDone, 25},
+		{backend.Reservation{Stored: backend.StoredReservation{Outstanding: 3, FirstExpiry: start + 5_000_000}}, 1, backend.TooManyReservations, 0},
+		{backend.Reservation{Stored: backend.StoredReservation{SameID: backend.ReservationsOfOneID}}, 1, backend.TooManyReservations, 0},
+		{backend.Reservation{TTL: time.Hour.Microseconds()}, 1, backend.ReservationDone, 1},
 	} {
 		var s backend.State
 		var out [1]backend.Outcome
-		h := c.hold
-		h.Op = backend.HoldReserve
-		backend.Settle([]backend.Take{{Limit: l, Hits: c.hits, Hold: &h}}, []*backend.State{&s}, out[:], start)
+		h := c.reservation
+		h.Op = backend.OpReserve
+		backend.Settle([]backend.Take{{Limit: l, Hits: c.hits, Reservation: &h}}, []*backend.State{&s}, out[:], start)
 		if h.Result != c.result || h.Granted != c.grant || s.Count != c.grant || out[0].Allowed != (c.grant > 0) {
-			t.Errorf("%+v of %d: %+v, %+v", c.hold, c.hits, h, out[0])
+			t.Errorf("%+v of %d: %+v, %+v", c.reservation, c.hits, h, out[0])
 		}
-		if h.Result == backend.HoldTooMany && out[0].RetryAfter != 5*time.Second && h.Record.FirstExpiry > 0 {
+		if h.Result == backend.TooManyReservations && out[0].RetryAfter != 5*time.Second && h.Stored.FirstExpiry > 0 {
 			t.Errorf("%+v", out[0])
 		}
 		if h.Expires > start+2*time.Minute.Microseconds() {

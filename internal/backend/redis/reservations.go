@@ -9,15 +9,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The records of a counter's reservations are its book, in keys beside the key of the counter, in the same slot of a cluster: a
-// string, or a hash and a sorted set if there are many (holds.lua, holds_large.lua). Requests that concern records share calls with
+// The reservations of a counter are a list (the scripts call it a book), in keys beside that of the counter: a
+// string, or a hash and a sorted set if there are many (holds.lua, holds_large.lua). Requests that concern them share calls with
 // other requests. Such a call runs a script of its own kind.
 //
 // Most reservations and commits are the only take of their group, and in their call the only one of their counter. These are packed
 // as steps, which the script decides in a short loop.
 
 const (
-	settledPerTake = 8         // records that are settled for each take that concerns records of its counter
+	settledPerTake = 8         // reservations that are settled for each take that concerns reservations of its counter
 	mostSettled    = 64        // in one call, for one counter
 	mostReserving  = 1<<16 - 1 // takes of a group that reserve: the script numbers them in 16 bits
 	takeSize       = 48        // of a packed take
@@ -25,19 +25,19 @@ const (
 	runSize        = 2         // of what is before the limit of a run of steps
 )
 
-// smallBook is from how many records on a book is large. A larger one costs less per record then, but several times as much for the
-// first.
-const smallBook = 64
+// fewReservations is from how many reservations on a list is large. A larger one costs less per reservation then, but several times
+// as much for the first.
+const fewReservations = 64
 
 // The first byte of an answer.
 const (
-	noRecord = iota
-	hasRecord
+	noReservation = iota
+	hasReservation
 	tooMany
 )
 
 // answerSizes are the bytes that follow the first one.
-var answerSizes = [...]int{noRecord: 0, hasRecord: 40, tooMany: 8}
+var answerSizes = [...]int{noReservation: 0, hasReservation: 40, tooMany: 8}
 
 // reservesHits stands in a packed take in place of whether refused hits count. Then the number of the reservation in its group
 // stands in place of how often the take is repeated.
@@ -53,21 +53,21 @@ const (
 	beginsGroup = 128 // more for the first one of a group
 )
 
-// concernsHolds reports whether a take has to look at the records of its counter: it makes or changes a reservation, or may pass
+// concernsReservations reports whether a take has to look at the reservations of its counter: it makes or changes a reservation, or may pass
 // because some have expired.
-func concernsHolds(t *backend.Take) bool {
-	return t.Hold != nil || t.Limit.Reservations != nil && t.Limit.Reservations.Release
+func concernsReservations(t *backend.Take) bool {
+	return t.Reservation != nil || t.Limit.Reservations != nil && t.Limit.Reservations.Release
 }
 
-// addBook makes the call look at the records of the k-th counter for a take. Steps of reservations that expire as charged do not
-// depend on what else has expired: then only takes that reserve settle records.
-func (c *scriptCall) addBook(k int, t *backend.Take) {
+// addReservations makes the call look at the reservations of the k-th counter for a take. Operations on reservations that expire as charged do not
+// depend on what else has expired: then only takes that reserve settle reservations.
+func (c *scriptCall) addReservations(k int, t *backend.Take) {
 	counter := &c.counters[k]
-	if counter.book == 0 {
-		c.books = append(c.books, k)
-		counter.book = len(c.books)
+	if counter.reservations == 0 {
+		c.reserved = append(c.reserved, k)
+		counter.reservations = len(c.reserved)
 	}
-	if !changesHold(t) || backend.HoldBounds(t.Limit).Release {
+	if !changesReservation(t) || backend.ReservationBounds(t.Limit).Release {
 		counter.settles = min(counter.settles+settledPerTake, mostSettled)
 	}
 }
@@ -75,53 +75,53 @@ func (c *scriptCall) addBook(k int, t *backend.Take) {
 // isStep reports whether a group can be packed as a step, if no other take of the call prevents it.
 func isStep(takes []backend.Take) bool {
 	t := &takes[0]
-	if len(takes) > 1 || t.Hold == nil || t.Limit.Reservations != nil && t.Limit.Reservations.Release {
+	if len(takes) > 1 || t.Reservation == nil || t.Limit.Reservations != nil && t.Limit.Reservations.Release {
 		return false
 	}
-	switch t.Hold.Op {
-	case backend.HoldReserve:
-		return t.Hits > 0 && t.Hold.Least <= 0
-	case backend.HoldCommit:
-		return t.Hold.Final
+	switch t.Reservation.Op {
+	case backend.OpReserve:
+		return t.Hits > 0 && t.Reservation.Least <= 0
+	case backend.OpCommit:
+		return t.Reservation.Final
 	default:
 		return false
 	}
 }
 
-// beginHolds begins the arguments about records.
-func (c *scriptCall) beginHolds(small int) {
-	b := binary.LittleEndian.AppendUint16(c.held[:0], uint16(len(c.counters)))
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(c.books)))
+// beginReservations begins the arguments about reservations.
+func (c *scriptCall) beginReservations(small int) {
+	b := binary.LittleEndian.AppendUint16(c.reservationArg[:0], uint16(len(c.counters)))
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(c.reserved)))
 	b = binary.LittleEndian.AppendUint16(b, uint16(small))
-	c.held = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // how many runs and open books, and where these begin
+	c.reservationArg = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // how many runs and open lists, and where these begin
 	c.operations, c.runs, c.run, c.open = c.operations[:0], 0, 0, 0
 }
 
 // packStep adds a group that is a step.
 func (c *scriptCall) packStep(g *takeGroup, m *terms) {
 	t, k := &g.takes[0], c.takeKeys[g.first]
-	bounds := backend.HoldBounds(t.Limit)
-	at := len(c.held)
-	b := append(c.held, 1, 0)
+	bounds := backend.ReservationBounds(t.Limit)
+	at := len(c.reservationArg)
+	b := append(c.reservationArg, 1, 0)
 	b = c.appendBounds(b, c.counters[k].form, t.Limit, &bounds, m)
-	if n := len(b) - at; c.run > 0 && bytes.Equal(c.held[c.run+runSize:c.run+n], b[at+runSize:]) {
+	if n := len(b) - at; c.run > 0 && bytes.Equal(c.reservationArg[c.run+runSize:c.run+n], b[at+runSize:]) {
 		b = b[:at]
 		binary.LittleEndian.PutUint16(b[c.run:], binary.LittleEndian.Uint16(b[c.run:])+1)
 	} else {
 		c.run = at
 		c.runs++
 	}
-	does, hits := doesOf(t.Hold), t.Hits
+	does, hits := doesOf(t.Reservation), t.Hits
 	if most := bounds.Largest(t.Limit); does == doesReserve && hits > most {
 		hits = int64(t.Limit.Capacity()) + 1 // refused
 	}
 	b = binary.LittleEndian.AppendUint16(b, uint16(k+1))
-	b = binary.LittleEndian.AppendUint16(b, uint16(c.counters[k].book))
+	b = binary.LittleEndian.AppendUint16(b, uint16(c.counters[k].reservations))
 	b = append(b, does)
-	b = append(b, t.Hold.ID[:]...)
+	b = append(b, t.Reservation.ID[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(hits))
-	c.held = binary.LittleEndian.AppendUint64(b, uint64(t.Hold.Lasts(t.Limit)))
-	c.holds = append(c.holds, t.Hold)
+	c.reservationArg = binary.LittleEndian.AppendUint64(b, uint64(t.Reservation.Lasts(t.Limit)))
+	c.reservations = append(c.reservations, t.Reservation)
 }
 
 // appendBounds appends the letter of a form, the bounds of the reservations under a limit, and the parameters of the limit.
@@ -132,43 +132,43 @@ func (c *scriptCall) appendBounds(b []byte, form *backend.RedisForm, l *descript
 	return appendParameters(b, form, l, m)
 }
 
-// endHolds adds the open books and their operations after the steps.
-func (c *scriptCall) endHolds(m *terms) {
-	b := c.held
+// endReservations adds the open lists and their operations after the steps.
+func (c *scriptCall) endReservations(m *terms) {
+	b := c.reservationArg
 	binary.LittleEndian.PutUint16(b[6:], uint16(c.runs))
 	binary.LittleEndian.PutUint16(b[8:], uint16(c.open))
 	binary.LittleEndian.PutUint32(b[10:], uint32(len(b)+1)) // Lua counts from 1
-	for _, k := range c.books {
+	for _, k := range c.reserved {
 		counter := &c.counters[k]
 		if counter.open == 0 {
 			continue
 		}
-		bounds := backend.HoldBounds(counter.limit)
+		bounds := backend.ReservationBounds(counter.limit)
 		release := byte(0)
 		if bounds.Release {
 			release = 1
 		}
 		b = binary.LittleEndian.AppendUint16(b, uint16(k+1))
-		b = binary.LittleEndian.AppendUint16(b, uint16(counter.book))
+		b = binary.LittleEndian.AppendUint16(b, uint16(counter.reservations))
 		b = append(b, release)
 		b = binary.LittleEndian.AppendUint16(b, uint16(counter.settles))
 		b = c.appendBounds(b, counter.form, counter.limit, &bounds, m)
 	}
-	c.held = append(b, c.operations...)
-	c.holds = append(c.holds, c.operated...)
+	c.reservationArg = append(b, c.operations...)
+	c.reservations = append(c.reservations, c.operated...)
 	clear(c.operated)
 	c.operated = c.operated[:0]
 }
 
-// packHolds adds a group with takes that make or change reservations. Those that change one are not among the packed takes: they
+// packReservations adds a group with takes that make or change reservations. Those that change one are not among the packed takes: they
 // pass in any case.
-func (c *scriptCall) packHolds(g *takeGroup, m *terms) error {
+func (c *scriptCall) packReservations(g *takeGroup, m *terms) error {
 	anyPasses := false // a member that votes Any has nothing that could refuse it
 	for i := 0; i < len(g.takes); {
 		end, votes, changes := i, false, true
 		for ; end < len(g.takes) && g.takes[end].Member == g.takes[i].Member; end++ {
 			if t := &g.takes[end]; t.Vote == backend.VoteAny {
-				votes, changes = true, changes && changesHold(t)
+				votes, changes = true, changes && changesReservation(t)
 			}
 		}
 		anyPasses = anyPasses || votes && changes
@@ -182,27 +182,27 @@ func (c *scriptCall) packHolds(g *takeGroup, m *terms) error {
 		switch {
 		case t.Guards:
 			countDenied = guards
-		case t.Hold == nil:
+		case t.Reservation == nil:
 			if t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied) {
 				countDenied = 1
 			}
-		case t.Hold.Op == backend.HoldReserve:
+		case t.Reservation.Op == backend.OpReserve:
 			if reserving++; reserving > mostReserving {
 				return fmt.Errorf("more than %d reservations in one request", mostReserving)
 			}
 			countDenied, times = reservesHits, reserving
-			bounds := backend.HoldBounds(t.Limit)
-			least = t.Hold.Least
+			bounds := backend.ReservationBounds(t.Limit)
+			least = t.Reservation.Least
 			if most := bounds.Largest(t.Limit); hits > most {
 				if hits = most; least <= 0 || least > most {
 					hits, least = int64(t.Limit.Capacity())+1, 0 // refused
 				}
 			}
 		}
-		if t.Hold != nil {
+		if t.Reservation != nil {
 			c.packOperation(t, k, least)
 		}
-		if changesHold(t) {
+		if changesReservation(t) {
 			continue
 		}
 		vote := t.Vote
@@ -220,12 +220,14 @@ func (c *scriptCall) packHolds(g *takeGroup, m *terms) error {
 	return nil
 }
 
-func changesHold(t *backend.Take) bool { return t.Hold != nil && t.Hold.Op != backend.HoldReserve }
+func changesReservation(t *backend.Take) bool {
+	return t.Reservation != nil && t.Reservation.Op != backend.OpReserve
+}
 
 // lastOf reports whether the i-th take of a group is the last one of its member or of the group, among those that are packed.
 func lastOf(g *takeGroup, i int) byte {
 	for j := i + 1; j < len(g.takes); j++ {
-		if changesHold(&g.takes[j]) {
+		if changesReservation(&g.takes[j]) {
 			continue
 		}
 		if g.takes[j].Member != g.takes[i].Member {
@@ -239,11 +241,11 @@ func lastOf(g *takeGroup, i int) byte {
 const operationSize = 4 + 4 + 2 + 1 + 16 + 8 + 8 + 8
 
 // doesOf returns what a take does with a reservation, for the script.
-func doesOf(h *backend.Hold) byte {
+func doesOf(h *backend.Reservation) byte {
 	switch h.Op {
-	case backend.HoldExtend:
+	case backend.OpExtend:
 		return doesExtend
-	case backend.HoldCommit:
+	case backend.OpCommit:
 		switch {
 		case !h.Final:
 			return doesReport
@@ -259,7 +261,7 @@ func doesOf(h *backend.Hold) byte {
 
 // packOperation adds what a take does with a reservation.
 func (c *scriptCall) packOperation(t *backend.Take, k int, least int64) {
-	h := t.Hold
+	h := t.Reservation
 	b := append(c.operations, 0, 0, 0, 0, 0, 0, 0, 0)
 	b = binary.LittleEndian.AppendUint16(b, uint16(c.counters[k].open))
 	b = append(b, doesOf(h))
@@ -270,28 +272,28 @@ func (c *scriptCall) packOperation(t *backend.Take, k int, least int64) {
 	c.operated = append(c.operated, h)
 }
 
-// addRecordKeys adds the keys of books to the keys of the counters.
-func (c *scriptCall) addRecordKeys() {
+// addReservationKeys adds the keys of lists to the keys of the counters.
+func (c *scriptCall) addReservationKeys() {
 	add := func(k int, kind string) {
-		c.keyText = appendRecordKey(c.keyText, c.keyAt(k), kind)
+		c.keyText = appendReservationKey(c.keyText, c.keyAt(k), kind)
 		c.keyEnds = append(c.keyEnds, len(c.keyText))
 	}
-	for _, k := range c.books {
-		add(k, recordsKey)
+	for _, k := range c.reserved {
+		add(k, reservationsKey)
 	}
 	if !c.large {
 		return
 	}
-	for _, k := range c.books {
+	for _, k := range c.reserved {
 		add(k, byIDKey)
 		add(k, endsKey)
 	}
 }
 
-// readHolds fills in what the script says about the reservations, and returns the rest of the reply.
-func (c *scriptCall) readHolds(reply []byte) (rest []byte, err error) {
-	for _, h := range c.holds {
-		h.Result, h.Granted, h.Expires, h.Record = backend.HoldDone, 0, 0, backend.HoldRecord{}
+// readReservations fills in what the script says about the reservations, and returns the rest of the reply.
+func (c *scriptCall) readReservations(reply []byte) (rest []byte, err error) {
+	for _, h := range c.reservations {
+		h.Result, h.Granted, h.Expires, h.Stored = backend.ReservationDone, 0, 0, backend.StoredReservation{}
 		if len(reply) < 1 {
 			return nil, errReply
 		}
@@ -302,11 +304,11 @@ func (c *scriptCall) readHolds(reply []byte) (rest []byte, err error) {
 		}
 		field := func(i int) int64 { return int64(binary.LittleEndian.Uint64(reply[8*i:])) }
 		switch said {
-		case hasRecord:
-			h.Record.Found = true
-			h.Record.Reservation = backend.Reservation{Charged: field(0), Reported: field(1), Mark: field(2), Expires: field(3), Keep: field(4)}
+		case hasReservation:
+			h.Stored.Found = true
+			h.Stored.ReservationState = backend.ReservationState{Charged: field(0), Reported: field(1), Mark: field(2), Expires: field(3), Keep: field(4)}
 		case tooMany:
-			h.Record.SameID, h.Record.FirstExpiry = backend.HoldsOfOneID, field(0)
+			h.Stored.SameID, h.Stored.FirstExpiry = backend.ReservationsOfOneID, field(0)
 		}
 		reply = reply[answerSizes[said]:]
 	}

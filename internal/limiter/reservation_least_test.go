@@ -18,13 +18,13 @@ func TestLeastWithDifferentCosts(t *testing.T) {
 	f := newFixture(t, limiter.Settings{},
 		perMinute("a", "", 8, reservable, double), perMinute("b", "", 5, reservable), perMinute("c", "", 6, reservable, double),
 		perMinute("shadow", "", 1, reservable, shadow))
-	_, err := f.step(1, limiter.Hold{Op: limiter.Reserve, Least: 4}, amount(5, "a=a"), amount(10, "b=a"))
+	_, err := f.step(1, limiter.Reservation{Op: limiter.Reserve, Least: 4}, amount(5, "a=a"), amount(10, "b=a"))
 	invalid, ok := errors.AsType[*limiter.InvalidError](err)
 	if !ok || invalid.Field != "min_hits" || !strings.Contains(invalid.Message, "a hit of descriptors[0] costs 2, and one of descriptors[1] costs 1") {
 		t.Errorf("%v", err)
 	}
-	d, err := f.step(2, limiter.Hold{Op: limiter.Reserve, Least: 3}, amount(5, "a=a"), amount(5, "c=a"), amount(5, "shadow=a"))
-	if err != nil || d.Code != limiter.OK || d.Holds[0].Reserved != 3 || d.Holds[1].Reserved != 3 {
+	d, err := f.step(2, limiter.Reservation{Op: limiter.Reserve, Least: 3}, amount(5, "a=a"), amount(5, "c=a"), amount(5, "shadow=a"))
+	if err != nil || d.Code != limiter.OK || d.Reservations[0].Reserved != 3 || d.Reservations[1].Reserved != 3 {
 		t.Errorf("the same cost: %+v %v", d, err)
 	}
 	if diff := cmp.Diff([][]int64{{6}, {0}, {6}}, [][]int64{f.used("a=a"), f.used("b=a"), f.used("c=a")}); diff != "" {
@@ -39,9 +39,9 @@ func TestLeastBesideADescriptorInShadow(t *testing.T) {
 		listNode("lone", []descriptor.Limit{fixedLimit("new", 10, inShadow)}, reservable),
 		listNode("mode", []descriptor.Limit{fixedLimit("new", 10)}, reservable, shadow))
 	for _, other := range []string{"lone=", "mode="} {
-		d, err := f.step(1, limiter.Hold{Op: limiter.Reserve, Least: 1}, amount(50, "big="+other), amount(50, other+"a"))
-		if err != nil || d.Code != limiter.OK || d.Holds[0].Reserved != 50 || d.Holds[1].Reserved != 0 {
-			t.Errorf("beside %s: %s %+v %v", other, d.Code, d.Holds, err)
+		d, err := f.step(1, limiter.Reservation{Op: limiter.Reserve, Least: 1}, amount(50, "big="+other), amount(50, other+"a"))
+		if err != nil || d.Code != limiter.OK || d.Reservations[0].Reserved != 50 || d.Reservations[1].Reserved != 0 {
+			t.Errorf("beside %s: %s %+v %v", other, d.Code, d.Reservations, err)
 		}
 		if diff := cmp.Diff([]int64{0}, f.used(other+"a")); diff != "" {
 			t.Errorf("%s %s", other, diff)
@@ -82,7 +82,7 @@ func TestChargeReachesLimitsInShadow(t *testing.T) {
 	for key, want := range map[string][]int64{"k": {6, 6}, "s": {6, 6}, "lone": {6}, "r": {6}, "mode": {6}} {
 		for range 6 {
 			req := request(1, key+"=a")
-			req.Purpose, req.Hold = limiter.Settled, &limiter.Hold{Op: backend.HoldCommit, Final: true, ChargeUnknown: true}
+			req.Purpose, req.Reservation = limiter.Settled, &limiter.Reservation{Op: backend.OpCommit, Final: true, ChargeUnknown: true}
 			f.decide(req)
 		}
 		if diff := cmp.Diff(want, f.used(key+"=a")); diff != "" {

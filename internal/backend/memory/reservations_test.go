@@ -10,62 +10,62 @@ import (
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
-// The oldest record of an id is removed when the book has just become too large to do without a map.
+// The oldest reservation of an id is removed when there have just become too many to do without a map.
 func TestBookThatGrowsLosesARecord(t *testing.T) {
-	var b book
-	for i := range byte(smallBook) {
-		b.add(backend.HoldID{i}, backend.Reservation{}, 0)
+	var b reservations
+	for i := range byte(fewReservations) {
+		b.add(backend.ReservationID{i}, backend.ReservationState{}, 0)
 	}
-	id := backend.HoldID{smallBook - 1}
-	b.remove(b.find(backend.HoldID{0}))
-	b.add(id, backend.Reservation{Charged: 1}, 0) // in the place before that of the oldest
-	b.add(id, backend.Reservation{Charged: 2}, 0)
+	id := backend.ReservationID{fewReservations - 1}
+	b.remove(b.find(backend.ReservationID{0}))
+	b.add(id, backend.ReservationState{Charged: 1}, 0) // in the place before that of the oldest
+	b.add(id, backend.ReservationState{Charged: 2}, 0)
 	b.remove(b.find(id))
-	if place := b.find(id); place == none || b.lines[place].held.Charged != 1 {
-		t.Errorf("the record in place %d is found, want the next oldest", place)
+	if place := b.find(id); place == none || b.slots[place].state.Charged != 1 {
+		t.Errorf("the reservation in place %d is found, want the next oldest", place)
 	}
 	if all, open := b.count(id); all != 2 || open != 2 {
-		t.Errorf("%d records of the id, %d open; want 2", all, open)
+		t.Errorf("%d reservations of the id, %d open; want 2", all, open)
 	}
 }
 
-// A book does the same as a list that is searched from its beginning.
-func TestBookIsAList(t *testing.T) {
+// Reservations do the same as a list that is searched from its beginning.
+func TestReservationsAreAList(t *testing.T) {
 	type entry struct {
-		id   backend.HoldID
-		held backend.Reservation
-		past bool
+		id    backend.ReservationID
+		state backend.ReservationState
+		past  bool
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		var b book
+		var b reservations
 		var list []entry
 		next := int64(0)
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
-			id := backend.HoldID{byte(rapid.IntRange(0, 9).Draw(t, "id"))}
+			id := backend.ReservationID{byte(rapid.IntRange(0, 9).Draw(t, "id"))}
 			at := slices.IndexFunc(list, func(e entry) bool { return e.id == id })
 			place := b.find(id)
 			if (place != none) != (at >= 0) {
 				t.Fatalf("found %v, want %v", place != none, at >= 0)
 			}
-			if at >= 0 && b.lines[place].held != list[at].held {
-				t.Fatalf("found %+v, want %+v", b.lines[place].held, list[at].held)
+			if at >= 0 && b.slots[place].state != list[at].state {
+				t.Fatalf("found %+v, want %+v", b.slots[place].state, list[at].state)
 			}
 			switch what := rapid.IntRange(0, 5).Draw(t, "what"); {
 			case what >= 3 || at < 0:
 				next++
-				held := backend.Reservation{
+				state := backend.ReservationState{
 					Charged: next,
 					Expires: rapid.Int64Range(0, 50).Draw(t, "expires"), Keep: rapid.Int64Range(0, 50).Draw(t, "keep"),
 				}
-				b.add(id, held, 0)
-				list = append(list, entry{id: id, held: held})
+				b.add(id, state, 0)
+				list = append(list, entry{id: id, state: state})
 			case what == 0:
 				b.remove(place)
 				list = slices.Delete(list, at, at+1)
 			case what == 1:
-				list[at].held.Expires = rapid.Int64Range(0, 50).Draw(t, "expires")
-				list[at].held.Keep = rapid.Int64Range(0, 50).Draw(t, "keep")
-				b.set(place, list[at].held)
+				list[at].state.Expires = rapid.Int64Range(0, 50).Draw(t, "expires")
+				list[at].state.Keep = rapid.Int64Range(0, 50).Draw(t, "keep")
+				b.set(place, list[at].state)
 			case what == 2 && !list[at].past:
 				b.pass(place)
 				list[at].past = true
@@ -80,7 +80,7 @@ func TestBookIsAList(t *testing.T) {
 				}
 			}
 			if all, open := b.count(id); b.len() != len(list) || all != count || open != ahead {
-				t.Fatalf("%d records, %d and %d of one id; want %d, %d and %d", b.len(), all, open, len(list), count, ahead)
+				t.Fatalf("%d reservations, %d and %d of one id; want %d, %d and %d", b.len(), all, open, len(list), count, ahead)
 			}
 			for _, past := range []bool{false, true} {
 				q, first, some := b.open, int64(0), false
@@ -88,16 +88,16 @@ func TestBookIsAList(t *testing.T) {
 					q = b.past
 				}
 				for i := range list {
-					at := list[i].held.Expires
+					at := list[i].state.Expires
 					if past {
-						at = list[i].held.Keep
+						at = list[i].state.Keep
 					}
 					if list[i].past == past && (!some || at < first) {
 						first, some = at, true
 					}
 				}
 				place := q.first()
-				if (place != none) != some || some && b.lines[place].time() != first {
+				if (place != none) != some || some && b.slots[place].time() != first {
 					t.Fatalf("past %v: first in place %d, want %v at %d", past, place, some, first)
 				}
 			}

@@ -26,9 +26,9 @@ func BenchmarkReservation(b *testing.B) {
 		requests[i] = limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{amount(10, fmt.Sprintf("k=%d", i))}}
 	}
 	var d limiter.Decision
-	ask := func(i int, h *limiter.Hold) {
+	ask := func(i int, h *limiter.Reservation) {
 		r := &requests[i%callers]
-		r.Hold = h
+		r.Reservation = h
 		if err := l.Decide(b.Context(), noon, r, &d); err != nil || d.Code != limiter.OK {
 			b.Fatal(d.Code, err)
 		}
@@ -43,13 +43,13 @@ func BenchmarkReservation(b *testing.B) {
 		middle := time.Now()
 		for i := range batch {
 			n++
-			h := limiter.Hold{Op: limiter.Reserve}
+			h := limiter.Reservation{Op: limiter.Reserve}
 			binary.BigEndian.PutUint64(h.ID[:], n)
 			ask(i, &h)
 			h.Op, h.Final = limiter.Commit, true
 			ask(i, &h)
-			if d.Holds[0].Result != limiter.HoldDone {
-				b.Fatal(d.Holds)
+			if d.Reservations[0].Result != limiter.ReservationDone {
+				b.Fatal(d.Reservations)
 			}
 		}
 		plain, reserved = plain+middle.Sub(start), reserved+time.Since(middle)

@@ -2,21 +2,21 @@ package memory
 
 import "slices"
 
-// books are the books of a shard, by the key of their counter.
-type books struct {
-	all    []*book // nil: the position is not used
-	index  index   // places are positions in all; empty while there are few books, where it is cheaper to look at all of them
+// reservationTable has the reservations of a shard, by the key of their counter.
+type reservationTable struct {
+	all    []*reservations // nil: the position is not used
+	index  index           // places are positions in all; empty while few counters have reservations, where it is cheaper to look at all of them
 	unused []uint32
-	spare  []*book // empty ones, for the next counters
+	spare  []*reservations // empty ones, for the next counters
 }
 
 const (
-	fewBooks  = 8 // need no index
-	mostSpare = 4 // empty books are kept
+	fewCounters = 8 // need no index
+	mostSpare   = 4 // empty ones are kept
 )
 
-// find returns the book of a counter, or nil.
-func (x *books) find(hash uint64, key []byte) *book {
+// find returns the reservations of a counter, or nil.
+func (x *reservationTable) find(hash uint64, key []byte) *reservations {
 	if x == nil {
 		return nil
 	}
@@ -41,13 +41,13 @@ func (x *books) find(hash uint64, key []byte) *book {
 	}
 }
 
-// add adds an empty book for a counter. It has none.
-func (x *books) add(hash uint64, key []byte) *book {
-	var b *book
+// add adds a counter without reservations. It is not in the table.
+func (x *reservationTable) add(hash uint64, key []byte) *reservations {
+	var b *reservations
 	if last := len(x.spare) - 1; last >= 0 {
 		b, x.spare = x.spare[last], x.spare[:last]
 	} else {
-		b = new(book)
+		b = new(reservations)
 	}
 	if b.key == nil {
 		b.key = b.short[:0]
@@ -55,7 +55,7 @@ func (x *books) add(hash uint64, key []byte) *book {
 	b.hash, b.key = hash, append(b.key, key...)
 	if x.index.slots == nil {
 		x.all = append(x.all, b)
-		if len(x.all) > fewBooks {
+		if len(x.all) > fewCounters {
 			for place, b := range x.all {
 				x.index.add(tag(b.hash), uint64(place))
 			}
@@ -73,8 +73,8 @@ func (x *books) add(hash uint64, key []byte) *book {
 	return b
 }
 
-// remove removes a book, unless it was removed before.
-func (x *books) remove(b *book) {
+// remove removes a counter, unless it was removed before.
+func (x *reservationTable) remove(b *reservations) {
 	removed := false
 	if x.index.slots == nil {
 		removed = x.removeOfFew(b)
@@ -86,7 +86,7 @@ func (x *books) remove(b *book) {
 	}
 }
 
-func (x *books) removeOfFew(b *book) bool {
+func (x *reservationTable) removeOfFew(b *reservations) bool {
 	place, last := slices.Index(x.all, b), len(x.all)-1
 	if place < 0 {
 		return false
@@ -96,7 +96,7 @@ func (x *books) removeOfFew(b *book) bool {
 	return true
 }
 
-func (x *books) removeOfMany(b *book) bool {
+func (x *reservationTable) removeOfMany(b *reservations) bool {
 	tag := tag(b.hash)
 	for from := tag; ; {
 		place, slot, ok := x.index.next(tag, from)
@@ -113,5 +113,5 @@ func (x *books) removeOfMany(b *book) bool {
 	}
 }
 
-// none reports whether there are no books.
-func (x *books) none() bool { return len(x.all) == len(x.unused) }
+// none reports whether no counter has reservations.
+func (x *reservationTable) none() bool { return len(x.all) == len(x.unused) }

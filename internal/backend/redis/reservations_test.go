@@ -29,25 +29,25 @@ func reservable(l *descriptor.Limit, release bool) *descriptor.Limit {
 	return &c
 }
 
-func reserve(id string) *backend.Hold {
-	h := &backend.Hold{Op: backend.HoldReserve, TTL: time.Minute.Microseconds()}
+func reserve(id string) *backend.Reservation {
+	h := &backend.Reservation{Op: backend.OpReserve, TTL: time.Minute.Microseconds()}
 	copy(h.ID[:], id)
 	return h
 }
 
-func commit(id string) *backend.Hold {
-	h := &backend.Hold{Op: backend.HoldCommit, Final: true}
+func commit(id string) *backend.Reservation {
+	h := &backend.Reservation{Op: backend.OpCommit, Final: true}
 	copy(h.ID[:], id)
 	return h
 }
 
-func holding(key string, l *descriptor.Limit, hits int64, h *backend.Hold) *backend.Request {
+func holding(key string, l *descriptor.Limit, hits int64, h *backend.Reservation) *backend.Request {
 	r := take(key, l, hits)
-	r.Takes[0].Hold = h
+	r.Takes[0].Reservation = h
 	return r
 }
 
-func mustHold(t testing.TB, s *redis.Store, key string, l *descriptor.Limit, hits int64, h *backend.Hold) backend.Outcome {
+func mustReserve(t testing.TB, s *redis.Store, key string, l *descriptor.Limit, hits int64, h *backend.Reservation) backend.Outcome {
 	t.Helper()
 	r := holding(key, l, hits, h)
 	if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
@@ -60,18 +60,18 @@ func mustHold(t testing.TB, s *redis.Store, key string, l *descriptor.Limit, hit
 func TestReservationsShareCalls(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := reservable(limit(1000, descriptor.Year), false)
-	mustHold(t, s, "k", l, 1, reserve("first"))
+	mustReserve(t, s, "k", l, 1, reserve("first"))
 	before := server.Calls(t, "evalsha")
 	const callers = 200
 	var wg sync.WaitGroup
 	for i := range callers {
 		wg.Go(func() {
 			id := fmt.Sprint("caller", i)
-			if o := mustHold(t, s, "k", l, 3, reserve(id)); !o.Allowed {
+			if o := mustReserve(t, s, "k", l, 3, reserve(id)); !o.Allowed {
 				t.Errorf("%+v", o)
 			}
 			mustTake(t, s, "k", l, 1)
-			if h := commit(id); !mustHold(t, s, "k", l, 2, h).Allowed || h.Result != backend.HoldDone {
+			if h := commit(id); !mustReserve(t, s, "k", l, 2, h).Allowed || h.Result != backend.ReservationDone {
 				t.Errorf("%+v", h)
 			}
 		})
@@ -94,18 +94,18 @@ func TestLateCommits(t *testing.T) {
 		if late {
 			h.TTL = 1
 		}
-		mustHold(t, s, "k", l, 3, h)
-		if c := commit("a"); !mustHold(t, s, "k", l, 2, c).Allowed || c.Result != backend.HoldDone || c.Late != late {
+		mustReserve(t, s, "k", l, 3, h)
+		if c := commit("a"); !mustReserve(t, s, "k", l, 2, c).Allowed || c.Result != backend.ReservationDone || c.Late != late {
 			t.Errorf("%+v, want late %v", c, late)
 		}
 	}
 }
 
-// openLarge is openStore, but books are large when they have more than two records.
+// openLarge is openStore, but lists are large when they have more than two reservations.
 func openLarge(t *testing.T) (*redis.Store, *redistest.Server) {
 	t.Helper()
 	s, server := openStore(t, redis.Options{})
-	s.SetSmallBook(2)
+	s.SetFewReservations(2)
 	return s, server
 }
 
@@ -116,22 +116,22 @@ func keysBeside(t testing.TB, server *redistest.Server) []string {
 	return slices.DeleteFunc(keys, func(k string) bool { return k == "k" })
 }
 
-// Records without a commit expire. A counter's keys of records expire soon after its last reservation.
+// Reservations without a commit expire. A counter's keys of reservations expire soon after its last reservation.
 func TestRecordsGo(t *testing.T) {
 	for what, open := range map[string]func(*testing.T) (*redis.Store, *redistest.Server){
-		"a small book": func(t *testing.T) (*redis.Store, *redistest.Server) { return openStore(t, redis.Options{}) },
-		"a large book": openLarge,
+		"a small list": func(t *testing.T) (*redis.Store, *redistest.Server) { return openStore(t, redis.Options{}) },
+		"a large list": openLarge,
 	} {
 		t.Run(what, func(t *testing.T) {
 			s, server := open(t)
 			client := server.Client(t)
-			most := map[string]int{"a small book": 1, "a large book": 3}[what]
+			most := map[string]int{"a small list": 1, "a large list": 3}[what]
 			l := reservable(limit(1000, descriptor.Year), false)
-			mustHold(t, s, "k", l, 3, reserve("a"))
-			mustHold(t, s, "k", l, 3, reserve("a"))
+			mustReserve(t, s, "k", l, 3, reserve("a"))
+			mustReserve(t, s, "k", l, 3, reserve("a"))
 			h := reserve("a")
 			h.TTL = 10 * time.Minute.Microseconds()
-			mustHold(t, s, "k", l, 3, h)
+			mustReserve(t, s, "k", l, 3, h)
 			if keys := keysBeside(t, server); len(keys) != most {
 				t.Fatalf("%q", keys)
 			}
@@ -141,19 +141,19 @@ func TestRecordsGo(t *testing.T) {
 				}
 			}
 			for range 4 {
-				mustHold(t, s, "k", l, 0, commit("a"))
+				mustReserve(t, s, "k", l, 0, commit("a"))
 			}
 			for _, k := range keysBeside(t, server) {
-				if ttl := client.PTTL(t.Context(), k).Val(); k != redis.RecordKeys("k")[0] || ttl <= 0 || ttl > 22*time.Minute {
+				if ttl := client.PTTL(t.Context(), k).Val(); k != redis.ReservationKeys("k")[0] || ttl <= 0 || ttl > 22*time.Minute {
 					t.Errorf("left: %q for %v", k, ttl)
 				}
 			}
 			if o := mustTake(t, s, "k", l, 0); o.Used != 0 {
 				t.Errorf("%+v", o)
 			}
-			// With on_expire: release, the record must last as long as the counter, because the next call may come late and has to release it.
+			// With on_expire: release, the reservation must last as long as the counter, because the next call may come late and has to release it.
 			for _, id := range []string{"b", "c", "d"} {
-				mustHold(t, s, "k", reservable(l, true), 3, reserve(id))
+				mustReserve(t, s, "k", reservable(l, true), 3, reserve(id))
 			}
 			counter := client.PTTL(t.Context(), "k").Val()
 			for _, k := range keysBeside(t, server) {
@@ -171,18 +171,18 @@ func TestRecordsGo(t *testing.T) {
 	}
 }
 
-// A reservation and its commit each write the book once, and ask Redis for nothing that is known already.
+// A reservation and its commit each write the list once, and ask Redis for nothing that is known already.
 func TestReservationsAskForLittle(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := reservable(limit(1000, descriptor.Year), false)
 	commands := []string{"mget", "get", "set", "setrange", "incrby", "pttl", "pexpire", "del"}
-	for round, calls := range [][]int{{2, 0, 2, 1, 1, 0, 0, 0}, {2, 0, 0, 2, 2, 0, 0, 0}} { // the first makes the book and the counter
+	for round, calls := range [][]int{{2, 0, 2, 1, 1, 0, 0, 0}, {2, 0, 0, 2, 2, 0, 0, 0}} { // the first makes the list and the counter
 		var before []int
 		for _, c := range commands {
 			before = append(before, server.Calls(t, c))
 		}
-		mustHold(t, s, "k", l, 3, reserve("a"))
-		if h := commit("a"); !mustHold(t, s, "k", l, 2, h).Allowed || h.Result != backend.HoldDone {
+		mustReserve(t, s, "k", l, 3, reserve("a"))
+		if h := commit("a"); !mustReserve(t, s, "k", l, 2, h).Allowed || h.Result != backend.ReservationDone {
 			t.Fatalf("%+v", h)
 		}
 		for i, want := range calls {
@@ -193,18 +193,18 @@ func TestReservationsAskForLittle(t *testing.T) {
 	}
 }
 
-// Redis may evict one of the keys of a large book, and a key may be somebody else's. The next reservation makes all good again: it
+// Redis may evict one of the keys of a large list, and a key may be somebody else's. The next reservation makes all good again: it
 // can be committed, and no key stays for ever.
-func TestOneKeyOfABookIsLost(t *testing.T) {
+func TestOneKeyOfReservationsIsLost(t *testing.T) {
 	for n, name := range []string{"the string", "the hash", "the set"} {
 		for _, foreign := range []bool{false, true} {
 			s, server := openLarge(t)
 			client := server.Client(t)
 			l := reservable(limit(1000, descriptor.Year), false)
 			for _, id := range []string{"1", "2", "3", "4"} {
-				mustHold(t, s, "k", l, 3, reserve(id))
+				mustReserve(t, s, "k", l, 3, reserve(id))
 			}
-			key := redis.RecordKeys("k")[n]
+			key := redis.ReservationKeys("k")[n]
 			err := client.Del(t.Context(), key).Err()
 			if foreign {
 				err = errors.Join(err, client.LPush(t.Context(), key, "x").Err())
@@ -212,7 +212,7 @@ func TestOneKeyOfABookIsLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if o := mustHold(t, s, "k", l, 5, reserve("short")); !o.Allowed {
+			if o := mustReserve(t, s, "k", l, 5, reserve("short")); !o.Allowed {
 				t.Fatalf("%s, foreign %v: %+v", name, foreign, o)
 			}
 			for _, k := range keysBeside(t, server) {
@@ -221,33 +221,33 @@ func TestOneKeyOfABookIsLost(t *testing.T) {
 				}
 			}
 			h := commit("short")
-			mustHold(t, s, "k", l, 1, h)
-			if o := mustTake(t, s, "k", l, 0); h.Result != backend.HoldDone || o.Used != 4*3+1 {
+			mustReserve(t, s, "k", l, 1, h)
+			if o := mustTake(t, s, "k", l, 0); h.Result != backend.ReservationDone || o.Used != 4*3+1 {
 				t.Errorf("%s, foreign %v: result %v, %d in use", name, foreign, h.Result, o.Used)
 			}
 		}
 	}
 }
 
-// A book that becomes large and small again keeps all its records.
+// A list that becomes large and small again keeps all its reservations.
 func TestBooksGrowAndShrink(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := reservable(limit(1000, descriptor.Year), false)
 	const most = 70
-	large := func() bool { return server.Client(t).Exists(t.Context(), redis.RecordKeys("k")[1:]...).Val() == 2 }
+	large := func() bool { return server.Client(t).Exists(t.Context(), redis.ReservationKeys("k")[1:]...).Val() == 2 }
 	for i := range most {
-		mustHold(t, s, "k", l, 2, reserve(fmt.Sprint(i)))
+		mustReserve(t, s, "k", l, 2, reserve(fmt.Sprint(i)))
 		if large() != (i >= 64) {
-			t.Fatalf("large with %d records: %v", i+1, large())
+			t.Fatalf("large with %d reservations: %v", i+1, large())
 		}
 	}
 	for i := range most {
-		if h := commit(fmt.Sprint(i)); mustHold(t, s, "k", l, 1, h).Used != 2*most-int64(i)-1 || h.Result != backend.HoldDone {
+		if h := commit(fmt.Sprint(i)); mustReserve(t, s, "k", l, 1, h).Used != 2*most-int64(i)-1 || h.Result != backend.ReservationDone {
 			t.Fatalf("%d: %+v", i, h)
 		}
 	}
 	if large() {
-		t.Error("an empty book is large")
+		t.Error("an empty list is large")
 	}
 }
 
@@ -257,7 +257,7 @@ func TestAHolderDies(t *testing.T) {
 	l := reservable(limit(10, descriptor.Year), true)
 	h := reserve("a")
 	h.TTL = 1 // a microsecond
-	mustHold(t, s, "k", l, 8, h)
+	mustReserve(t, s, "k", l, 8, h)
 	if o := mustTake(t, s, "k", l, 10); !o.Allowed {
 		t.Errorf("%+v", o)
 	}
@@ -267,14 +267,14 @@ func TestAHolderDies(t *testing.T) {
 func TestReservationsOfARedisThatStartsAgain(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := reservable(limit(10, descriptor.Year), false)
-	mustHold(t, s, "k", l, 8, reserve("a"))
+	mustReserve(t, s, "k", l, 8, reserve("a"))
 	if err := server.Client(t).ScriptFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if o := mustHold(t, s, "k", l, 3, commit("a")); o.Used != 3 {
+	if o := mustReserve(t, s, "k", l, 3, commit("a")); o.Used != 3 {
 		t.Errorf("after the scripts were lost: %+v", o)
 	}
-	mustHold(t, s, "k", l, 4, reserve("b"))
+	mustReserve(t, s, "k", l, 4, reserve("b"))
 	server.Kill(t)
 	if err := backend.Await(t.Context(), s, time.Time{}, holding("k", l, 1, commit("b"))); !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("without Redis: %v", err)
@@ -284,7 +284,7 @@ func TestReservationsOfARedisThatStartsAgain(t *testing.T) {
 	redistest.Eventually(t, "Redis answers", func(ctx context.Context) error {
 		return backend.Await(ctx, s, time.Time{}, holding("k", l, 5, h))
 	})
-	if o := mustTake(t, s, "k", l, 0); h.Result != backend.HoldUnknown || o.Used != 0 {
+	if o := mustTake(t, s, "k", l, 0); h.Result != backend.ReservationUnknown || o.Used != 0 {
 		t.Errorf("after the data was lost: %+v, %+v", h, o)
 	}
 }
@@ -293,14 +293,14 @@ func TestReservationsOfARedisThatStartsAgain(t *testing.T) {
 func TestReservationsWithoutMemory(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := reservable(limit(10, descriptor.Year), false)
-	mustHold(t, s, "k", l, 5, reserve("a"))
-	mustHold(t, s, "k", l, 2, reserve("b"))
+	mustReserve(t, s, "k", l, 5, reserve("a"))
+	mustReserve(t, s, "k", l, 2, reserve("b"))
 	if err := server.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	for what, r := range map[string]*backend.Request{
 		"a reservation": holding("k", l, 1, reserve("c")),
-		"a report":      holding("k", l, 9, &backend.Hold{ID: reserve("a").ID, Op: backend.HoldCommit}),
+		"a report":      holding("k", l, 9, &backend.Reservation{ID: reserve("a").ID, Op: backend.OpCommit}),
 	} {
 		if err := backend.Await(t.Context(), s, time.Time{}, r); !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
 			t.Errorf("%s: %v, %+v", what, err, r.Outcomes[0])
@@ -309,10 +309,10 @@ func TestReservationsWithoutMemory(t *testing.T) {
 	if r := holding("k", l, 4, reserve("c")); backend.Await(t.Context(), s, time.Time{}, r) != nil || r.Outcomes[0].Allowed {
 		t.Errorf("a reservation that does not fit: %+v", r.Outcomes[0])
 	}
-	if o := mustHold(t, s, "k", l, 6, commit("a")); o.Used != 8 {
+	if o := mustReserve(t, s, "k", l, 6, commit("a")); o.Used != 8 {
 		t.Errorf("a commit: %+v", o)
 	}
-	if o := mustHold(t, s, "k", l, 0, commit("b")); o.Used != 6 {
+	if o := mustReserve(t, s, "k", l, 0, commit("b")); o.Used != 6 {
 		t.Errorf("a commit: %+v", o)
 	}
 }
@@ -323,11 +323,11 @@ func TestRightsForReservations(t *testing.T) {
 	try := func(rights []string) error {
 		args := append(strings.Fields("--user default on nopass ~* -@all +evalsha +eval +get +mget +set +incrby +del +pttl +time +ping"), rights...)
 		s := redis.New(redis.Options{Client: dial(t, redistest.Start(t, args...)), Timeout: patience, CallerClock: true})
-		s.SetSmallBook(2)
+		s.SetFewReservations(2)
 		l := reservable(limit(10, descriptor.Year), true)
 		l.Reservations.MaxOutstanding = 3
-		for i, hold := range []*backend.Hold{reserve("a"), commit("a"), reserve("b"), reserve("c"), reserve("d"), reserve("e"), commit("e"), commit("d"), reserve("f"), reserve("g")} {
-			if err := backend.Await(t.Context(), s, time.Unix(int64(1e9+20*i), 0), holding("k", l, 1, hold)); err != nil {
+		for i, reservation := range []*backend.Reservation{reserve("a"), commit("a"), reserve("b"), reserve("c"), reserve("d"), reserve("e"), commit("e"), commit("d"), reserve("f"), reserve("g")} {
+			if err := backend.Await(t.Context(), s, time.Unix(int64(1e9+20*i), 0), holding("k", l, 1, reservation)); err != nil {
 				return err
 			}
 		}
@@ -355,7 +355,7 @@ func TestManyReservationsInOneRequest(t *testing.T) {
 		for i := range many {
 			h := reserve("a")
 			h.Least = c.least
-			r.Takes = append(r.Takes, backend.Take{Key: fmt.Append(nil, "k", i), Limit: l, Hits: 7, Member: i, Hold: h})
+			r.Takes = append(r.Takes, backend.Take{Key: fmt.Append(nil, "k", i), Limit: l, Hits: 7, Member: i, Reservation: h})
 		}
 		if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
 			t.Fatal(err)
@@ -365,7 +365,7 @@ func TestManyReservationsInOneRequest(t *testing.T) {
 			if i == last {
 				used += 6
 			}
-			if h, o := r.Takes[i].Hold, mustTake(t, s, fmt.Sprint("k", i), l, 0); h.Granted != c.granted || o.Used != used {
+			if h, o := r.Takes[i].Reservation, mustTake(t, s, fmt.Sprint("k", i), l, 0); h.Granted != c.granted || o.Used != used {
 				t.Errorf("at least %d, the counter %d: %d granted, %d in use, want %d and %d", c.least, i, h.Granted, o.Used, c.granted, used)
 			}
 		}
@@ -421,7 +421,7 @@ func TestReservationsWithoutRights(t *testing.T) {
 		s := redis.New(redis.Options{Client: dial(t, redistest.Start(t, args...)), Timeout: patience})
 		l := limit(10, descriptor.Year)
 		if !c.release {
-			mustHold(t, s, "held", reservable(l, false), 1, reserve("first")) // this makes the book, which needs no right of its own
+			mustReserve(t, s, "held", reservable(l, false), 1, reserve("first")) // this makes the list, which needs no right of its own
 		}
 		errs := startAll(t, s, take("a", l, 3), holding("held", reservable(l, c.release), 2, reserve("x")), take("b", l, 3),
 			holding("held", reservable(l, c.release), 2, reserve("y")))
@@ -436,22 +436,22 @@ func TestReservationsWithoutRights(t *testing.T) {
 	}
 }
 
-// What others wrote under the keys of records counts as nothing.
+// What others wrote under the keys of reservations counts as nothing.
 func TestForeignRecords(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := reservable(limit(10, descriptor.Year), false)
-	keys := redis.RecordKeys("k")
+	keys := redis.ReservationKeys("k")
 	for _, foreign := range [][]string{keys[:1], keys[1:], keys} {
-		mustHold(t, s, "k", l, 4, reserve("a"))
+		mustReserve(t, s, "k", l, 4, reserve("a"))
 		for _, k := range foreign {
 			if err := server.Client(t).Set(t.Context(), k, "foreign", 0).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if h := reserve("b"); mustHold(t, s, "k", l, 1, h).Used != 5 || h.Granted != 1 {
+		if h := reserve("b"); mustReserve(t, s, "k", l, 1, h).Used != 5 || h.Granted != 1 {
 			t.Errorf("%q: %+v", foreign, h)
 		}
-		if o := mustHold(t, s, "k", l, 0, commit("b")); o.Used != 4 {
+		if o := mustReserve(t, s, "k", l, 0, commit("b")); o.Used != 4 {
 			t.Errorf("%q: %+v", foreign, o)
 		}
 		if err := s.Reset(t.Context(), []backend.Counter{{Key: []byte("k"), Limit: l}}); err != nil {
@@ -460,11 +460,11 @@ func TestForeignRecords(t *testing.T) {
 	}
 }
 
-// A caller that chooses the bytes of a key cannot put the records of its counter into another slot than the counter.
+// A caller that chooses the bytes of a key cannot put the reservations of its counter into another slot than the counter.
 func TestRecordsAreInTheSlotOfTheirCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := rapid.StringOf(rapid.SampledFrom([]rune("{}ab:0"))).Draw(t, "key")
-		for _, record := range redis.RecordKeys(key) {
+		for _, record := range redis.ReservationKeys(key) {
 			if redis.SlotOf(record) != redis.SlotOf(key) {
 				t.Fatalf("%q is in slot %d, %q in slot %d", key, redis.SlotOf(key), record, redis.SlotOf(record))
 			}
@@ -472,7 +472,7 @@ func TestRecordsAreInTheSlotOfTheirCounter(t *testing.T) {
 	})
 	all := map[string]string{}
 	for _, key := range []string{"", "a", "{a}", "{a}a", "a{a}", "}", "a}", "{}a", "{}a}", "{a", "{{a}", "}{a}"} {
-		for _, record := range append(redis.RecordKeys(key), key) {
+		for _, record := range append(redis.ReservationKeys(key), key) {
 			if other, taken := all[record]; taken {
 				t.Errorf("%q and %q share %q", key, other, record)
 			}
@@ -481,16 +481,16 @@ func TestRecordsAreInTheSlotOfTheirCounter(t *testing.T) {
 	}
 }
 
-// Reservations on counters of several slots hold everywhere or nowhere.
+// Reservations on counters of several slots are made everywhere or nowhere.
 func TestReservationsOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	s := redis.New(redis.Options{Client: dialCluster(t, cluster), Timeout: 10 * time.Second})
 	l := reservable(limit(100, descriptor.Year), false)
 	keys := []string{"a", "b}", "{}c", "{d}d", "e"}
-	group := func(hits int64, hold func() *backend.Hold) *backend.Request {
+	group := func(hits int64, reservation func() *backend.Reservation) *backend.Request {
 		r := &backend.Request{Together: true, Outcomes: make([]backend.Outcome, len(keys))}
 		for i, k := range keys {
-			r.Takes = append(r.Takes, backend.Take{Key: []byte(k), Limit: l, Hits: hits, Member: i, Hold: hold()})
+			r.Takes = append(r.Takes, backend.Take{Key: []byte(k), Limit: l, Hits: hits, Member: i, Reservation: reservation()})
 		}
 		if err := backend.Await(t.Context(), s, time.Time{}, r); err != nil {
 			t.Fatal(err)
@@ -506,25 +506,25 @@ func TestReservationsOnACluster(t *testing.T) {
 		}
 	}
 	mustTake(t, s, "e", l, 50)
-	if r := group(60, func() *backend.Hold { return reserve("x") }); !backend.Refused(r.Takes, r.Outcomes) {
+	if r := group(60, func() *backend.Reservation { return reserve("x") }); !backend.Refused(r.Takes, r.Outcomes) {
 		t.Errorf("%+v", r.Outcomes)
 	}
 	check("refused in one slot", 0, 0, 0, 0, 50)
-	r := group(60, func() *backend.Hold { h := reserve("y"); h.Least = 20; return h })
+	r := group(60, func() *backend.Reservation { h := reserve("y"); h.Least = 20; return h })
 	for i := range r.Takes {
-		if h := r.Takes[i].Hold; h.Granted != 50 {
+		if h := r.Takes[i].Reservation; h.Granted != 50 {
 			t.Errorf("%s: %+v", keys[i], h)
 		}
 	}
 	check("a smaller grant", 50, 50, 50, 50, 100)
-	group(7, func() *backend.Hold { return commit("y") })
+	group(7, func() *backend.Reservation { return commit("y") })
 	check("committed", 7, 7, 7, 7, 57)
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
 			k, id := keys[i%len(keys)], fmt.Sprint(i)
-			mustHold(t, s, k, l, 2, reserve(id))
-			mustHold(t, s, k, l, 1, commit(id))
+			mustReserve(t, s, k, l, 2, reserve(id))
+			mustReserve(t, s, k, l, 1, commit(id))
 		})
 	}
 	wg.Wait()
@@ -532,10 +532,10 @@ func TestReservationsOnACluster(t *testing.T) {
 }
 
 // The script does with reservations what the memory store does, step by step, under every algorithm.
-func TestHoldsAsInMemory(t *testing.T) {
+func TestReservationsAsInMemory(t *testing.T) {
 	client := dial(t, redistest.Start(t))
 	large := redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
-	large.SetSmallBook(2)
+	large.SetFewReservations(2)
 	stores := []backend.Store{memory.New(memory.Options{}), redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true}), large}
 	limits := []string{
 		"9/1m", "9/1m,first_hit", "9/1d,in=Asia/Seoul", "9/1m,sliding", "9/1m,sliding,precision=4", "9/1m,log", "9/1h,log", "9/1m,token", "7/1m,token,burst=20",
@@ -557,32 +557,32 @@ func TestHoldsAsInMemory(t *testing.T) {
 					take.Hits++ // in a group, a look at a new counter need not see what commits have added
 					return take
 				}
-				h := &backend.Hold{
-					Op: min(backend.HoldOp(op), backend.HoldExtend), Final: rapid.Bool().Draw(t, "final"), ChargeUnknown: rapid.IntRange(0, 3).Draw(t, "unknown") == 0,
+				h := &backend.Reservation{
+					Op: min(backend.ReservationOp(op), backend.OpExtend), Final: rapid.Bool().Draw(t, "final"), ChargeUnknown: rapid.IntRange(0, 3).Draw(t, "unknown") == 0,
 					TTL: rapid.SampledFrom([]int64{1, 10, 60, 200}).Draw(t, "ttl") * 1_000_000,
 				}
 				if op == 4 {
-					h.Op = backend.HoldReserve
+					h.Op = backend.OpReserve
 				}
-				if h.Op == backend.HoldReserve {
+				if h.Op == backend.OpReserve {
 					h.Least = min(take.Hits, rapid.SampledFrom([]int64{0, 0, 1, 5}).Draw(t, "least"))
 				}
 				copy(h.ID[:], rapid.SampledFrom(ids).Draw(t, "id"))
-				take.Hold = h
+				take.Reservation = h
 				return take
 			})
 			takes := rapid.SliceOfN(makeTake, 1, 3).Draw(t, "takes")
 			for i := range takes {
 				takes[i].Member = i
-				if h := takes[i].Hold; h != nil {
-					h.TTL += int64(3*step + i) // of records that expire at once, any may be dropped first
+				if h := takes[i].Reservation; h != nil {
+					h.TTL += int64(3*step + i) // of reservations that expire at once, any may be dropped first
 				}
 			}
 			together := rapid.Bool().Draw(t, "together")
 			if together { // takes of one counter are judged one by one, so the limiter merges those of a group
 				adds := make(map[string]bool)
 				takes = slices.DeleteFunc(takes, func(take backend.Take) bool {
-					if take.Hold != nil && take.Hold.Op != backend.HoldReserve {
+					if take.Reservation != nil && take.Reservation.Op != backend.OpReserve {
 						return false
 					}
 					again := adds[string(take.Key)]
@@ -595,9 +595,9 @@ func TestHoldsAsInMemory(t *testing.T) {
 				r := &backend.Request{Takes: slices.Clone(takes), Outcomes: make([]backend.Outcome, len(takes)), Together: together}
 				for i := range r.Takes {
 					r.Takes[i].Key = fmt.Appendf(nil, "%d|%s", n, r.Takes[i].Key)
-					if h := r.Takes[i].Hold; h != nil {
+					if h := r.Takes[i].Reservation; h != nil {
 						c := *h
-						r.Takes[i].Hold = &c
+						r.Takes[i].Reservation = &c
 					}
 				}
 				if err := backend.Await(t.Context(), s, time.UnixMicro(now), r); err != nil {
@@ -605,20 +605,20 @@ func TestHoldsAsInMemory(t *testing.T) {
 				}
 				for i := range r.Takes {
 					answers[n] += fmt.Sprintf("\n%+v", r.Outcomes[i])
-					if h := r.Takes[i].Hold; h != nil {
+					if h := r.Takes[i].Reservation; h != nil {
 						answers[n] += fmt.Sprintf(" result %d granted %d expires %d", h.Result, h.Granted, h.Expires)
 					}
 				}
 			}
 			if answers[0] != answers[1] || answers[0] != answers[2] {
-				t.Fatalf("step %d: memory:%s\nRedis:%s\nRedis, large books:%s", step, answers[0], answers[1], answers[2])
+				t.Fatalf("step %d: memory:%s\nRedis:%s\nRedis, large lists:%s", step, answers[0], answers[1], answers[2])
 			}
 		}
 	})
 }
 
-// When a call deletes a book and makes it again, the new one ends when its own records do.
-func TestABookBeginsAnewInOneCall(t *testing.T) {
+// When a call deletes a list and makes it again, the new one ends when its own reservations do.
+func TestReservationsBeginAnewInOneCall(t *testing.T) {
 	s, server := openStore(t, redis.Options{CallerClock: true})
 	client := server.Client(t)
 	l := reservable(limit(1000, descriptor.Minute), true)
@@ -628,12 +628,12 @@ func TestABookBeginsAnewInOneCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range r.Takes {
-			if h := r.Takes[i].Hold; h != nil && h.Result != backend.HoldDone {
+			if h := r.Takes[i].Reservation; h != nil && h.Result != backend.ReservationDone {
 				t.Fatalf("%+v", h)
 			}
 		}
 	}
-	long := func(id string, ttl time.Duration) *backend.Hold {
+	long := func(id string, ttl time.Duration) *backend.Reservation {
 		h := reserve(id)
 		h.TTL = ttl.Microseconds()
 		return h
@@ -649,7 +649,7 @@ func TestABookBeginsAnewInOneCall(t *testing.T) {
 	two.Outcomes = make([]backend.Outcome, 2)
 	step(3*time.Minute, two)
 	step(3*time.Minute, holding("k", l, 1, long("d", 9*time.Minute)))
-	if ttl := client.PTTL(t.Context(), redis.RecordKeys("k")[0]).Val(); ttl < 9*time.Minute {
-		t.Errorf("a record of nine minutes lives another %v", ttl)
+	if ttl := client.PTTL(t.Context(), redis.ReservationKeys("k")[0]).Val(); ttl < 9*time.Minute {
+		t.Errorf("a reservation of nine minutes lives another %v", ttl)
 	}
 }

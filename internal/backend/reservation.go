@@ -6,91 +6,91 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// HoldID identifies a reservation among those of a counter.
-type HoldID [16]byte
+// ReservationID identifies a reservation among those of a counter.
+type ReservationID [16]byte
 
-// HoldOp is what a take does with a reservation.
-type HoldOp uint8
+// ReservationOp is what a take does with a reservation.
+type ReservationOp uint8
 
-// The operations. Only HoldReserve can be refused.
+// The operations. Only OpReserve can be refused.
 const (
-	HoldReserve HoldOp = iota + 1 // takes the hits, and records them as reserved
-	HoldCommit                    // charges Take.Hits instead of what is charged for the reservation so far
-	HoldExtend                    // postpones the end of the reservation, and never makes it earlier; Take.Hits is 0
+	OpReserve ReservationOp = iota + 1 // takes the hits, and keeps them as reserved
+	OpCommit                           // charges Take.Hits instead of what is charged for the reservation so far
+	OpExtend                           // postpones the end of the reservation, and never makes it earlier; Take.Hits is 0
 )
 
-// HoldResult is the result of one operation on a reservation.
-type HoldResult uint8
+// ReservationResult is the result of one operation on a reservation.
+type ReservationResult uint8
 
-// The results. With HoldTooMany and HoldTooLarge the take is refused.
+// The results. With TooManyReservations and ReservationTooLarge the take is refused.
 const (
-	HoldDone     HoldResult = iota // done; or refused by the limit, as the outcome says
-	HoldUnknown                    // nothing is recorded: it was committed before, or it is too late
-	HoldTooMany                    // the counter has as many reservations as it may have
-	HoldTooLarge                   // one reservation may not be as large as this
+	ReservationDone     ReservationResult = iota // done; or refused by the limit, as the outcome says
+	ReservationUnknown                           // nothing is stored: it was committed before, or it is too late
+	TooManyReservations                          // the counter has as many reservations as it may have
+	ReservationTooLarge                          // one reservation may not be as large as this
 )
 
-// Hold is the part of a take that concerns a reservation.
+// Reservation is the part of a take that concerns a reservation.
 //
 // Reserved hits are added to the counter at once, like those of any take. So other takes respect them, and cost what they cost
-// without reservations. The store keeps a Reservation beside the counter until the reservation ends. A commit corrects the
-// counter by what was charged too much or too little, in the window in which the hits were reserved, and removes the record.
-// A repeated commit finds no record and changes nothing.
-type Hold struct {
-	ID HoldID
-	Op HoldOp
+// without reservations. The store keeps a ReservationState beside the counter until the reservation ends. A commit corrects the
+// counter by what was charged too much or too little, in the window in which the hits were reserved, and removes what is stored.
+// A repeated commit finds nothing and changes nothing.
+type Reservation struct {
+	ID ReservationID
+	Op ReservationOp
 
 	TTL   int64 // reserve, extend: how long it lasts from now, in microseconds; 0: the rule's default; at most the rule's maximum
 	Least int64 // reserve: the smallest number of hits that are reserved if Take.Hits do not fit; 0: all or none
 
 	Final bool // commit: the reservation ends. Otherwise Take.Hits is what was used so far
 
-	// ChargeUnknown makes a final commit without a record charge its hits now, whether or not they fit. It is for IDs that callers
+	// ChargeUnknown makes a final commit of an unknown reservation charge its hits now, whether or not they fit. It is for IDs that callers
 	// choose: their hits may have passed while the store could not be reached.
 	ChargeUnknown bool
 
 	// Filled in by the store.
-	Result  HoldResult
+	Result  ReservationResult
 	Granted int64 // reserve: the hits that are reserved; 0 if refused
 	Expires int64 // reserve, extend: when the reservation expires, in microseconds since the Unix epoch
 	Late    bool  // commit: the reservation had expired
 
-	// Record is for Settle. The store fills in what it has recorded, and keeps or removes afterwards what Settle leaves.
-	Record HoldRecord
+	// Stored is for Settle. The store fills in what it has stored, and keeps or removes afterwards what Settle leaves.
+	Stored StoredReservation
 }
 
-// HoldRecord is how a store passes records to Settle and back.
-type HoldRecord struct {
-	Reservation
-	Found bool // before: there is a record; after: there has to be one
+// StoredReservation is how a store passes a reservation to Settle and back.
+type StoredReservation struct {
+	ReservationState
+	Found bool // before: it is stored; after: it has to be
 
-	Outstanding int   // reserve: how many records the counter has, without expired ones
+	Outstanding int   // reserve: how many reservations the counter has, without expired ones
 	FirstExpiry int64 // reserve: when the first of them expires
 	SameID      int   // reserve: how many of them have this ID
 }
 
-// Reservation is what a store records of one. Times are in microseconds since the Unix epoch.
-type Reservation struct {
+// ReservationState is what a store keeps of a reservation. Times are in microseconds since the Unix epoch.
+type ReservationState struct {
 	Charged  int64 // hits that the counter contains because of it
 	Reported int64 // hits of which a commit that was not final said that they were used
 	Mark     int64 // when the hits were reserved, or their places were taken again: it determines their window
 	Expires  int64
-	Keep     int64 // until when the record is kept, so that a late commit finds it
+	Keep     int64 // until when it is kept, so that a late commit finds it
 }
 
 // Bounds of reservations.
 const (
-	HoldsOfOneID = 16              // callers that choose their IDs may have this many with the same one
-	leastKeep    = 1 * time.Minute // how long a record is kept at least after the reservation has expired
+	ReservationsOfOneID = 16              // callers that choose their IDs may have this many with the same one
+	leastKeep           = 1 * time.Minute // how long a reservation is kept at least after it has expired
 )
 
-// Clamp brings a record back that lies too far in the future, because a clock was set back since: it ends no later than one that is
+// Clamp brings a reservation back that lies too far in the future, because a clock was set back since: it ends no later than one that is
 // made or extended at now, as if the rule's maximum had been asked for. past: its expiry was dealt with. It reports whether the
-// record has changed.
-func (h *Reservation) Clamp(l *descriptor.Limit, now int64, past bool) bool {
+// reservation has changed.
+func (h *ReservationState) Clamp(l *descriptor.Limit, now int64, past bool) bool {
 	b := l.Reservations
 	if b == nil {
-		implied := HoldBounds(l)
+		implied := ReservationBounds(l)
 		b = &implied
 	}
 	keep := max(b.MaxTTL, leastKeep).Microseconds()
@@ -108,15 +108,15 @@ func (h *Reservation) Clamp(l *descriptor.Limit, now int64, past bool) bool {
 }
 
 // Due returns the time at which Expire has something to do.
-func (h *Reservation) Due(l *descriptor.Limit) int64 {
+func (h *ReservationState) Due(l *descriptor.Limit) int64 {
 	if l.Reservations != nil && l.Reservations.Release && h.Charged > h.Reported {
 		return h.Expires
 	}
 	return h.Keep
 }
 
-// Expire does what is due at now for a reservation, and reports whether its record is kept.
-func (h *Reservation) Expire(l *descriptor.Limit, s *State, now int64) (kept bool) {
+// Expire does what is due at now for a reservation, and reports whether it is kept.
+func (h *ReservationState) Expire(l *descriptor.Limit, s *State, now int64) (kept bool) {
 	if now >= h.Expires && h.Due(l) == h.Expires {
 		Adjust(l, s, now, h.Mark, h.Reported-h.Charged)
 		h.Charged = h.Reported
@@ -139,8 +139,8 @@ func adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	}
 }
 
-// HoldBounds returns the bounds of the reservations under a limit.
-func HoldBounds(l *descriptor.Limit) descriptor.Reservations {
+// ReservationBounds returns the bounds of the reservations under a limit.
+func ReservationBounds(l *descriptor.Limit) descriptor.Reservations {
 	if l.Reservations != nil {
 		return *l.Reservations
 	}
@@ -153,10 +153,10 @@ func HoldBounds(l *descriptor.Limit) descriptor.Reservations {
 }
 
 // Lasts is how long a reservation lasts from when it is made or extended, in microseconds.
-func (h *Hold) Lasts(l *descriptor.Limit) int64 {
+func (h *Reservation) Lasts(l *descriptor.Limit) int64 {
 	b := l.Reservations
 	if b == nil {
-		implied := HoldBounds(l)
+		implied := ReservationBounds(l)
 		b = &implied
 	}
 	ttl := h.TTL
@@ -167,35 +167,35 @@ func (h *Hold) Lasts(l *descriptor.Limit) int64 {
 }
 
 // lasts sets when a reservation that is made or extended at now expires. Nothing makes it expire earlier than before.
-func (h *Hold) lasts(l *descriptor.Limit, now int64) {
-	r, ttl := &h.Record, h.Lasts(l)
+func (h *Reservation) lasts(l *descriptor.Limit, now int64) {
+	r, ttl := &h.Stored, h.Lasts(l)
 	r.Expires = max(r.Expires, now+ttl)
 	r.Keep = max(r.Keep, r.Expires+max(ttl, leastKeep.Microseconds()))
 	h.Expires = r.Expires
 }
 
 // extend postpones the end of a reservation. Its places are as if they were taken now: else they would be free before it ends.
-func (h *Hold) extend(l *descriptor.Limit, s *State, now int64) {
+func (h *Reservation) extend(l *descriptor.Limit, s *State, now int64) {
 	h.lasts(l, now)
-	if r := &h.Record; l.Algorithm == descriptor.Concurrency && now > r.Mark {
+	if r := &h.Stored; l.Algorithm == descriptor.Concurrency && now > r.Mark {
 		Adjust(l, s, now, r.Mark, -r.Charged)
 		algorithms[l.Algorithm].apply(l, s, now, r.Charged, commitAlways)
 		r.Mark = now
 	}
 }
 
-// settle does what the hold of a take asks for, on the state of its counter at now.
-func (h *Hold) settle(t *Take, s *State, now int64, c commit) Outcome {
-	h.Result = HoldDone
+// settle does what the reservation of a take asks for, on the state of its counter at now.
+func (h *Reservation) settle(t *Take, s *State, now int64, c commit) Outcome {
+	h.Result = ReservationDone
 	switch h.Op {
-	case HoldReserve:
+	case OpReserve:
 		return h.reserve(t, s, now, c)
-	case HoldCommit:
+	case OpCommit:
 		return h.commit(t, s, now, c)
 	default:
 		before := usage(t.Limit, s, now)
-		if !h.Record.Found || now >= h.Record.Expires {
-			h.Result = HoldUnknown
+		if !h.Stored.Found || now >= h.Stored.Expires {
+			h.Result = ReservationUnknown
 		} else if c.adds(true) {
 			h.extend(t.Limit, s, now)
 		}
@@ -207,13 +207,13 @@ func (h *Hold) settle(t *Take, s *State, now int64, c commit) Outcome {
 }
 
 // reserve takes hits if they fit. A take of a group is first only judged: Granted is then what would fit.
-func (h *Hold) reserve(t *Take, s *State, now int64, c commit) Outcome {
+func (h *Reservation) reserve(t *Take, s *State, now int64, c commit) Outcome {
 	l, b := t.Limit, t.Limit.Reservations
 	if b == nil {
-		implied := HoldBounds(l)
+		implied := ReservationBounds(l)
 		b = &implied
 	}
-	refuse := func(result HoldResult, after time.Duration) Outcome {
+	refuse := func(result ReservationResult, after time.Duration) Outcome {
 		h.Result, h.Granted = result, 0
 		o := usage(l, s, now)
 		o.Allowed, o.RetryAfter = false, after
@@ -222,12 +222,12 @@ func (h *Hold) reserve(t *Take, s *State, now int64, c commit) Outcome {
 	hits := t.Hits
 	if most := b.Largest(l); hits > most {
 		if h.Least <= 0 || h.Least > most {
-			return refuse(HoldTooLarge, Never)
+			return refuse(ReservationTooLarge, Never)
 		}
 		hits = most
 	}
-	if h.Record.Outstanding >= b.MaxOutstanding || h.Record.SameID >= HoldsOfOneID {
-		return refuse(HoldTooMany, micros(max(1, h.Record.FirstExpiry-now)))
+	if h.Stored.Outstanding >= b.MaxOutstanding || h.Stored.SameID >= ReservationsOfOneID {
+		return refuse(TooManyReservations, micros(max(1, h.Stored.FirstExpiry-now)))
 	}
 	if h.Granted > 0 && h.Granted < hits { // what the whole group is granted
 		hits = h.Granted
@@ -249,7 +249,7 @@ func (h *Hold) reserve(t *Take, s *State, now int64, c commit) Outcome {
 	}
 	h.Granted = hits
 	if c != commitNever {
-		h.Record.Found, h.Record.Reservation = true, Reservation{Charged: hits, Mark: now}
+		h.Stored.Found, h.Stored.ReservationState = true, ReservationState{Charged: hits, Mark: now}
 		h.lasts(l, now)
 	}
 	return judged
@@ -259,12 +259,12 @@ func (h *Hold) reserve(t *Take, s *State, now int64, c commit) Outcome {
 func shareGrant(takes []Take) {
 	least := int64(0)
 	for i := range takes {
-		if h := takes[i].Hold; h != nil && h.Op == HoldReserve && h.Least > 0 && h.Granted > 0 && (least == 0 || h.Granted < least) {
+		if h := takes[i].Reservation; h != nil && h.Op == OpReserve && h.Least > 0 && h.Granted > 0 && (least == 0 || h.Granted < least) {
 			least = h.Granted
 		}
 	}
 	for i := range takes {
-		if h := takes[i].Hold; least > 0 && h != nil && h.Op == HoldReserve && h.Least > 0 && h.Granted > 0 {
+		if h := takes[i].Reservation; least > 0 && h != nil && h.Op == OpReserve && h.Least > 0 && h.Granted > 0 {
 			h.Granted = least
 		}
 	}
@@ -273,20 +273,20 @@ func shareGrant(takes []Take) {
 // dropGrants leaves nothing granted to the reservations of a group that was refused.
 func dropGrants(takes []Take) {
 	for i := range takes {
-		if h := takes[i].Hold; h != nil && h.Op == HoldReserve {
+		if h := takes[i].Reservation; h != nil && h.Op == OpReserve {
 			h.Granted = 0
 		}
 	}
 }
 
 // commit charges the hits of a take for its reservation.
-func (h *Hold) commit(t *Take, s *State, now int64, c commit) Outcome {
-	l, r := t.Limit, &h.Record
+func (h *Reservation) commit(t *Take, s *State, now int64, c commit) Outcome {
+	l, r := t.Limit, &h.Stored
 	before := usage(l, s, now)
 	h.Late = r.Found && now >= r.Expires
 	switch {
 	case !r.Found:
-		h.Result = HoldUnknown
+		h.Result = ReservationUnknown
 		if h.Final && h.ChargeUnknown && c.adds(true) {
 			adjust(l, s, now, now, t.Hits)
 		}
@@ -307,7 +307,7 @@ func (h *Hold) commit(t *Take, s *State, now int64, c commit) Outcome {
 	return after
 }
 
-// pass makes the outcome of a step that is never refused from that of a read, which is, while more is used than allowed.
+// pass makes the outcome of an operation that is never refused from that of a read, which is, while more is used than allowed.
 func (o *Outcome) pass() { o.Allowed, o.RetryAfter = true, 0 }
 
 // usage is the outcome of a take that only reads.
