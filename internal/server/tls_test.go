@@ -9,12 +9,14 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
@@ -28,6 +30,11 @@ type secured struct {
 }
 
 func startTLS(t *testing.T, content map[string][]byte, o tlsfiles.Options) *secured {
+	t.Helper()
+	return startTLSOn(t, content, o, endpoint.Options{})
+}
+
+func startTLSOn(t *testing.T, content map[string][]byte, o tlsfiles.Options, shared endpoint.Options) *secured {
 	t.Helper()
 	s := &secured{volume: tlstest.NewVolume(t, content), log: new(servicetest.Log)}
 	o.Cert, o.Key = s.volume.Path("tls.crt"), s.volume.Path("tls.key")
@@ -44,7 +51,7 @@ func startTLS(t *testing.T, content map[string][]byte, o tlsfiles.Options) *secu
 		t.Fatal(err)
 	}
 	servicetest.Serve(t, files.Run)
-	s.running = start(t, Options{Listen: Listen{Credentials: credentials.NewTLS(config)}})
+	s.running = startWith(t, shared, Options{Listen: Listen{Credentials: credentials.NewTLS(config)}})
 	return s
 }
 
@@ -128,14 +135,29 @@ func TestMutualTLS(t *testing.T) {
 		name  string
 		certs []tls.Certificate
 		ok    bool
+		said  string // in the log; empty: nothing
 	}{
-		{"no certificate", nil, false},
-		{"another CA's", []tls.Certificate{stranger.Issue(t, "envoy.test").TLS(t)}, false},
-		{"another name", []tls.Certificate{ca.Issue(t, "prometheus.test").TLS(t)}, false},
-		{"the right one", []tls.Certificate{ca.Issue(t, "envoy.test").TLS(t)}, true},
+		{"no certificate", nil, false, ""},
+		{"another CA's", []tls.Certificate{stranger.Issue(t, "envoy.test").TLS(t)}, false, "signed by unknown authority"},
+		{"another name", []tls.Certificate{ca.Issue(t, "prometheus.test").TLS(t)}, false, "not envoy.test"},
+		{"an expired one", []tls.Certificate{ca.IssueUntil(t, time.Now().Add(-time.Hour), "envoy.test").TLS(t)}, false, "has expired"},
+		{"the right one", []tls.Certificate{ca.Issue(t, "envoy.test").TLS(t)}, true, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := s.ask(t, &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", Certificates: tt.certs})
+			s, registry := s, prometheus.NewRegistry()
+			if tt.said != "" { // a log of its own: there is at most one line a second
+				s = startTLSOn(t, content, tlsfiles.Options{Name: "envoy.test", Rescan: time.Hour}, endpoint.Options{Metrics: registry})
+			}
+			show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // even one that the server does not ask for
+				return &append(tt.certs, tls.Certificate{})[0], nil
+			}
+			_, err := s.ask(t, &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", GetClientCertificate: show})
+			if tt.said != "" {
+				(&secured{log: s.running.log}).logged(t, tt.said, 1)
+				if n := gathered(t, registry)["ratelimitd_tls_client_certificates_rejected_total"]; n == 0 { // the client may try again
+					t.Error("the metric does not count it")
+				}
+			}
 			if tt.ok && err != nil || !tt.ok && status.Code(err) != codes.Unavailable {
 				t.Errorf("got %v", err)
 			}
@@ -144,6 +166,9 @@ func TestMutualTLS(t *testing.T) {
 	content["ca.crt"] = stranger.PEM
 	s.volume.Swap(t, content)
 	s.logged(t, "read again", 1)
+	if said := s.log.String(); !strings.Contains(said, "ca.crt]") || strings.Contains(said, "subject=") {
+		t.Errorf("only the CA was changed; the log says\n%s", said)
+	}
 	for authority, ok := range map[*tlstest.Authority]bool{ca: false, stranger: true} {
 		_, err := s.ask(t, &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", Certificates: []tls.Certificate{authority.Issue(t, "envoy.test").TLS(t)}})
 		if (err == nil) != ok {

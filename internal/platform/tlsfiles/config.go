@@ -33,7 +33,12 @@ func (f *Files) server() *tls.Config {
 	c.ClientCAs = v.pool
 	c.SessionTicketsDisabled = true // with a ticket a client could reconnect after its CA was removed
 	if f.o.Name != "" {
-		c.VerifyConnection = func(s tls.ConnectionState) error { return named(s.PeerCertificates[0], f.o.Name) }
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			if err := named(s.PeerCertificates[0], f.o.Name); err != nil {
+				return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
+			}
+			return nil
+		}
 	}
 	return c
 }
@@ -59,7 +64,7 @@ func (f *Files) Client() *tls.Config {
 		if err != nil {
 			roots = x509.NewCertPool() // a machine without authorities can still trust the CA
 		}
-		roots.AppendCertsFromPEM(v.ca)
+		roots.AppendCertsFromPEM(v.read.ca)
 		c.RootCAs = roots
 	}
 	if f.o.SkipName || byURI {

@@ -56,7 +56,7 @@ type Files struct {
 type version struct {
 	cert *tls.Certificate // nil: there is none
 	pool *x509.CertPool   // only the CA; nil: there is none
-	ca   []byte           // the PEM of pool
+	read contents         // what it was made of
 }
 
 // FileError is a file that cannot be used.
@@ -134,7 +134,7 @@ func (f *Files) read() (contents, error) {
 
 // swap uses new contents if they are good. Errors name files, never their content.
 func (f *Files) swap(c contents) error {
-	v := &version{}
+	v := &version{read: c}
 	if f.o.Cert != "" {
 		pair, err := tls.X509KeyPair(c.cert, c.key)
 		if err != nil {
@@ -146,7 +146,7 @@ func (f *Files) swap(c contents) error {
 		v.cert = &pair
 	}
 	if f.o.CA != "" {
-		v.pool, v.ca = x509.NewCertPool(), c.ca
+		v.pool = x509.NewCertPool()
 		if !v.pool.AppendCertsFromPEM(c.ca) {
 			return &FileError{"CA", fmt.Errorf("CA %s: no certificate in it", f.o.CA)}
 		}
@@ -173,15 +173,29 @@ func (f *Files) Reload() {
 		return
 	}
 	f.tried = c
+	was := f.current.Load().read // not the tried one: an attempt between may have failed
 	if err := f.swap(c); err != nil {
 		f.failed(err)
 		return
 	}
-	var about []any
-	if cert := f.current.Load().cert; cert != nil {
+	about := []any{"changed", f.changed(&was, &c)}
+	if cert := f.current.Load().cert; cert != nil && !bytes.Equal(was.cert, c.cert) {
 		about = append(about, "subject", cert.Leaf.Subject.String(), "until", cert.Leaf.NotAfter)
 	}
 	f.o.Log.Info("TLS files were read again", about...)
+}
+
+// changed names the files whose contents differ.
+func (f *Files) changed(was, is *contents) (paths []string) {
+	for _, file := range []struct {
+		path    string
+		was, is []byte
+	}{{f.o.Cert, was.cert, is.cert}, {f.o.Key, was.key, is.key}, {f.o.CA, was.ca, is.ca}} {
+		if !bytes.Equal(file.was, file.is) {
+			paths = append(paths, file.path)
+		}
+	}
+	return paths
 }
 
 func (f *Files) failed(err error) {

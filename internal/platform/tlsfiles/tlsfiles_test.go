@@ -215,9 +215,14 @@ func TestABadVersionDoesNotReplaceAGoodOne(t *testing.T) {
 			t.Errorf("%s: %v failures, before %v", what, got, before)
 		}
 	}
+	f.volume.Swap(t, map[string][]byte{"tls.crt": other.Cert, "tls.key": good.Key, "ca.crt": []byte("nothing")})
+	f.log.wait(t, "cannot be used")
 	f.volume.Swap(t, files(other, ca))
 	f.log.wait(t, "read again")
 	serves("other.test")
+	if said := f.log.String(); !strings.Contains(said, "/tls.crt ") || !strings.Contains(said, "subject=") {
+		t.Errorf("the log does not name what changed since the version in use:\n%s", said)
+	}
 	if strings.Contains(f.log.String(), "PRIVATE") {
 		t.Error("a key is in the log")
 	}
