@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"net/http"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -92,23 +94,45 @@ func TestFilterSettings(t *testing.T) {
 	f.agree(t, []*envoy{e}, "filter", "google")
 }
 
-// TCP connections are limited too: Envoy closes the refused ones.
-func TestTCP(t *testing.T) {
-	f := startFleet(t, `
-domain: e2e
+// limitedConnections are the rule and the filter that docs/do/envoy.md shows for TCP connections.
+const (
+	limitedConnections = `
+domain: tcp
 descriptors:
-  - {key: connections_of, rate_limit: {unit: day, requests_per_unit: 2}}
-`)
-	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{{Name: "main", NetworkFilters: `
+  - {key: connections_of, rate_limit: {unit: minute, requests_per_unit: 60}}
+`
+	limitsConnections = `
 - name: envoy.filters.network.ratelimit
   typed_config:
     "@type": type.googleapis.com/envoy.extensions.filters.network.ratelimit.v3.RateLimit
     stat_prefix: tcp
-    domain: e2e
-    timeout: 10s
-    failure_mode_deny: true
+    domain: tcp
+    timeout: 0.1s
     descriptors: [{entries: [{key: connections_of, value: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"}]}]
     rate_limit_service: {transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: rls}}}
+`
+)
+
+// shows fails the test if a page does not show these settings.
+func shows(t *testing.T, page string, settings ...string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/do/" + page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, shown := range settings {
+		if !strings.Contains(string(text), "```yaml"+shown+"```") {
+			t.Errorf("docs/do/%s shows other settings than these:%s", page, shown)
+		}
+	}
+}
+
+// TCP connections are limited too: Envoy closes the refused ones.
+func TestTCP(t *testing.T) {
+	shows(t, "envoy.md", limitedConnections, limitsConnections)
+	f := startFleet(t, strings.Replace(limitedConnections, "unit: minute, requests_per_unit: 60", "unit: day, requests_per_unit: 2", 1))
+	patiently := strings.Replace(limitsConnections, "timeout: 0.1s", "timeout: 10s", 1)
+	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{{Name: "main", NetworkFilters: patiently + `
 - name: envoy.filters.network.tcp_proxy
   typed_config:
     "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy

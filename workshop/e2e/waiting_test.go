@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -34,15 +32,7 @@ const obeysDelay = `
 // With envoy_delay, Envoy's fault filter holds each request for as long as the leaky bucket says: the upstream gets them one
 // by one. A client cannot choose its own delay if its headers are removed; if they are not, it can.
 func TestEnvoyHoldsDelayedRequests(t *testing.T) {
-	page, err := os.ReadFile("../../docs/do/envoy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, shown := range []string{withoutClientsDelay, obeysDelay} {
-		if !strings.Contains(string(page), "```yaml"+shown+"```") {
-			t.Errorf("docs/do/envoy.md shows other settings than these:%s", shown)
-		}
-	}
+	shows(t, "envoy.md", withoutClientsDelay, obeysDelay)
 	f := startFleet(t, `
 domain: e2e
 envoy_delay: true
