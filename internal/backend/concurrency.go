@@ -43,7 +43,7 @@ func (concurrency) adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 		return
 	}
 	a := &l.Arithmetic
-	at, gone := mark/a.Quantum, now/a.Quantum-a.Length/a.Quantum
+	at, gone := ceilDiv(mark, a.Quantum), now/a.Quantum-a.Length/a.Quantum
 	if at <= gone {
 		return // they are free again
 	}

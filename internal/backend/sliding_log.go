@@ -14,17 +14,16 @@ import (
 // slidingLog admits hits while the window that ends now holds fewer than the limit. An entry that is exactly one window old
 // is outside.
 //
-// State: Start is the base time in quanta, Tail the entries as offsets from it, oldest first. The time of a hit is the quantum
-// that contains it, as on a clock that ticks once a quantum, or the time of the last entry if that is later. Rounded up, a hit would
-// stay for a little longer than its window: a client refused at once by 60 an hour would be told to wait 3,601 s. Entries that lie too
-// far in the future become entries of now.
+// State: Start is the base time in quanta, Tail the entries as offsets from it, oldest first. The time of a hit is rounded up
+// to the next full quantum, and to the time of the last entry if that is later. So a hit never leaves too early. Entries that
+// lie too far in the future become entries of now.
 type slidingLog struct{}
 
 func (slidingLog) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	a := &l.Arithmetic
 	length := a.Length / a.Quantum
 	if n := len(s.Tail); n > 0 {
-		if at := now / a.Quantum; s.Start+int64(s.Tail[n-1]) > at+ceilDiv(slack, a.Quantum) {
+		if at := ceilDiv(now, a.Quantum); s.Start+int64(s.Tail[n-1]) > at+ceilDiv(slack, a.Quantum) {
 			if !c.changes() {
 				s = &State{Start: s.Start, Tail: slices.Clone(s.Tail)}
 			}
@@ -55,7 +54,7 @@ func (slidingLog) apply(l *descriptor.Limit, s *State, now, hits int64, c commit
 				keep = min(hits, limit)
 				first += int(max(0, used+keep-limit))
 			}
-			at := now / a.Quantum
+			at := ceilDiv(now, a.Quantum)
 			if used > 0 { // the log stays in order when the clock goes back
 				at = max(at, s.Start+int64(live[used-1]))
 			}
@@ -75,7 +74,7 @@ func (slidingLog) apply(l *descriptor.Limit, s *State, now, hits int64, c commit
 // ones: no decision looks further back.
 func (slidingLog) adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	a := &l.Arithmetic
-	at := mark / a.Quantum
+	at := ceilDiv(mark, a.Quantum)
 	if at <= now/a.Quantum-a.Length/a.Quantum {
 		return // they have left the window
 	}

@@ -285,7 +285,14 @@ type span struct{ wait, more, reset time.Duration }
 // events and usage need.
 func (w *work) spanOf(c *charge) span {
 	o := w.outcome(c)
-	return span{o.RetryAfter, max(o.MoreAfter, c.penalty), max(o.ResetAfter, c.penalty)}
+	s := span{o.RetryAfter, max(o.MoreAfter, c.penalty), max(o.ResetAfter, c.penalty)}
+	if c.limit.Algorithm == descriptor.SlidingLog {
+		// A log of an hour or more keeps a hit for some microseconds longer than its window. Told in whole seconds, that would be a
+		// second too many: 3,601 s for a client that 60 an hour refuse at once. An answer takes longer to arrive.
+		longest := max(c.limit.Window.Length(), c.penalty)
+		s = span{min(s.wait, longest), min(s.more, longest), min(s.reset, longest)}
+	}
+	return s
 }
 
 // span returns the times of charge j: until its take would pass, which is backend.Never or 0 if it passes; until more hits fit; and until nothing

@@ -446,6 +446,7 @@ func (a *account) change(mark, hits int64) {
 	case descriptor.TokenBucket:
 		a.used = min(a.used, capacity) // it contains no more
 	case descriptor.SlidingLog, descriptor.Concurrency:
+		mark += a.limit.Arithmetic.Quantum - 1
 		mark -= mark % a.limit.Arithmetic.Quantum // a log knows no finer times, and none before the one that it begins with
 		if len(a.log) == 0 {
 			a.start = mark

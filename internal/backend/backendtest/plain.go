@@ -18,7 +18,7 @@ type plain struct {
 
 	subs map[int64]*big.Int // sliding window: hits by the number of the sub-window
 
-	log []int64 // sliding log: when each hit was taken, in quanta
+	log []int64 // sliding log: when each hit was taken, in quanta, rounded up
 
 	level *big.Rat // bucket: what is used at start
 }
@@ -293,7 +293,7 @@ func (p *plain) addToLog(now, hits int64, allowed bool) {
 		hits = min(hits, most)
 	}
 	for range hits {
-		live = append(live, now/q)
+		live = append(live, (now+q-1)/q)
 	}
 	p.log = live[max(0, int64(len(live))-most):]
 }

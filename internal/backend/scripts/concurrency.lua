@@ -15,7 +15,7 @@ local adjust_log = adjust
 
 local function adjust(a, b, c, mark, delta, limit, p1, p2)
   if delta >= 0 then return adjust_log(a, b, c, mark, delta, limit, p1, p2) end
-  local at, gone = floor(mark / p2), floor(now / p2) - p1 / p2
+  local at, gone = ceil(mark / p2), floor(now / p2) - p1 / p2
   if at <= gone or #b <= 8 + 4 * c then return nil end -- the places are free again
   b = sub(b, 1, 8) .. sub(b, 9 + 4 * c)
   local function before(time) -- how many places were taken before then

@@ -29,7 +29,7 @@ local function read(key, value, p1, p2, p3)
   if a >= MAX_EXACT or (newest * p2 >= now + p2 and forever(key)) then return 0, '', 0, '' end
   local n = (#value - 8) / 4
   if n > p3 then again = max(again or 0, n) end
-  local b, at = value, floor(now / p2)
+  local b, at = value, ceil(now / p2)
   if newest > at + ceil(SLACK / p2) then
     a, b = not_after(a, b, at)
     moved = true
@@ -49,7 +49,7 @@ local function try(a, b, c, hits, limit, p1, p2, p3, judge)
   if judge then return allowed, a, b, c end
   if hits < 0 then return allowed, a, sub(b, 1, 8 + 4 * (c + used + hits)), c end
 
-  local keep, at = hits, floor(now / p2)
+  local keep, at = hits, ceil(now / p2)
   if not allowed then -- a refused take that counts: more entries than the limit would change no decision
     keep = min(hits, limit)
   end
@@ -82,7 +82,7 @@ end
 
 -- For scripts with reservations.
 local function adjust(a, b, c, mark, delta, limit, p1, p2)
-  local at = floor(mark / p2)
+  local at = ceil(mark / p2)
   if at <= floor(now / p2) - p1 / p2 then return nil end -- the entries have left the window
   if #b <= 8 then a, b, c = at, pack('>I8', at), 0 end
   at = max(at, a)
