@@ -28,6 +28,7 @@ func TestTimeUntilThereIsMore(t *testing.T) {
 				c.limit.Requests, c.limit.Window.Unit = 60, descriptor.Hour
 				r.Limits[0] = c.limit
 			}))
+			f.now = f.now.Add(10 * time.Microsecond) // a tick of the log of an hour
 			if got := header(f.decide(request(1, "k=a")), "RateLimit"); got != c.first {
 				t.Errorf("the first request: %s, want %s", got, c.first)
 			}
