@@ -172,6 +172,33 @@ func TestMaxConnectionAge(t *testing.T) {
 		})
 }
 
+// Connections that began together, and may only reach an age of seconds, do not end together.
+func TestYoungConnectionsEndAtDifferentTimes(t *testing.T) {
+	inBubble(t, echo{}, func(o *Options) { o.MaxConnectionAge = 2 * time.Second },
+		func(t *testing.T, _ *Server, dial func() *rawClient) {
+			const connections = 40
+			ends := make(chan time.Duration, connections)
+			began := time.Now()
+			for range connections {
+				c := dial()
+				go func() {
+					c.goAways()
+					ends <- time.Since(began)
+				}()
+			}
+			times := make(map[time.Duration]int)
+			for range connections {
+				end := <-ends
+				if times[end]++; end < 1800*time.Millisecond || end > 4*time.Second { // the server waits a moment for late requests
+					t.Errorf("a connection ended after %v", end)
+				}
+			}
+			if len(times) < 4 {
+				t.Errorf("all ended at %v", times)
+			}
+		})
+}
+
 func TestIdleConnectionsArePinged(t *testing.T) {
 	inBubble(t, echo{}, func(o *Options) { o.PingAfter, o.PingTimeout = 30*time.Second, 10*time.Second },
 		func(t *testing.T, _ *Server, dial func() *rawClient) {

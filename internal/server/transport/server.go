@@ -244,9 +244,14 @@ func (s *Server) remove(c *conn) {
 	}
 }
 
-// checkConnections checks idle and old connections once a second, until the server is closed.
+// checkConnections checks idle and old connections until the server is closed, once a second. If connections may only reach an age of
+// seconds, it checks them 40 times in that age: otherwise those that began together would all end at the same check.
 func (s *Server) checkConnections() {
-	tick := time.NewTicker(time.Second)
+	every := time.Second
+	if age := s.opts.MaxConnectionAge; age > 0 {
+		every = max(min(every, age/40), 10*time.Millisecond)
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
