@@ -16,6 +16,7 @@ type bootstrap struct {
 	Name      string
 	Listeners []listener
 	Clusters  []cluster
+	More      string // more settings at the top
 }
 
 // listener is a port of Envoy with its own rate limit filter. Its name separates its statistics from the statistics of other listeners.

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -124,6 +126,44 @@ func shows(t *testing.T, page string, settings ...string) {
 		if !strings.Contains(string(text), "```yaml"+shown+"```") {
 			t.Errorf("docs/do/%s shows other settings than these:%s", page, shown)
 		}
+	}
+}
+
+const refusesWhenFull = `
+overload_manager:
+  refresh_interval: 0.25s
+  resource_monitors:
+    - name: envoy.resource_monitors.fixed_heap
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig
+        max_heap_size_bytes: 2147483648
+  actions:
+    - name: envoy.overload_actions.stop_accepting_requests
+      triggers:
+        - name: envoy.resource_monitors.fixed_heap
+          threshold: {value: 0.95}
+`
+
+// An Envoy without memory refuses requests itself, and asks no service.
+func TestOverloadedEnvoy(t *testing.T) {
+	shows(t, "envoy.md", refusesWhenFull)
+	f := startFleet(t, perUser(1_000_000))
+	full := strings.Replace(refusesWhenFull, "max_heap_size_bytes: 2147483648", "max_heap_size_bytes: 1", 1)
+	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("")}, More: full})
+	await(t, "Envoy to find that it is full", func(context.Context) error {
+		if r := e.get(t, "main", "/", "x-user", "ann"); r.code != http.StatusServiceUnavailable {
+			return fmt.Errorf("status %d", r.code)
+		}
+		return nil
+	})
+	before := answered(t, f.services...)
+	for range 5 {
+		if r := e.get(t, "main", "/", "x-user", "ann"); r.code != http.StatusServiceUnavailable {
+			t.Errorf("status %d, want 503", r.code)
+		}
+	}
+	if got := answered(t, f.services...); got != before {
+		t.Errorf("the services answered %+v, and %+v before", got, before)
 	}
 }
 
