@@ -89,7 +89,7 @@ var onlyIn = map[string][]string{
 	"github.com/prometheus/statsd_exporter":          {"internal/platform/promcompat"},
 	"github.com/fsnotify/fsnotify":                   {"internal/config", "internal/platform/tlsfiles"},
 	"go.opentelemetry.io":                            {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},
-	"github.com/redis/go-redis":                      {"internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit"},
+	"github.com/redis/go-redis":                      {"internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit", "examples/http-queue"},
 	"github.com/alecthomas/kong":                     {"cmd/ratelimitd"},
 	module + "internal/testkit/rapidtest":            {"internal/backend/backendtest"},      // tests only
 	module + "internal/quota/envoymodel":             {},                                    // tests only

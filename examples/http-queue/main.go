@@ -1,0 +1,154 @@
+// Command http-queue is an HTTP service that loses no refused request. A message within the sender's limit is delivered at once. Any
+// other is kept in a Redis stream and answered with 202; a consumer delivers it as soon as the limit allows.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/limits"
+	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit"
+)
+
+func main() {
+	listen := flag.String("listen", "localhost:9000", "where this service listens")
+	rules := flag.String("rules", "rules", "folder of rule files")
+	address := flag.String("redis", "localhost:6379", "Redis for the queue and the counters")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *listen, *rules, *address); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, listen, rules, address string) error {
+	limiter, err := ratelimit.Open(ratelimit.Options{Rules: rules, Redis: &ratelimit.Redis{URL: address}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = limiter.Close() }()
+	q := &queue{redis: redis.NewClient(&redis.Options{Addr: address}), limiter: limiter, deliver: func(m message) { slog.Info("delivered", "sender", m.sender, "text", m.text) }}
+	defer func() { _ = q.redis.Close() }()
+	consumed := make(chan error, 1)
+	go func() { consumed <- q.consume(ctx) }()
+	server := &http.Server{Addr: listen, Handler: q.handler(), ReadHeaderTimeout: 5 * time.Second}
+	context.AfterFunc(ctx, func() { _ = server.Shutdown(context.WithoutCancel(ctx)) })
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-consumed
+}
+
+type message struct{ sender, text string }
+
+// The stream, and the group of consumers that share it.
+const stream, group = "mail", "delivery"
+
+// queue keeps the messages that were refused.
+type queue struct {
+	redis   *redis.Client
+	limiter *ratelimit.Limiter
+	deliver func(message)
+}
+
+// handler takes messages: the body of a request, from the sender in its header.
+func (q *queue) handler() http.Handler {
+	limit := httplimit.New(q.limiter, httplimit.Options{
+		Domain:      "mail",
+		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Sender", "sender").Or("none")}},
+		Refused:     q.keep,
+	})
+	return limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if m, ok := read(w, r); ok {
+			q.deliver(m)
+		}
+	}))
+}
+
+func read(w http.ResponseWriter, r *http.Request) (message, bool) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<10))
+	if err != nil {
+		http.Error(w, "a message has at most 64 KiB", http.StatusRequestEntityTooLarge)
+		return message{}, false
+	}
+	sender := r.Header.Get("X-Sender")
+	if sender == "" {
+		sender = "none"
+	}
+	return message{sender, string(text)}, true
+}
+
+// keep answers a refused request. The queue has a bound, like everything that clients fill.
+func (q *queue) keep(w http.ResponseWriter, r *http.Request, d limits.Decision) {
+	if d.Source == limits.FailClosed { // there was no decision: the client may try again
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+		return
+	}
+	m, ok := read(w, r)
+	if !ok {
+		return
+	}
+	waiting, err := q.redis.XLen(r.Context(), stream).Result()
+	if err == nil && waiting >= 100_000 {
+		http.Error(w, "too many messages wait", http.StatusTooManyRequests)
+		return
+	}
+	if err == nil {
+		err = q.redis.XAdd(r.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"sender", m.sender, "text", m.text}}).Err()
+	}
+	if err != nil {
+		slog.Error("keep a message", "error", err)
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Del("Retry-After") // nobody has to repeat it
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// consume delivers kept messages until ctx ends. A message that was read and not delivered, because the process ended, is read again.
+func (q *queue) consume(ctx context.Context) error {
+	if err := q.redis.XGroupCreateMkStream(ctx, stream, group, "0").Err(); err != nil && !redis.HasErrorPrefix(err, "BUSYGROUP") {
+		return fmt.Errorf("create the group of consumers: %w", err)
+	}
+	for from := "0"; ctx.Err() == nil; { // first what was read before and not delivered, then what is new
+		read, err := q.redis.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "one", Streams: []string{stream, from}, Count: 1, Block: time.Second}).Result()
+		switch {
+		case errors.Is(err, redis.Nil):
+			continue
+		case err != nil && ctx.Err() != nil:
+			return nil //nolint:nilerr // ctx has ended
+		case err != nil:
+			return fmt.Errorf("read the queue: %w", err)
+		case len(read[0].Messages) == 0:
+			from = ">"
+			continue
+		}
+		kept := read[0].Messages[0]
+		sender, _ := kept.Values["sender"].(string)
+		text, _ := kept.Values["text"].(string)
+		if _, err := q.limiter.Wait(ctx, limits.New("mail", "sender", sender)); err != nil {
+			return nil //nolint:nilerr // ctx has ended, and the message stays in the queue
+		}
+		q.deliver(message{sender, text})
+		if err = q.redis.XAck(ctx, stream, group, kept.ID).Err(); err == nil {
+			err = q.redis.XDel(ctx, stream, kept.ID).Err()
+		}
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("remove a delivered message: %w", err)
+		}
+	}
+	return nil
+}
