@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
 )
 
@@ -41,6 +42,7 @@ func (s *service) overridesState() *operator.OverrideState {
 		return nil
 	}
 	state := new(operator.OverrideState)
+	_, state.File = s.overrides.(*override.File)
 	if set := s.limiter.Overrides(); set != nil {
 		state.Count, state.Version = set.Len(), set.Version
 	}

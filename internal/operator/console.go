@@ -54,6 +54,7 @@ type OverrideState struct {
 	Count   int    `json:"count"`
 	Version int64  `json:"version,string"`
 	Error   string `json:"error"` // why the source is not reached; empty: it is
+	File    bool   `json:"file"`  // the source is a file, which this process only reads
 }
 
 // live is one event.

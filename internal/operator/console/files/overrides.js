@@ -184,7 +184,14 @@ function List({ onEdit, editing }) {
   </${Panel}>`;
 }
 
+// History shows the last changes. A file keeps its own history, which no process knows.
 function History() {
+  const overrides = live.value && live.value.process && live.value.process.overrides;
+  if (!overrides) return null;
+  return overrides.file ? html`<${Panel} title="History"><p class="note">The overrides are in a file: see the history of that file where you keep it.</p></${Panel}>` : html`<${Changes} />`;
+}
+
+function Changes() {
   const version = overridesVersion();
   const state = useLoad((signal) => call("OverrideService/History", { pageSize: 50 }, { signal }), token.value + version, 10000);
   if (!state.data) return html`<${Problem} error=${state.error} />`;
