@@ -46,10 +46,12 @@ function repositoryLinks(md) {
   })
 }
 
-// Code in a table may break after _ , = and /: names of settings are longer than a phone is wide.
+// Code in a table may break after _ , = and /: names of settings are longer than a phone is wide. In no code do braces begin an expression
+// of Vue.
 function breaksInTables(md) {
   const plain = md.renderer.rules.code_inline
   md.renderer.rules.code_inline = (tokens, i, options, env, self) => {
+    tokens[i].attrSet('v-pre', '')
     const html = plain(tokens, i, options, env, self)
     return tokens[i].meta?.inTable ? html.replace(/(?<=>[^<]+[_,/=])(?=[^<\s])/g, '<wbr>') : html
   }
