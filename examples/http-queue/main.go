@@ -35,6 +35,8 @@ func main() {
 }
 
 func run(ctx context.Context, listen, rules, address string) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	limiter, err := ratelimit.Open(ratelimit.Options{Rules: rules, Redis: &ratelimit.Redis{URL: address}})
 	if err != nil {
 		return err
@@ -43,7 +45,10 @@ func run(ctx context.Context, listen, rules, address string) error {
 	q := &queue{redis: redis.NewClient(&redis.Options{Addr: address}), limiter: limiter, deliver: func(m message) { slog.Info("delivered", "sender", m.sender, "text", m.text) }}
 	defer func() { _ = q.redis.Close() }()
 	consumed := make(chan error, 1)
-	go func() { consumed <- q.consume(ctx) }()
+	go func() {
+		consumed <- q.consume(ctx)
+		stop() // without a consumer nothing may be kept
+	}()
 	server := &http.Server{Addr: listen, Handler: q.handler(), ReadHeaderTimeout: 5 * time.Second}
 	context.AfterFunc(ctx, func() { _ = server.Shutdown(context.WithoutCancel(ctx)) })
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
@@ -85,13 +90,20 @@ func read(w http.ResponseWriter, r *http.Request) (message, bool) {
 		return message{}, false
 	}
 	sender := r.Header.Get("X-Sender")
-	if sender == "" {
+	switch {
+	case sender == "":
 		sender = "none"
+	case len(sender) > 256: // the middleware counts a hash of it, and the consumer would count it as it is
+		http.Error(w, "the name of a sender has at most 256 bytes", http.StatusBadRequest)
+		return message{}, false
 	}
 	return message{sender, string(text)}, true
 }
 
-// keep answers a refused request. The queue has a bound, like everything that clients fill.
+// mostKept bounds the queue, like everything that clients fill: 1,000 messages of at most 64 KiB.
+const mostKept = 1000
+
+// keep answers a refused request.
 func (q *queue) keep(w http.ResponseWriter, r *http.Request, d limits.Decision) {
 	if d.Source == limits.FailClosed { // there was no decision: the client may try again
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
@@ -102,7 +114,7 @@ func (q *queue) keep(w http.ResponseWriter, r *http.Request, d limits.Decision) 
 		return
 	}
 	waiting, err := q.redis.XLen(r.Context(), stream).Result()
-	if err == nil && waiting >= 100_000 {
+	if err == nil && waiting >= mostKept {
 		http.Error(w, "too many messages wait", http.StatusTooManyRequests)
 		return
 	}
@@ -118,7 +130,9 @@ func (q *queue) keep(w http.ResponseWriter, r *http.Request, d limits.Decision) 
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// consume delivers kept messages until ctx ends. A message that was read and not delivered, because the process ended, is read again.
+// consume delivers kept messages until ctx ends, one after the other: a sender who waits for its limit holds up the senders behind it,
+// so a service with many senders needs a stream for each, or several consumers. A message that was read and not delivered, because the
+// process ended, is read again.
 func (q *queue) consume(ctx context.Context) error {
 	if err := q.redis.XGroupCreateMkStream(ctx, stream, group, "0").Err(); err != nil && !redis.HasErrorPrefix(err, "BUSYGROUP") {
 		return fmt.Errorf("create the group of consumers: %w", err)

@@ -113,7 +113,6 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// An old connection is asked to end. After the grace it is closed.
 // A connection can be closed while its last batch is with the handler. What the handler uses must still be there.
 func TestShutdownWaitsForTheHandler(t *testing.T) {
 	handling, goOn := make(chan struct{}), make(chan struct{})
@@ -143,6 +142,7 @@ func TestShutdownWaitsForTheHandler(t *testing.T) {
 	}
 }
 
+// An old connection is asked to end. After the grace it is closed.
 func TestMaxConnectionAge(t *testing.T) {
 	h := hold()
 	inBubble(t, h, func(o *Options) { o.MaxConnectionAge, o.MaxAgeGrace = time.Hour, 10*time.Minute },
