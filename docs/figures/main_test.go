@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -32,12 +34,25 @@ func TestRatiosAreThoseOfTheTable(t *testing.T) {
 	const performance = "../reference/performance.md"
 	page := read(performance)
 	ratio := ratios(page)
-	for _, name := range []string{performance, "../understand/comparison.md", "../../README.md"} {
+	for _, name := range []string{performance, "../understand/comparison.md"} {
 		text, _, _ := strings.Cut(read(name), "\n| | target |")
 		for _, target := range []string{"b", "c"} {
 			if want := fmt.Sprintf("%.2fx", ratio[target]); ratio[target] == 0 || !strings.Contains(text, want) {
 				t.Errorf("%s does not have %s, the ratio of %s", name, want, target)
 			}
+		}
+	}
+
+	// The README gives ranges over the machines measured.
+	span := regexp.MustCompile(`\*\*([0-9.]+)x to ([0-9.]+)x\*\*`).FindAllStringSubmatch(read("../../README.md"), -1)
+	if len(span) != 2 {
+		t.Fatalf("README.md has %d ranges of ratios, want one for memory and one for Redis", len(span))
+	}
+	for i, target := range []string{"b", "c"} {
+		least, _ := strconv.ParseFloat(span[i][1], 64)
+		most, _ := strconv.ParseFloat(span[i][2], 64)
+		if r := ratio[target]; r < least || r > most {
+			t.Errorf("README.md says %s for %s, and the table %.2fx", span[i][0], target, r)
 		}
 	}
 }
