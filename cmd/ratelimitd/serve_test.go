@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -8,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,6 +52,29 @@ func TestStartIsShort(t *testing.T) {
 		}
 		if log := p.Log.String(); strings.Count(log, "\n") > 10 {
 			t.Errorf("%s: more than ten lines:\n%s", folder, log)
+		}
+	}
+}
+
+// The requests that README.md shows first get the status codes that it shows.
+func TestReadmeRequests(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := regexp.MustCompile(`(?s) localhost:8080/json -d '(.+?)'; done\n((?:\d+\n)+)`).FindSubmatch(readme)
+	if shown == nil {
+		t.Fatal("README.md shows no requests with their status codes")
+	}
+	p := startProcess(t, nil, "--rules", "../../config/domains")
+	for i, want := range strings.Fields(string(shown[2])) {
+		response, err := http.Post("http://"+p.HTTP+"/json", "application/x-www-form-urlencoded", bytes.NewReader(shown[1])) // as curl -d sends it
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if got := strconv.Itoa(response.StatusCode); got != want {
+			t.Errorf("request %d: %s, README.md shows %s", i+1, got, want)
 		}
 	}
 }
