@@ -83,7 +83,6 @@ var notRun = map[string][]string{
 	},
 	"it measures, or runs tests, for minutes": {
 		`go test ./internal/config/override/redissource -run '^$' -bench Million`,
-		`go test ./internal/backend/fleet -run '^$' -bench Thousand`,
 		`.ci/run`,
 		`.ci/run 'make lint' workshop/scripts/size`,
 		`go run ./workshop/attack -short`,

@@ -44,7 +44,7 @@ func TestProcessesCountEachOther(t *testing.T) {
 	}
 	for name, start := range map[string]func(*testing.T) redisconn.Options{
 		"single": single(),
-		// The rights that docs/do/redis.md lists.
+		// The rights that docs/reference/redis-keys.md lists.
 		"few rights":          single("--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+get", "+mget", "+set", "+incrby", "+del", "+pttl", "+time", "+ping"),
 		"no time for scripts": single("--rename-command", "TIME", ""),
 		"cluster": func(t *testing.T) redisconn.Options {

@@ -392,16 +392,16 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// These rights are enough, and none can be left out. docs/do/redis.md has them. Without them a process is not listed, and says so once.
+// These rights are enough, and none can be left out. docs/reference/redis-keys.md has them. Without them a process is not listed, and says so once.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "do", "redis.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "reference", "redis-keys.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	const rights = "+set +getrange"
 	if text := strings.Join(strings.Fields(string(page)), " "); !strings.Contains(text, "`"+rights+"`") || !strings.Contains(text, "`~<CACHE_KEY_PREFIX>{fleet}:*`") {
-		t.Error("docs/do/redis.md does not have them")
+		t.Error("docs/reference/redis-keys.md does not have them")
 	}
 	r := redistest.Start(t)
 	admin := r.Client(t)
@@ -430,7 +430,7 @@ func TestRights(t *testing.T) {
 		}
 		a.report(t.Context(), err)
 		a.report(t.Context(), err)
-		if log := a.log.String(); strings.Count(log, "other processes do not count or list this one") != 1 || !strings.Contains(log, "docs/do/redis.md") {
+		if log := a.log.String(); strings.Count(log, "other replicas do not count or list this one") != 1 || !strings.Contains(log, "docs/reference/redis-keys.md") {
 			t.Errorf("without %s: %v, %s", one, err, log)
 		}
 	}

@@ -124,7 +124,7 @@ func TestProcessesShareInvalidations(t *testing.T) {
 	rights := []string{"--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+xadd", "+xread", "+xrevrange", "+ping"}
 	for name, start := range map[string]func(*testing.T) redisconn.Options{
 		"single": func(t *testing.T) redisconn.Options { return redisconn.Options{URL: redistest.Start(t).Addr} },
-		// The rights that docs/do/redis.md lists.
+		// The rights that docs/reference/redis-keys.md lists.
 		"few rights": func(t *testing.T) redisconn.Options {
 			return redisconn.Options{URL: redistest.Start(t, rights...).Addr}
 		},

@@ -317,7 +317,7 @@ func TestReservationsWithoutMemory(t *testing.T) {
 	}
 }
 
-// The rights that docs/do/redis.md names are enough, and none can be left out.
+// The rights that docs/reference/redis-keys.md names are enough, and none can be left out.
 func TestRightsForReservations(t *testing.T) {
 	rights := strings.Fields("+setrange +hget +hgetall +hset +hdel +zadd +zrem +zcard +zcount +zrangebyscore +pexpire")
 	try := func(rights []string) error {

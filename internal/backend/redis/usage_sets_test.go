@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// The index of usage keeps what lasts, in pages, with the rights that docs/do/redis.md lists, and expires by itself.
+// The index of usage keeps what lasts, in pages, with the rights that docs/reference/redis-keys.md lists, and expires by itself.
 func TestUsageSets(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) redisconn.Options{
@@ -85,7 +85,7 @@ func TestUsageSets(t *testing.T) {
 	}
 }
 
-// A flood of descriptors with one entry costs Redis a bounded set. The figures are in docs/do/redis.md.
+// A flood of descriptors with one entry costs Redis a bounded set. The figures are in docs/reference/redis-keys.md.
 func TestUsageSetIsBounded(t *testing.T) {
 	t.Parallel()
 	const most, more, length = 100_000, 1500, 32

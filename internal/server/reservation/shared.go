@@ -53,7 +53,7 @@ func (s *SharedKey) Run(ctx context.Context) error {
 			_, short := errors.AsType[*shortKeyError](err)
 			if answer := goredis.Error(nil); (short || errors.As(err, &answer)) && logged != err.Error() { // that Redis does not answer is logged elsewhere
 				logged = err.Error()
-				s.Log.Warn("this process shares no key for the ids of reservations; docs/do/redis.md has the rights that the user of Redis needs", "key", s.Key, "error", err)
+				s.Log.Warn("this replica shares no key for the IDs of reservations; docs/reference/redis-keys.md has the rights that the user of Redis needs", "key", s.Key, "error", err)
 			}
 		}
 		select {

@@ -40,7 +40,7 @@ var chaoses = []chaos{
 		s.single.Continue(s.t)
 		s.back()
 	}},
-	{name: "Redis hangs and takes no connections", on: onNarrow, felt: true, long: 30 * time.Second, happens: func(s *trial) {
+	{name: "Redis hangs and accepts no connections", on: onNarrow, felt: true, long: 30 * time.Second, happens: func(s *trial) {
 		s.single.Pause(s.t)
 		leave := s.occupy(s.single)
 		s.hold(s.outage)
@@ -48,20 +48,20 @@ var chaoses = []chaos{
 		s.single.Continue(s.t)
 		s.back()
 	}},
-	{name: "answers come too late", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Delay(s.t, 3*s.timeout) })},
-	{name: "answers come just in time", on: onProxy, mostly: true, happens: networkFault(func(s *trial) { s.proxy.Delay(s.t, s.timeout*7/10) })},
+	{name: "responses arrive too late", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Delay(s.t, 3*s.timeout) })},
+	{name: "responses arrive just in time", on: onProxy, mostly: true, happens: networkFault(func(s *trial) { s.proxy.Delay(s.t, s.timeout*7/10) })},
 	{name: "the network loses everything", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Drop(s.t) })},
-	{name: "the network loses answers", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Swallow(s.t) })},
+	{name: "the network loses responses", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Swallow(s.t) })},
 	{name: "connections are reset", on: onProxy, felt: true, happens: networkFault(func(s *trial) { s.proxy.Cut(s.t) })},
-	{name: "connections end in the midst of answers", on: onProxy, happens: networkFault(func(s *trial) { s.proxy.CutAfter(s.t, 301) })},
+	{name: "connections are cut mid-response", on: onProxy, happens: networkFault(func(s *trial) { s.proxy.CutAfter(s.t, 301) })},
 	{name: "connections are refused", on: onProxy, felt: true, happens: func(s *trial) {
 		s.proxy.Close(s.t)
 		s.hold(s.outage)
 		s.proxy.Open(s.t)
 		s.back()
 	}},
-	{name: "answers come in little pieces", on: onProxy, exact: true, happens: networkFault(func(s *trial) { s.proxy.Slice(s.t, 8, 200*time.Microsecond) })},
-	{name: "one connection, and answers that take their time", on: onProxy, env: map[string]string{"REDIS_POOL_SIZE": "1"}, happens: networkFault(func(s *trial) { s.proxy.Delay(s.t, s.timeout*4/10) })},
+	{name: "responses arrive in small pieces", on: onProxy, exact: true, happens: networkFault(func(s *trial) { s.proxy.Slice(s.t, 8, 200*time.Microsecond) })},
+	{name: "one connection and slow responses", on: onProxy, env: map[string]string{"REDIS_POOL_SIZE": "1"}, happens: networkFault(func(s *trial) { s.proxy.Delay(s.t, s.timeout*4/10) })},
 	{name: "scripts are flushed all the time", on: onOne, exact: true, happens: func(s *trial) {
 		flushes := s.every(3*time.Millisecond, func(ctx context.Context) error { return s.single.Client(s.t).ScriptFlush(ctx).Err() })
 		s.hold(s.outage)
@@ -87,13 +87,13 @@ var chaoses = []chaos{
 		try("delete the filler", c.Del(s.t.Context(), "filler").Err())
 		s.back()
 	}},
-	{name: "a process of ours is killed", on: onOne, happens: func(s *trial) {
+	{name: "a replica of ratelimitd is killed", on: onOne, happens: func(s *trial) {
 		s.stopProcess(1)
 		s.hold(s.outage / 2)
 		s.startProcess(1)
 		s.back()
 	}},
-	{name: "Sentinel fails over in order", on: onSentinel, happens: func(s *trial) {
+	{name: "Sentinel: planned failover", on: onSentinel, happens: func(s *trial) {
 		before := s.load.admitted()
 		s.hold(300 * time.Millisecond) // a replica may lag by this much
 		next := s.watched.Failover(s.t)
@@ -103,7 +103,7 @@ var chaoses = []chaos{
 			s.watched.Await(s.t)
 		}
 	}},
-	{name: "Sentinel's primary is killed", on: onSentinel, felt: true, happens: func(s *trial) {
+	{name: "Sentinel: the primary is killed", on: onSentinel, felt: true, happens: func(s *trial) {
 		old := s.watched.Primary(s.t)
 		old.Kill(s.t)
 		s.forget(s.servers(old)...)
@@ -111,7 +111,7 @@ var chaoses = []chaos{
 		s.back()
 		s.restore(old)
 	}},
-	{name: "Sentinel's primary hangs and takes no connections", on: onSentinel, felt: true, happens: func(s *trial) {
+	{name: "Sentinel: the primary hangs and accepts no connections", on: onSentinel, felt: true, happens: func(s *trial) {
 		old := s.watched.Primary(s.t)
 		old.Pause(s.t)
 		leave := s.occupy(old)
@@ -124,11 +124,11 @@ var chaoses = []chaos{
 			s.watched.Await(s.t)
 		}
 	}},
-	{name: "a cluster fails over in order", on: onCluster, happens: func(s *trial) {
+	{name: "cluster: planned failover", on: onCluster, happens: func(s *trial) {
 		s.cluster.Failover(s.t, s.replica("hot-0"))
 		s.back()
 	}},
-	{name: "a cluster's primary is killed", on: onCluster, felt: true, happens: func(s *trial) {
+	{name: "cluster: a primary is killed", on: onCluster, felt: true, happens: func(s *trial) {
 		old := s.cluster.Primary(s.t, s.cluster.Slot(s.t, s.key("hot-0")))
 		old.Kill(s.t)
 		s.forget(s.servers(old)...)
@@ -136,7 +136,7 @@ var chaoses = []chaos{
 		s.back()
 		s.restore(old)
 	}},
-	{name: "a cluster's primary hangs (SIGSTOP)", on: onCluster, felt: true, happens: func(s *trial) {
+	{name: "cluster: a primary hangs (SIGSTOP)", on: onCluster, felt: true, happens: func(s *trial) {
 		old := s.cluster.Primary(s.t, s.cluster.Slot(s.t, s.key("hot-0")))
 		old.Pause(s.t)
 		s.forget(s.servers(old)...)
@@ -146,13 +146,13 @@ var chaoses = []chaos{
 		s.cluster.Await(s.t)
 		s.back()
 	}},
-	{name: "slots of a cluster move", on: onCluster, exact: true, happens: func(s *trial) {
+	{name: "cluster: slots move", on: onCluster, exact: true, happens: func(s *trial) {
 		for _, value := range []string{"hot-0", "leased-0", "error-0", "narrow-0"} {
 			s.moveSlot(value)
 		}
 		s.back()
 	}},
-	{name: "a slot with all counters moves", on: onCluster, env: map[string]string{"CACHE_KEY_PREFIX": "{all}"}, exact: true, happens: func(s *trial) {
+	{name: "cluster: a slot with all counters moves", on: onCluster, env: map[string]string{"CACHE_KEY_PREFIX": "{all}"}, exact: true, happens: func(s *trial) {
 		s.moveSlot("hot-0")
 		s.moveSlot("hot-0")
 		s.back()

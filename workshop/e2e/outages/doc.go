@@ -1,4 +1,4 @@
-// Package outages shows what the service does while Redis, or the network before it, is sick: Redis is killed, hangs,
+// Package outages shows what the service does while Redis, or the network before it, fails: Redis is killed, hangs,
 // fails over, loses its memory; the network is slow, loses answers, cuts connections.
 //
 // TestChaos keeps two processes of the service under load meanwhile and compares what they admitted with what the limits
@@ -6,5 +6,5 @@
 // the program that is built from the sources as they are: nothing here is a double.
 //
 // The package has only tests. It counts only permits and times: what callers see of an outage is in
-// docs/do/redis.md.
+// docs/do/redis-failures.md.
 package outages

@@ -286,7 +286,7 @@ func (s *trial) audit() {
 	}
 }
 
-// reportTrial writes the results as the table in docs/do/redis.md.
+// reportTrial writes the results as the table in docs/do/redis-failures.md.
 func reportTrial(t *testing.T, results []result) {
 	t.Helper()
 	ms := func(us int64) string { return fmt.Sprintf("%.1f", float64(us)/1000) }

@@ -835,15 +835,15 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// These rights are enough, and none can be left out. docs/do/redis.md has them.
+// These rights are enough, and none can be left out. docs/reference/redis-keys.md has them.
 func TestRights(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "do", "redis.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "reference", "redis-keys.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	const rights = "+evalsha +eval +hget +hmget +hset +hsetnx +hdel +hscan +exists +sadd +srem +smembers +zadd +zrem +zrangebylex +xadd +xread +xrange +xrevrange +set"
 	if text := strings.Join(strings.Fields(string(page)), " "); !strings.Contains(text, "`"+rights+"`") || !strings.Contains(text, "`~<CACHE_KEY_PREFIX>{overrides}:*`") {
-		t.Error("docs/do/redis.md does not have them")
+		t.Error("docs/reference/redis-keys.md does not have them")
 	}
 	everything := func(t *testing.T, rights string) error {
 		r := redistest.Start(t, append([]string{"--user", "fleet", "on", ">p4ss", "~p:{overrides}:*", "-@all"}, strings.Fields(rights)...)...)
