@@ -32,7 +32,7 @@ const obeysDelay = `
 // With envoy_delay, Envoy's fault filter holds each request for as long as the leaky bucket says: the upstream gets them one
 // by one. A client cannot choose its own delay if its headers are removed; if they are not, it can.
 func TestEnvoyHoldsDelayedRequests(t *testing.T) {
-	shows(t, "envoy.md", withoutClientsDelay, obeysDelay)
+	shows(t, "waiting.md", withoutClientsDelay, obeysDelay)
 	f := startFleet(t, `
 domain: e2e
 envoy_delay: true
