@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The model of matching: one level, rule by rule, in the order that docs/reference/rules.md says.
+// The model of matching: one level, rule by rule, in the order that docs/do/rules.md says.
 func matchedBy(specs []NodeSpec, e Entry) int {
 	text := e.Key + "_" + e.Value
 	best, rank := -1, 99

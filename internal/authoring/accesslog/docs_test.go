@@ -6,13 +6,24 @@ import (
 	"testing"
 )
 
+// pages returns the pages about mappings: the guide and the reference.
+func pages(t *testing.T) string {
+	t.Helper()
+	var all string
+	for _, page := range []string{"do/simulating.md", "reference/log-keys.md"} {
+		text, err := os.ReadFile("../../../docs/" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += string(text)
+	}
+	return all
+}
+
 // The examples of the documentation are mappings.
 func TestDocumentedExamples(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/do/simulating.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := strings.Split(string(text), "\n```yaml\n")[1:]
+	text := pages(t)
+	blocks := strings.Split(text, "\n```yaml\n")[1:]
 	if len(blocks) < 4 {
 		t.Fatalf("only %d examples", len(blocks))
 	}
@@ -26,24 +37,21 @@ func TestDocumentedExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), string(shipped)) {
+	if !strings.Contains(text, string(shipped)) {
 		t.Error("docs/do/simulating.md does not show examples/simulate/envoy.yaml as it is")
 	}
 }
 
 // Every key and every name of the language is explained.
 func TestEverythingIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/do/simulating.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := pages(t)
 	for _, names := range [][]string{
 		mappingForm.Names(), timeForm.Names(), entryForm.Names(), conditionForm.Names(), descriptorForm.Names(), hitsForm.Names(),
 		formatNames, partNames, layoutNames,
 	} {
 		for _, name := range names {
-			if !strings.Contains(string(text), "`"+name+"`") && !strings.Contains(string(text), "`"+name+":") {
-				t.Errorf("docs/do/simulating.md does not explain `%s`", name)
+			if !strings.Contains(text, "`"+name+"`") && !strings.Contains(text, "`"+name+":") {
+				t.Errorf("no page explains `%s`", name)
 			}
 		}
 	}

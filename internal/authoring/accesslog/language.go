@@ -49,11 +49,11 @@ var (
 	conditionsType = yamlform.Type{Kind: yamlform.Anything, Form: "a condition, or a list of them"}
 )
 
-// The language of mappings. Each row is one key and reads the key's value. The tables in docs/do/simulating.md come from the
+// The language of mappings. Each row is one key and reads the key's value. The tables in docs/reference/log-keys.md come from the
 // same rows.
 var (
 	mappingForm = yamlform.NewForm("mapping", "a mapping",
-		required(keep("format", yamlform.OneOf(formatNames...), "see below", func(m *mappingReading) *yamlform.Value { return &m.format })),
+		required(keep("format", yamlform.OneOf(formatNames...), "the format of the log", func(m *mappingReading) *yamlform.Value { return &m.format })),
 		keep("pattern", textType, "of `envoy`, `text` and `nginx`: how lines are written", func(m *mappingReading) *yamlform.Value { return &m.pattern }),
 		keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `time`"}, "when a request happened; absent: `START_TIME` of `envoy`, `msec`, `time_iso8601` or `time_local` of `nginx` and `apache`", func(m *mappingReading) *yamlform.Value { return &m.time }),
 		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),

@@ -13,11 +13,13 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of docs/do/checking-rules.md anew")
+var update = flag.Bool("update", false, "write the generated parts of these documents anew")
 
 const (
-	mistakes = "testdata/mistakes"
-	document = "../../../docs/do/checking-rules.md"
+	mistakes  = "testdata/mistakes"
+	guide     = "../../../docs/do/checking-rules.md"
+	reference = "../../../docs/reference/check-codes.md"
+	listing   = "testdata/mistakes.md"
 )
 
 // mistake is a rule file, or a folder of them, with one typical mistake.
@@ -70,8 +72,8 @@ func typicalMistakes(t *testing.T) []mistake {
 	return all
 }
 
-// The documentation has the output of check for each typical mistake, and every code.
-func TestDocument(t *testing.T) {
+// The documents show the output of check for each typical mistake, and every code with the first mistake that it finds.
+func TestDocuments(t *testing.T) {
 	all := typicalMistakes(t)
 	if len(all) < 30 {
 		t.Fatalf("only %d mistakes", len(all))
@@ -79,6 +81,7 @@ func TestDocument(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| | mistake | what `check` says |\n|---|---|---|\n")
 	seen := make(map[string]Severity)
+	example := make(map[string]string)
 	for i, m := range all {
 		var lines []string
 		for _, line := range strings.Split(strings.TrimSpace(m.said), "\n") {
@@ -89,21 +92,24 @@ func TestDocument(t *testing.T) {
 		if m.info {
 			flag = " (with `--info`)"
 		}
-		fmt.Fprintf(&table, "| [%d](../../internal/authoring/rulecheck/testdata/mistakes/%s) | %s%s | %s |\n", i+1, m.name, m.title, flag, strings.Join(lines, "<br>"))
+		fmt.Fprintf(&table, "| [%d](mistakes/%s) | %s%s | %s |\n", i+1, m.name, m.title, flag, strings.Join(lines, "<br>"))
 		for _, f := range m.found {
 			if worse := seen[f.Code]; worse == "" || worse == Info {
+				if worse != f.Severity {
+					example[f.Code] = m.name
+				}
 				seen[f.Code] = f.Severity
 			}
 		}
 	}
 	var codes strings.Builder
-	codes.WriteString("| code | severity | what it finds |\n|---|---|---|\n")
+	codes.WriteString("| code | severity | what it finds | |\n|---|---|---|---|\n")
 	for _, c := range Codes {
 		severity := seen[c.Name]
 		if severity == "" {
 			t.Errorf("no mistake shows %s", c.Name)
 		}
-		fmt.Fprintf(&codes, "| `%s` | %s | %s |\n", c.Name, severity, c.What)
+		fmt.Fprintf(&codes, "| `%s` | %s | %s | [example](../../internal/authoring/rulecheck/%s/%s) |\n", c.Name, severity, c.What, mistakes, example[c.Name])
 		delete(seen, c.Name)
 	}
 	for code := range seen {
@@ -120,28 +126,36 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	compareParts(t, guide, map[string]string{"sample": "```\n" + text.String() + "```\n"})
+	compareParts(t, reference, map[string]string{"codes": codes.String()})
+	compareParts(t, listing, map[string]string{"mistakes": table.String()})
+}
+
+// compareParts holds generated parts of a document, by name, to what they must be; with -update it writes them.
+func compareParts(t *testing.T, document string, parts map[string]string) {
+	t.Helper()
 	data, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := string(data)
-	for name, part := range map[string]string{"sample": "```\n" + text.String() + "```\n", "codes": codes.String(), "mistakes": table.String()} {
+	want := string(data)
+	for name, part := range parts {
 		begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
-		before, rest, ok := strings.Cut(got, begin)
+		before, rest, ok := strings.Cut(want, begin)
 		_, after, closed := strings.Cut(rest, end)
 		if !ok || !closed {
 			t.Fatalf("%s has no part %s", document, name)
 		}
-		got = before + begin + part + end + after
+		want = before + begin + part + end + after
 	}
 	if *update {
-		if err := os.WriteFile(document, []byte(got), 0o644); err != nil {
+		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if got != string(data) {
-		t.Errorf("%s is not what check says: run go test ./internal/authoring/rulecheck -run TestDocument -update, and look at the difference", document)
+	if want != string(data) {
+		t.Errorf("%s is not what check says: run go test ./internal/authoring/rulecheck -run TestDocuments -update, and look at the difference", document)
 	}
 }
 
@@ -167,7 +181,7 @@ func TestMistakesHaveAPlace(t *testing.T) {
 
 // The problem matcher of the documentation reads every line that --output plain writes.
 func TestProblemMatcher(t *testing.T) {
-	text, err := os.ReadFile(document)
+	text, err := os.ReadFile(guide)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package ruleschema
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/authoring/accesslog"
@@ -14,8 +15,10 @@ import (
 // RulesReference returns the tables of keys of rule files, as Markdown.
 func RulesReference() string { return tables(config.Rules()) }
 
-// TestsReference returns the tables of keys of test files, as Markdown.
-func TestsReference() string { return tables(ruletest.Language()) }
+// TestsReference returns the tables of keys of test files, as Markdown. The page of overrides has theirs.
+func TestsReference() string {
+	return tables(ruletest.Language(), override.Language().Maps...)
+}
 
 // MappingsReference returns the tables of keys of log mappings, as Markdown.
 func MappingsReference() string { return tables(accesslog.Language()) }
@@ -23,23 +26,58 @@ func MappingsReference() string { return tables(accesslog.Language()) }
 // OverridesReference returns the tables of keys of files of overrides, as Markdown.
 func OverridesReference() string { return tables(override.Language()) }
 
-func tables(l yamlform.Language) string {
+// tables writes a table for each map of the language, except those that another page shows. Rows that an earlier table shows too are
+// named, not repeated.
+func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 	var b strings.Builder
-	for _, m := range l.Maps {
-		fmt.Fprintf(&b, "**%s**\n\n| key | value | meaning |\n|---|---|---|\n", capital(m.What))
-		for _, k := range m.Keys {
-			mark, required := "", ""
-			if k.Extension {
-				mark = " †"
-			}
-			if k.Required {
-				required = ", required"
-			}
-			fmt.Fprintf(&b, "| `%s`%s | %s%s | %s |\n", k.Name, mark, cell(typeName(l, k.Type)), required, cell(k.Doc))
+	for i, m := range l.Maps {
+		if slices.ContainsFunc(elsewhere, func(o *yamlform.Map) bool { return o.What == m.What }) {
+			continue
 		}
-		b.WriteByte('\n')
+		fmt.Fprintf(&b, "**%s**\n\n", capital(m.What))
+		var rows []string
+		earlier, repeated := mostRepeated(l, m, l.Maps[:i])
+		for _, k := range m.Keys {
+			if !slices.Contains(repeated, k.Name) {
+				rows = append(rows, row(l, k))
+			}
+		}
+		if len(repeated) > 0 {
+			fmt.Fprintf(&b, "`%s`: as in the table of %s.\n\n", strings.Join(repeated, "`, `"), earlier.What)
+		}
+		if len(rows) > 0 {
+			b.WriteString("| key | value | meaning |\n|---|---|---|\n" + strings.Join(rows, "") + "\n")
+		}
 	}
 	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// mostRepeated returns the map that shares most rows with m, and the keys of these rows. A few rows are not worth a reference.
+func mostRepeated(l yamlform.Language, m *yamlform.Map, earlier []*yamlform.Map) (most *yamlform.Map, repeated []string) {
+	const few = 3
+	for _, e := range earlier {
+		var same []string
+		for _, k := range m.Keys {
+			if slices.ContainsFunc(e.Keys, func(o yamlform.Key) bool { return row(l, o) == row(l, k) }) {
+				same = append(same, k.Name)
+			}
+		}
+		if len(same) >= few && len(same) > len(repeated) {
+			most, repeated = e, same
+		}
+	}
+	return most, repeated
+}
+
+func row(l yamlform.Language, k yamlform.Key) string {
+	mark, required := "", ""
+	if k.Extension {
+		mark = " †"
+	}
+	if k.Required {
+		required = ", required"
+	}
+	return fmt.Sprintf("| `%s`%s | %s%s | %s |\n", k.Name, mark, cell(typeName(l, k.Type)), required, cell(k.Doc))
 }
 
 // cell keeps a text within its cell of a table.

@@ -347,9 +347,9 @@ func TestEditorLine(t *testing.T) {
 func TestReference(t *testing.T) {
 	for _, r := range []struct{ file, about, want string }{
 		{"reference/rule-keys.md", "the keys of rule files", RulesReference()},
-		{"do/testing-rules.md", "the keys of test files", TestsReference()},
+		{"reference/test-keys.md", "the keys of test files", TestsReference()},
 		{"do/overrides.md", "the keys of files of overrides", OverridesReference()},
-		{"do/simulating.md", "the keys of log mappings", MappingsReference()},
+		{"reference/log-keys.md", "the keys of log mappings", MappingsReference()},
 	} {
 		file := top + "docs/" + r.file
 		b, err := os.ReadFile(file)

@@ -132,7 +132,7 @@ type (
 )
 
 // The language of test files. Each row is one key: it reads the key's value, and the schema and the table in
-// docs/do/testing-rules.md come from it too.
+// docs/reference/test-keys.md come from it too.
 var (
 	fileForm       *yamlform.Form[fileReading]
 	settingsForm   *yamlform.Form[limiter.Settings]
@@ -188,7 +188,7 @@ func init() {
 			Doc: "settings of the service"},
 			Read: func(f *fileReading, v yamlform.Value) { f.settingsAt = v }},
 		{Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"),
-			Doc: "[overrides](overrides.md) that are in force"},
+			Doc: "overrides that are active"},
 			Read: func(f *fileReading, v yamlform.Value) { f.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "cases", Type: yamlform.MapsOf("case"), Required: true,
 			Doc: "the tests"},
@@ -227,13 +227,13 @@ func init() {
 	caseForm = yamlform.NewForm("case", "a case", append([]yamlform.Field[caseReading]{
 		{Key: yamlform.Key{Name: "name", Type: textType, Required: true, Doc: "what the case shows"},
 			Read: func(c *caseReading, v yamlform.Value) { c.name = readName(v, "`name`") }},
-		{Key: yamlform.Key{Name: "start", Type: instantType, Doc: "as above, for this case"},
+		{Key: yamlform.Key{Name: "start", Type: instantType, Doc: "the time at which this case begins"},
 			Read: func(c *caseReading, v yamlform.Value) { c.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
-			Doc: "as above, for this case; settings that it does not name stay as the file has them"},
+			Doc: "settings for this case; those that it does not name stay as in the file"},
 			Read: func(c *caseReading, v yamlform.Value) { c.settingsAt = v }},
 		{Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"),
-			Doc: "as above, for this case; one for the same rule, limit and entries replaces the file's"},
+			Doc: "overrides for this case; one for the same rule, limit and entries replaces the file's"},
 			Read: func(c *caseReading, v yamlform.Value) { c.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "steps", Type: yamlform.MapsOf("step"), Required: true, Doc: "the requests, in order"},
 			Read: func(c *caseReading, v yamlform.Value) { c.stepsAt = v }},
@@ -420,7 +420,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether the numbers are those of an override"},
 			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
 		{Key: yamlform.Key{Name: "would_refuse", Type: yamlform.Type{Kind: yamlform.Texts},
-			Doc: "the `name`, in any order, of each limit that would have refused the request and is not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
+			Doc: "the `name`, in any order, of each limit that would have denied the request and is not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
 			Read: func(t *T, v yamlform.Value) { of(t).wouldRefuse = readNames(v, "would_refuse") }},
 		span("delay", "how long a leaky bucket makes the caller wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}

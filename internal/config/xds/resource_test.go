@@ -138,7 +138,7 @@ func descriptorOf(t testing.TB, m map[string]any) *ratelimitv3.RateLimitDescript
 // A rule over xDS equals the rule of a file with the same content.
 func TestTheSameRulesAsFiles(t *testing.T) {
 	var files []config.File
-	docs, err := os.ReadFile("../../../docs/reference/rules.md")
+	docs, err := os.ReadFile("../../../docs/do/rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}
