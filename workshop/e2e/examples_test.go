@@ -86,6 +86,45 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// The tutorial puts the example's Envoy in front of its rules by changing the domain: 60 requests of an address pass, the 61st does not.
+func TestTutorialWithEnvoy(t *testing.T) {
+	needsEnvoy(t)
+	page, err := os.ReadFile("../../docs/learn/tutorial.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := shownRules.FindStringSubmatch(string(page))
+	change := regexp.MustCompile(`sed 's/(.+)/(.+)/' examples/envoy/envoy.yaml > ~/tutorial/proxy.yaml`).FindStringSubmatch(string(page))
+	answers := regexp.MustCompile(`(?m)^ +(\d+) 200\n +(\d+) 429$`).FindStringSubmatch(string(page))
+	if shown == nil || change == nil || answers == nil {
+		t.Fatal("the tutorial shows no rules, no configuration of Envoy, or no answers")
+	}
+	example, err := os.ReadFile("../../examples/envoy/envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := filepath.Join(t.TempDir(), "proxy.yaml")
+	if err := os.WriteFile(proxy, []byte(strings.Replace(string(example), change[1], change[2], 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for { // tries again if a minute ends meanwhile
+		s := startService(t, "ratelimitd", rules(t, strings.Replace(shown[1], "minutes", "minute", 1))) // as the tutorial corrects it
+		e := startPublished(t, proxy, s, s)
+		began := time.Now().Truncate(time.Minute)
+		counted := make(map[int]int)
+		for _, code := range e.codes(t, 61, "front", "/") {
+			counted[code]++
+		}
+		if !time.Now().Truncate(time.Minute).Equal(began) {
+			continue
+		}
+		if got := []string{strconv.Itoa(counted[200]), strconv.Itoa(counted[429])}; !slices.Equal(got, answers[1:]) {
+			t.Errorf("%s requests pass and %s are denied, the tutorial says %s", got[0], got[1], answers[1:])
+		}
+		return
+	}
+}
+
 var composeDrain = regexp.MustCompile(`(?m)^ +(RATELIMITD_DRAIN_DELAY): (\S+)$`)
 
 // An update of ratelimitd right after Envoy's start loses no request. The published files are unchanged, with the drain
