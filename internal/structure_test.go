@@ -71,7 +71,7 @@ var imports = map[string][]string{
 	"docs/figures":                      {"internal/descriptor", "internal/backend"},
 	"workshop/bench/emptyserver":        {"internal/server/...", "internal/platform/intake"},
 	"workshop/attack":                   {},
-	"workshop/bench":                    {},
+	"workshop/bench":                    {"internal/testkit/envoytest"},
 	"workshop/scripts/...":              {},
 }
 
@@ -96,6 +96,7 @@ var onlyIn = map[string][]string{
 	module + "internal/testkit/redistest":            {"internal/testkit/servicetest"},      // tests only
 	module + "internal/testkit/tlstest":              {"internal/testkit/redistest"},        // tests only
 	module + "internal/testkit/otlptest":             {},                                    // tests only
+	module + "internal/testkit/envoytest":            {"workshop/bench"},                    // tests and loads only
 	module + "internal/testkit/servicetest":          {"middleware/internal/gate/gatetest"}, // tests only
 	module + "middleware/internal/gate/gatetest":     {},                                    // tests only
 	module + "internal/backend/backendtest":          {},                                    // tests only

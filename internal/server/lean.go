@@ -49,6 +49,9 @@ func (s *Server) newTransport(opts *Options, methods []*method) *transport.Serve
 		MaxAgeGrace:      opts.Connections.MaxAgeGrace,
 		Log:              s.shared.Log,
 	}
+	if opts.Tracer != nil {
+		o.Wanted = traceFields
+	}
 	if creds := opts.Listen.Credentials; creds != nil {
 		o.Handshake = func(raw net.Conn) (net.Conn, *tls.ConnectionState, error) { return handshake(creds, raw) }
 	}

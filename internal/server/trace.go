@@ -36,6 +36,9 @@ const (
 	spanOfJSON = "/json" // the span of a gRPC call is named after its method
 )
 
+// traceFields are the header fields in which a caller sends its trace context: all that parentOf asks for.
+var traceFields = []string{traceparent, tracestate, "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags"}
+
 // traced records the decisions whose trace is sampled. It does not see requests that cannot be decoded: the caller's span
 // has their code.
 type traced struct {
@@ -87,7 +90,7 @@ func fromCaller(ctx context.Context, key string) string {
 // withCaller is the request's context with the caller's trace where gRPC requests have it.
 func withCaller(r *http.Request) context.Context {
 	md := metadata.MD{}
-	for _, key := range []string{traceparent, tracestate, "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags"} {
+	for _, key := range traceFields {
 		if value := r.Header.Get(key); value != "" {
 			md[key] = []string{value}
 		}

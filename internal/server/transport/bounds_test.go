@@ -130,14 +130,8 @@ func TestHeldBytesAreBounded(t *testing.T) {
 			}
 			c.data(c.next-2, false, make([]byte, 10_000))
 		}},
-		"header fields": {echo{}, nil, func(c *rawClient, _ int) {
-			block := c.block(callFields("x", long)...)
-			c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: block[:16_000]}))
-			for block = block[16_000:]; len(block) > 0; block = block[min(len(block), 16_000):] {
-				c.ok(c.fr.WriteContinuation(c.next, len(block) <= 16_000, block[:min(len(block), 16_000)]))
-			}
-			c.next += 2
-		}},
+		"header fields that the handler wants": {echo{}, nil, func(c *rawClient, _ int) { c.open(false, "wanted", long) }},
+		"header fields of other requests":      {echo{}, nil, func(c *rawClient, _ int) { c.open(false, ":path", "/test.Echo/Other", "x", long) }},
 		"header blocks that do not end": {echo{}, nil, func(c *rawClient, i int) {
 			if i%20 == 0 {
 				c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, 16_000)}))
@@ -155,7 +149,7 @@ func TestHeldBytesAreBounded(t *testing.T) {
 				if name == "answers without a window" && of == "a connection" || name == "header blocks that do not end" {
 					bounds[0], bounds[1] = bounds[0]/8, bounds[1]/8 // there are smaller bounds
 				}
-				b := startBounded(t, hostile.handler, bounds[0], bounds[1], nil)
+				b := startBounded(t, hostile.handler, bounds[0], bounds[1], func(o *Options) { o.Wanted = []string{"wanted"} })
 				for range 10 {
 					c := rawDial(t, b.addr, hostile.settings...)
 					gone := make(chan struct{})
@@ -258,7 +252,7 @@ func TestNothingIsHeldInTheEnd(t *testing.T) {
 				echo{}.Handle(now, []*Call{call})
 			}
 		}
-	}), 64<<20, 64<<20, func(o *Options) { o.MaxMessageBytes = 1 << 20 })
+	}), 64<<20, 64<<20, func(o *Options) { o.MaxMessageBytes, o.Wanted = 1<<20, []string{"wait"} })
 	c := rawDial(t, b.addr)
 	c.ok(c.fr.WriteWindowUpdate(0, 1<<30))
 

@@ -20,8 +20,9 @@ type Call struct {
 	Message []byte
 
 	stream stream
-	head   *head
-	buf    []byte // memory of Message, or its first bytes
+	head   head
+	values []string // of Options.Wanted, by position, up to the last one that was given
+	buf    []byte   // memory of Message, or its first bytes
 	parts  []*part
 	last   int // bytes in the last part; 0: it is full
 
@@ -100,8 +101,13 @@ func (c *Call) Path() string { return c.head.path }
 // handler may use it before it returns.
 func (c *Call) More(calls int) bool { return c.stream.conn.server.opts.Calls.More(&c.inFlight, calls) }
 
-// Header returns the first value of a header field, or "". The name is in lower case.
-func (c *Call) Header(name string) string { return c.head.value(name) }
+// Header returns the first value of a header field that stands in Options.Wanted, or "".
+func (c *Call) Header(name string) string {
+	if i := slices.Index(c.stream.conn.server.vocabulary.wanted, name); i >= 0 && i < len(c.values) {
+		return c.values[i]
+	}
+	return ""
+}
 
 // Message is what an answer consists of.
 type Message interface {
@@ -160,13 +166,14 @@ func (c *Call) release() {
 	watched := c.endWatch()
 	c.freeParts()        // of a message that was refused before its end
 	if kept || watched { // the connection still refers to the stream, or a context that was made from c still refers to c
-		c.Message, c.head, c.buf = nil, nil, nil
+		c.Message, c.head, c.values, c.buf = nil, head{}, nil, nil
 		return
 	}
 	if cap(c.buf) > maxKeptMessage {
 		c.buf = nil
 	}
-	c.Message, c.head, c.buf = nil, nil, c.buf[:0]
+	clear(c.values)
+	c.Message, c.head, c.values, c.buf = nil, head{}, c.values[:0], c.buf[:0]
 	c.counted, c.inFlight, c.deadline = false, intake.InFlight{}, time.Time{}
 	c.stream = stream{}
 	c.reset.Store(false)

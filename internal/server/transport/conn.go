@@ -169,7 +169,6 @@ func (c *conn) serve() {
 			c.flush()
 			c.sock.await(maxUnsent)
 			if c.large {
-				c.headers.letGo()
 				c.renewFramer()
 			}
 		}

@@ -6,8 +6,8 @@
 // batch, and never blocks: what the kernel does not take at once is written by a goroutine of its own. In the steady state a
 // call costs no goroutine, no context tree and no allocation.
 //
-// What comes in is decoded by the Framer and the hpack package of golang.org/x/net. Answers are constant header blocks and
-// the bytes of the message.
+// What comes in is decoded by the Framer of golang.org/x/net, and header blocks by a headerReader. Answers are constant header blocks
+// and the bytes of the message.
 //
 // All methods of Server may be called concurrently. A Call is used by one goroutine at a time until it is answered.
 //

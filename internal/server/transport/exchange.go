@@ -57,12 +57,12 @@ type exchange struct {
 
 // beginExchange begins a request for Other. It counts as a call in flight, so that requests which never end are bounded.
 func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
-	if len(h.fields) > maxFields {
-		return c.refuseExchange(id, h, ended, tooManyFields, http2.ErrCodeEnhanceYourCalm)
+	if len(c.headers.fields) > maxFields {
+		return c.refuseExchange(id, ended, tooManyFields, http2.ErrCodeEnhanceYourCalm)
 	}
 	inFlight, ok := c.server.opts.Calls.Begin(c.limits)
 	if !ok {
-		return c.refuseExchange(id, h, ended, tooManyCalls, http2.ErrCodeRefusedStream)
+		return c.refuseExchange(id, ended, tooManyCalls, http2.ErrCodeRefusedStream)
 	}
 	x := &exchange{stream: stream{conn: c, id: id, declared: h.declared, ended: ended}, inFlight: inFlight, header: make(http.Header)}
 	x.stream.exchange = x
@@ -75,18 +75,18 @@ func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	x.cancel = cancel
-	c.add(&x.stream, h)
-	go x.run(ctx, h)
+	c.add(&x.stream, headerCopies*c.headers.size)
+	go x.run(ctx, c.headers.copyFields())
 	return nil
 }
 
 // refuseExchange answers a request without Other: a gRPC call with a message, and any other request with a code.
-func (c *conn) refuseExchange(id uint32, h *head, ended bool, message string, code http2.ErrCode) error {
+func (c *conn) refuseExchange(id uint32, ended bool, message string, code http2.ErrCode) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open--
 	c.closed(id, ended)
-	if !strings.HasPrefix(h.value("content-type"), "application/grpc") {
+	if !bytes.HasPrefix(c.headers.first(typeField), []byte("application/grpc")) {
 		return http2.StreamError{StreamID: id, Code: code}
 	}
 	c.appendStatus(id, codes.ResourceExhausted, message, "")
@@ -94,6 +94,16 @@ func (c *conn) refuseExchange(id uint32, h *head, ended bool, message string, co
 		c.out = appendReset(c.out, id, http2.ErrCodeNo)
 	}
 	return nil
+}
+
+// valueOf returns the first value of a header field, or "".
+func valueOf(fields []hpack.HeaderField, name string) string {
+	for _, f := range fields {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
 }
 
 // follow notices when the first message of a request is complete. The caller is the goroutine that reads.
@@ -114,7 +124,7 @@ func (x *exchange) follow(data []byte, ended bool) {
 }
 
 // run lets the handler answer.
-func (x *exchange) run(ctx context.Context, h *head) {
+func (x *exchange) run(ctx context.Context, fields []hpack.HeaderField) {
 	c := x.stream.conn
 	defer func() {
 		p := recover()
@@ -133,13 +143,13 @@ func (x *exchange) run(ctx context.Context, h *head) {
 		c.wrote.Store(true)
 		c.flush()
 		if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // a panic value
-			c.server.opts.Log.Error("panic while answering", "path", h.path, "panic", p)
+			c.server.opts.Log.Error("panic while answering", "path", valueOf(fields, ":path"), "panic", p)
 		}
 	}()
 	if ctx.Err() != nil {
 		return // while it waited to run; what its headers take counts no longer
 	}
-	r, err := x.makeRequest(ctx, h)
+	r, err := x.makeRequest(ctx, fields)
 	if err != nil {
 		http.Error(x, err.Error(), http.StatusBadRequest)
 	} else {
@@ -149,11 +159,11 @@ func (x *exchange) run(ctx context.Context, h *head) {
 	x.finish()
 }
 
-func (x *exchange) makeRequest(ctx context.Context, h *head) (*http.Request, error) {
+func (x *exchange) makeRequest(ctx context.Context, fields []hpack.HeaderField) (*http.Request, error) {
 	c := x.stream.conn
 	header := make(http.Header)
-	host := h.authority
-	for _, f := range h.fields {
+	host, path := valueOf(fields, ":authority"), valueOf(fields, ":path")
+	for _, f := range fields {
 		switch {
 		case strings.HasPrefix(f.Name, ":"):
 		case f.Name == "host" && host == "":
@@ -164,18 +174,18 @@ func (x *exchange) makeRequest(ctx context.Context, h *head) (*http.Request, err
 			header[name] = append(header[name], f.Value)
 		}
 	}
-	where := &url.URL{Path: h.path}
-	if h.path != "*" {
-		parsed, err := url.ParseRequestURI(h.path)
+	where := &url.URL{Path: path}
+	if path != "*" {
+		parsed, err := url.ParseRequestURI(path)
 		if err != nil {
 			return nil, err
 		}
 		where = parsed
 	}
 	r := &http.Request{
-		Method: h.method, URL: where, RequestURI: h.path, Proto: "HTTP/2.0", ProtoMajor: 2,
+		Method: valueOf(fields, ":method"), URL: where, RequestURI: path, Proto: "HTTP/2.0", ProtoMajor: 2,
 		Header: header, Host: host, RemoteAddr: c.sock.RemoteAddr().String(), TLS: c.tls,
-		Body: &x.body, ContentLength: h.declared,
+		Body: &x.body, ContentLength: x.stream.declared,
 	}
 	if x.stream.declared < 0 && x.body.atEnd() {
 		r.ContentLength, r.Body = 0, http.NoBody

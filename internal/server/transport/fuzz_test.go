@@ -1,18 +1,15 @@
 package transport
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"net"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 )
 
@@ -229,53 +226,4 @@ func flagOf(body []byte) byte {
 		return 0
 	}
 	return body[0] % 4
-}
-
-// A block that is said to keep the table does: after it, the same references mean the same. Of the blocks that an encoder writes, those
-// without an entry for the table are found.
-func FuzzKeepsTable(f *testing.F) {
-	f.Add([]byte{0x83, 0xff, 0x00}, "a", "b", uint8(0))
-	f.Add([]byte{0x04, 0x82, 0x60, 0x3f}, "name", "value", uint8(1))
-	f.Add([]byte{0x00, 0x01, 'n', 0x01, 'v', 0xbe}, "", "", uint8(2))
-	f.Add([]byte{0x0f, 0xff, 0xff, 0xff, 0x7f, 0x00}, "n", "v", uint8(3))
-	f.Add([]byte{0x40, 0x01, 'n', 0x01, 'v'}, "n", "v", uint8(0))
-	f.Add([]byte{0x20, 0x83}, "n", "v", uint8(0))
-	f.Fuzz(func(t *testing.T, block []byte, name, value string, kind uint8) {
-		var own bytes.Buffer
-		enc := hpack.NewEncoder(&own)
-		if kind%2 == 0 {
-			_ = enc.WriteField(hpack.HeaderField{Name: ":method", Value: "POST"})
-		}
-		_ = enc.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: true})
-		if !keepsTable(own.Bytes()) && own.Len() <= maxCachedBlock {
-			t.Errorf("%x has only references and literals that are not indexed, and is not found", own.Bytes())
-		}
-		if !keepsTable(block) {
-			return
-		}
-		with, without := filledDecoder(), filledDecoder()
-		if _, err := with.DecodeFull(block); err != nil {
-			return // the connection is closed
-		}
-		for index := byte(62); index < 70; index++ {
-			a, failed := with.DecodeFull([]byte{0x80 | index})
-			b, wouldFail := without.DecodeFull([]byte{0x80 | index})
-			if !slices.Equal(a, b) || (failed == nil) != (wouldFail == nil) {
-				t.Fatalf("after %x index %d means %v, before %v", block, index, a, b)
-			}
-		}
-	})
-}
-
-// filledDecoder returns a decoder with three entries in its table.
-func filledDecoder() *hpack.Decoder {
-	var b bytes.Buffer
-	enc := hpack.NewEncoder(&b)
-	for _, name := range []string{"one", "two", "three"} {
-		_ = enc.WriteField(hpack.HeaderField{Name: name, Value: "1"})
-	}
-	d := hpack.NewDecoder(hpackTable, func(hpack.HeaderField) {})
-	_, _ = d.Write(b.Bytes())
-	_ = d.Close()
-	return d
 }

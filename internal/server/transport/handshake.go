@@ -43,7 +43,7 @@ func (c *conn) handshake() error {
 		ctx = intake.NewContext(ctx, c.limits)
 	}
 	c.renewFramer()
-	c.headers.init(opts.Path, opts.More, opts.MaxHeaderBytes)
+	c.headers.init(c.server.vocabulary, opts.MaxHeaderBytes)
 	c.mu.Lock()
 	if c.isClosed {
 		c.mu.Unlock()

@@ -1,15 +1,9 @@
 package transport
 
 import (
-	"encoding/base64"
-	"errors"
-	"fmt"
-	"slices"
-	"strconv"
-	"strings"
+	"bytes"
 	"time"
 
-	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -18,368 +12,378 @@ const (
 	// maxContinuations bounds the CONTINUATION frames of one header block. A block of 256 KiB needs 16.
 	maxContinuations = 64
 
-	// maxCachedBlock is the size of the largest header block that is remembered, in bytes. Envoy's block has 54 bytes, and more with a
-	// longer path or literal values.
-	maxCachedBlock = 256
+	// maxKeptFields and maxKeptText bound the memory that a reader keeps for the next block, in fields and in bytes of literals.
+	maxKeptFields = 64
+	maxKeptText   = 1 << 10
 
-	// maxCachedFields is how many fields such a block may have. References are short: without this bound, a connection could make the
-	// service keep hundreds of fields for each block.
-	maxCachedFields = 40
-
-	// cachedBlocks is how many header blocks a connection remembers. A proxy with several timeouts or routes sends several.
-	cachedBlocks = 4
+	// maxRepeated is the size of the longest block that a reader compares with the next one, in bytes. Envoy's has 54, and more with a longer
+	// path.
+	maxRepeated = 256
 )
 
-// head is what the header fields of a request say. It is never changed once it is complete, because requests with the same header block
-// share it.
+// head is what the header fields of a request say.
 type head struct {
-	fields []hpack.HeaderField
+	forHandler bool   // the request is a call of one of the handler's methods
+	path       string // of that method
 
-	method, scheme, path, authority string
+	timeout  time.Duration
+	timed    bool // there is a timeout
+	encoding string
 
 	declared int64 // content-length; -1: none
-	size     int64 // bytes of the fields
-	shared   bool  // by requests
-
-	forHandler bool // the request is a call of one of the handler's methods
-	timeout    time.Duration
-	timed      bool // there is a timeout
-	encoding   string
-}
-
-// value returns the first value of a header field, or "".
-func (h *head) value(name string) string {
-	for i := range h.fields {
-		if h.fields[i].Name == name {
-			return h.fields[i].Value
-		}
-	}
-	return ""
 }
 
 // headerReader decodes the header blocks of a connection.
 //
-// HPACK compresses a block against a dynamic table, which both ends of a connection build up from the blocks before. A client that calls
-// the same method again and again soon sends the same few bytes for each call: references to the table, and literals that do not enter the
-// table, as Envoy sends its path. Decoding them would cost a string, a slice and a validation for each field. So the reader remembers
-// such blocks with their meaning, and a repeated block is found by comparing bytes, without the decoder.
+// HPACK compresses a block against a dynamic table, which both ends of a connection build up from the blocks before (RFC 7541). The calls
+// of a client differ in few fields, and most fields of a block are references to a table. Package hpack makes strings of all of them, and
+// a call needs none. This reader adds up what the fields mean. It makes strings only of what the handler wants to see, and for requests
+// that Other answers. It accepts the blocks that package hpack accepts.
 //
-// That is correct only because these blocks leave the table as it is: a skipped block is not missing from the decoder's
-// state. Any other block may insert or evict a field, after which the same bytes mean something else. The decoder reads every such
-// block, even of a request that is refused, and all remembered blocks are forgotten.
+// A client that does not trace sends the same block again and again. If a block has left the table as it was, the same bytes say the same
+// again.
+//
+// The reader must read every block, even of a request that is refused, because later blocks refer to the table that a block changes.
 type headerReader struct {
-	path    string
-	more    []string // further paths
-	maxSize uint32
-	decoder *hpack.Decoder
+	*vocabulary
 
-	// What the decoder emits for the present block.
-	fields  []hpack.HeaderField
-	size    uint32
-	tooLong bool
-	invalid error
+	maxSize int // bytes of the fields of a block, and of each string in it
+	table   table
+	changed bool // the present block has changed the table
+
+	// The present block.
+	seen
+	fields []placed
+	text   []byte   // of its literals
+	last   []byte   // the block, if the same bytes say the same again
+	values []string // of the fields in Options.Wanted, by position, up to the last one that was given
+}
+
+// placed is a field of a block: where it stands, and in which text.
+type placed struct {
+	span
+	in   source
+	kind kind
+}
+
+// source is a text that fields stand in.
+type source uint8
+
+const (
+	inStatic source = iota
+	inTable
+	inBlock
+)
+
+// bytes returns the name and the value of a field of the present block.
+func (r *headerReader) bytes(s span, in source) (name, value []byte) {
+	switch in {
+	case inStatic:
+		return s.of(r.staticText)
+	case inTable:
+		return s.of(r.table.text)
+	default:
+		return s.of(r.text)
+	}
+}
+
+// seen is what the fields of a block have said so far.
+type seen struct {
+	head
+
+	size    int  // bytes
+	tooLong bool // the fields are above the bound; those that follow count only for the table
+	bad     bool // the request is malformed
 	regular bool // a field that is no pseudo field was seen
+	pseudo  uint // a bit for each kind of pseudo field
 
-	// Blocks that do not change the dynamic table, with their meaning. They are valid until another kind of block arrives, because that
-	// block may change the table. A full array overwrites its oldest block.
-	cached [cachedBlocks]cachedBlock
-	used   int
+	method    int // by position in vocabulary.methods; -1: none of them
+	post      bool
+	authority bool
+	hosts     int
+	typed     bool // there is a content-type
+	grpc      bool // the first one is gRPC's
+	invalid   bool // a value that gRPC does not allow
 }
 
-type cachedBlock struct {
-	block []byte
-	head  *head
+func (r *headerReader) init(v *vocabulary, maxSize uint32) {
+	r.vocabulary, r.maxSize = v, int(maxSize)
+	r.table.resize(hpackTable)
 }
 
-func (r *headerReader) init(path string, more []string, maxSize uint32) {
-	r.path, r.more, r.maxSize = path, more, maxSize
-	r.decoder = hpack.NewDecoder(hpackTable, r.emit)
-	r.decoder.SetMaxStringLength(int(maxSize))
-}
-
-// find returns the meaning of a block that was decoded before, or nil.
-func (r *headerReader) find(block []byte) *head {
-	for i := range min(r.used, len(r.cached)) {
-		if string(r.cached[i].block) == string(block) {
-			return r.cached[i].head
+// read decodes a block. What it returned before is not valid any more.
+func (r *headerReader) read(block []byte) error {
+	if len(block) > 0 && bytes.Equal(block, r.last) {
+		return nil
+	}
+	r.last, r.changed = r.last[:0], false
+	r.seen = seen{head: head{declared: -1}}
+	r.fields, r.text, r.values = r.fields[:0], r.text[:0], r.values[:0]
+	for rest := block; len(rest) > 0; {
+		next, ok := r.next(rest, len(rest) == len(block))
+		if !ok {
+			return http2.ConnectionError(http2.ErrCodeCompression)
 		}
+		rest = next
+	}
+	if !r.changed && len(block) <= maxRepeated {
+		r.last = append(r.last, block...)
 	}
 	return nil
 }
 
-// remember keeps the meaning of a block that does not change the table. A nil block stands for any other kind of block: it may have changed the table,
-// so everything that was remembered is forgotten.
-func (r *headerReader) remember(block []byte, h *head) {
-	if block == nil || h == nil {
-		clear(r.cached[:])
-		r.used = 0
-		return
+// next decodes what a block begins with, and returns the rest.
+func (r *headerReader) next(block []byte, first bool) (rest []byte, ok bool) {
+	switch b := block[0]; {
+	case b&0x80 != 0:
+		index, rest, ok := readInteger(block, 7)
+		if !ok {
+			return nil, false
+		}
+		f, in := r.lookup(index)
+		if f == nil {
+			return nil, false
+		}
+		r.add(f, in)
+		return rest, true
+	case b&0x40 != 0:
+		return r.literal(block, 6, true)
+	case b&0x20 == 0:
+		return r.literal(block, 4, false)
 	}
-	if len(h.fields) > maxCachedFields {
-		return
+	// Another size of the table. Package hpack also takes one that is not the first of a block, if the table is empty.
+	size, rest, ok := readInteger(block, 5)
+	if !ok || size > hpackTable || !first && r.table.size > 0 {
+		return nil, false
 	}
-	h.shared = true
-	r.cached[r.used%len(r.cached)] = cachedBlock{block, h}
-	r.used++
+	r.table.resize(int(size))
+	r.changed = true
+	return rest, true
 }
 
-// keepsTable reports whether a complete block leaves the dynamic table as it is: it consists of references and of literals that are not
-// indexed (RFC 7541, section 6).
-func keepsTable(block []byte) bool {
-	for len(block) > 0 {
-		switch first := block[0]; {
-		case first&0x80 != 0: // a reference
-			_, block = prefixed(block, 0x7f)
-		case first&0xe0 == 0: // a literal that is not indexed
-			var name uint32
-			if name, block = prefixed(block, 0x0f); name == 0 {
-				block = skipString(block)
+// lookup finds a field of one of the tables. It returns nil if there is none.
+func (r *headerReader) lookup(index uint64) (*field, source) {
+	switch static := uint64(len(r.static)); {
+	case index == 0:
+		return nil, inStatic
+	case index <= static:
+		return &r.static[index-1], inStatic
+	default:
+		return r.table.entry(index - static), inTable
+	}
+}
+
+// literal decodes a field whose value stands in the block, and perhaps its name. It enters the table or does not.
+func (r *headerReader) literal(block []byte, bits uint, enters bool) (rest []byte, ok bool) {
+	index, rest, ok := readInteger(block, bits)
+	if !ok {
+		return nil, false
+	}
+	from := len(r.text)
+	f := field{span: span{at: uint32(from)}}
+	if index == 0 {
+		if rest, ok = r.readString(rest, enters); !ok {
+			return nil, false
+		}
+		f.meaning = r.ofName(r.text[from:])
+	} else {
+		known, in := r.lookup(index)
+		if known == nil {
+			return nil, false
+		}
+		name, _ := r.bytes(known.span, in)
+		r.text = append(r.text, name...)
+		f.kind, f.wanted = known.kind, known.wanted
+	}
+	value := len(r.text)
+	f.name = uint32(value - from)
+	if i := r.methodOf(f.kind, rest); i >= 0 {
+		r.text = append(r.text, r.methods[i].path...)
+		f.n, rest = int64(i), rest[len(r.methods[i].encoded):]
+	} else {
+		if rest, ok = r.readString(rest, enters); !ok {
+			return nil, false
+		}
+		r.judge(&f.meaning, r.text[value:])
+	}
+	f.value = uint32(len(r.text) - value)
+	if enters {
+		if r.tooLong {
+			r.table.compact() // no field refers to its text
+		}
+		r.table.add(r.text, &f)
+		r.changed = true
+	}
+	r.add(&f, inBlock)
+	return rest, true
+}
+
+// methodOf reports which method's path, as Envoy encodes it, the rest of a block begins with; -1: none.
+func (r *headerReader) methodOf(k kind, rest []byte) int {
+	if k == pathField {
+		for i := range r.methods {
+			if m := &r.methods[i]; len(m.encoded) > 0 && len(m.path) <= r.maxSize && bytes.HasPrefix(rest, m.encoded) {
+				return i
 			}
-			block = skipString(block)
-		default: // a literal that enters the table, or another size of the table
-			return false
-		}
-		if block == nil {
-			return false
 		}
 	}
-	return true
+	return -1
 }
 
-// prefixed reads an integer whose first bits are those of mask in the first byte (RFC 7541, section 5.1), and returns what follows it: nil
-// if the integer is incomplete or has more than 21 further bits, which no short block needs.
-func prefixed(block []byte, mask byte) (n uint32, rest []byte) {
+// readString appends a string of a literal to the text (RFC 7541, section 5.2).
+func (r *headerReader) readString(block []byte, enters bool) (rest []byte, ok bool) {
+	n, rest, ok := readInteger(block, 7)
+	if !ok || n > uint64(r.maxSize) || n > uint64(len(rest)) {
+		return nil, false
+	}
+	s, rest := rest[:n], rest[n:]
+	switch {
+	case r.tooLong && !enters:
+		return rest, true // nobody needs it
+	case block[0]&0x80 == 0:
+		r.text = append(r.text, s...)
+		return rest, true
+	}
+	before := len(r.text)
+	r.text, ok = huffman.append(r.text, s)
+	return rest, ok && len(r.text)-before <= r.maxSize
+}
+
+// readInteger reads a number whose first bits share a byte with other bits (RFC 7541, section 5.1).
+func readInteger(block []byte, bits uint) (n uint64, rest []byte, ok bool) {
 	if len(block) == 0 {
-		return 0, nil
+		return 0, nil, false
 	}
-	if n = uint32(block[0] & mask); n < uint32(mask) {
-		return n, block[1:]
+	most := uint64(1)<<bits - 1
+	if n = uint64(block[0]) & most; n < most {
+		return n, block[1:], true
 	}
-	for i, b := range block[1:min(len(block), 4)] {
-		n += uint32(b&0x7f) << (7 * i)
+	const longest = 9 // bytes; package hpack takes no more either
+	for i, b := range block[1:min(len(block), 1+longest)] {
+		n += uint64(b&0x7f) << (7 * i)
 		if b&0x80 == 0 {
-			return n, block[i+2:]
+			return n, block[i+2:], true
 		}
 	}
-	return 0, nil
+	return 0, nil, false
 }
 
-// skipString returns what follows a string, or nil if the string is incomplete.
-func skipString(block []byte) []byte {
-	n, rest := prefixed(block, 0x7f)
-	if rest == nil || uint64(n) > uint64(len(rest)) {
-		return nil
-	}
-	return rest[n:]
-}
-
-// begin prepares for a new block.
-func (r *headerReader) begin() {
-	r.fields, r.size, r.tooLong, r.invalid, r.regular = nil, 0, false, nil, false
-	r.decoder.SetEmitEnabled(true)
-}
-
-func (r *headerReader) emit(f hpack.HeaderField) {
-	if r.size += f.Size(); r.size > r.maxSize {
-		r.tooLong = true
-		r.fields = nil
-		r.decoder.SetEmitEnabled(false)
+// add adds a field to what the block says.
+func (r *headerReader) add(f *field, in source) {
+	if r.tooLong = r.tooLong || r.size+f.size() > r.maxSize; r.tooLong {
+		r.fields, r.text = r.fields[:0], r.text[:0]
 		return
 	}
-	if r.invalid == nil {
-		r.invalid = r.check(f)
+	r.size += f.size()
+	r.fields = append(r.fields, placed{f.span, in, f.kind})
+	r.bad = r.bad || f.bad
+	if f.wanted > 0 {
+		_, value := r.bytes(f.span, in)
+		r.want(int(f.wanted)-1, value)
 	}
-	r.fields = append(r.fields, f)
-}
-
-// check reports what is wrong with a field, by RFC 9113, sections 8.2 and 8.3.
-func (r *headerReader) check(f hpack.HeaderField) error {
-	if !httpguts.ValidHeaderFieldValue(f.Value) {
-		return errors.New("a value has a forbidden character")
-	}
-	if strings.HasPrefix(f.Name, ":") {
-		if r.regular {
-			return errors.New("a pseudo field follows other fields")
-		}
-		return nil
+	if f.kind.pseudo() {
+		r.addPseudo(f)
+		return
 	}
 	r.regular = true
-	if !httpguts.ValidHeaderFieldName(f.Name) || strings.ToLower(f.Name) != f.Name {
-		return fmt.Errorf("the name %q is not valid", f.Name)
+	switch f.kind {
+	case hostField:
+		r.hosts++
+	case lengthField:
+		r.bad = r.bad || r.declared >= 0 // it is given twice
+		r.declared = f.n
+	case typeField:
+		r.grpc = r.grpc || !r.typed && f.n == 1
+		r.typed = true
+	case timeoutField:
+		r.timeout, r.timed = time.Duration(f.n), true
+		r.invalid = r.invalid || f.n < 0
+	case encodingField:
+		_, value := r.bytes(f.span, in)
+		r.encoding = encodingOf(value)
+	case binaryField:
+		r.invalid = r.invalid || f.n == 0
 	}
-	switch f.Name {
-	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
-		return fmt.Errorf("the field %s belongs to HTTP/1", f.Name)
-	case "te":
-		if f.Value != "trailers" {
-			return errors.New("te is not trailers")
+}
+
+// addPseudo adds a pseudo field. It stands before all other fields, and is given once (RFC 9113, section 8.3).
+func (r *headerReader) addPseudo(f *field) {
+	bit := uint(1) << f.kind
+	r.bad = r.bad || r.regular || r.pseudo&bit != 0 || f.kind == unknownPseudoField
+	r.pseudo |= bit
+	switch f.kind {
+	case methodField:
+		r.post = f.n == 1
+	case pathField:
+		r.method = int(f.n)
+	case authorityField:
+		r.authority = f.n == 1
+	}
+}
+
+// want keeps a value that the handler wants, if it is the first one.
+func (r *headerReader) want(position int, value []byte) {
+	for len(r.values) <= position {
+		r.values = append(r.values, "")
+	}
+	if r.values[position] == "" {
+		r.values[position] = string(value)
+	}
+}
+
+// encodingOf is the value of grpc-encoding.
+func encodingOf(value []byte) string {
+	switch string(value) {
+	case gzipEncoding:
+		return gzipEncoding
+	case identity:
+		return identity
+	}
+	return string(value)
+}
+
+// request returns what the block says about the request that it begins. It returns false if the request is malformed.
+func (r *headerReader) request() (*head, bool) {
+	const required = 1<<methodField | 1<<schemeField | 1<<pathField
+	if r.bad || r.tooLong || r.pseudo&required != required {
+		return nil, false
+	}
+	if r.forHandler = r.method >= 0 && r.post && r.grpc && !r.invalid && (r.authority && r.hosts == 0 || !r.authority && r.hosts == 1); r.forHandler {
+		r.path = r.methods[r.method].path
+	}
+	return &r.head, true
+}
+
+// trailers reports whether the block may end a request.
+func (r *headerReader) trailers() bool { return !r.bad && !r.tooLong && r.pseudo == 0 }
+
+// copyFields returns the fields of the block as strings.
+func (r *headerReader) copyFields() []hpack.HeaderField {
+	fields := make([]hpack.HeaderField, 0, len(r.fields))
+	for _, p := range r.fields {
+		name, value := r.bytes(p.span, p.in)
+		fields = append(fields, hpack.HeaderField{Name: string(name), Value: string(value)})
+	}
+	return fields
+}
+
+// first returns the value of the first field of a kind.
+func (r *headerReader) first(k kind) []byte {
+	for _, p := range r.fields {
+		if p.kind == k {
+			_, value := r.bytes(p.span, p.in)
+			return value
 		}
 	}
 	return nil
 }
 
-// write decodes a part of a block.
-func (r *headerReader) write(part []byte) error {
-	if _, err := r.decoder.Write(part); err != nil {
-		return http2.ConnectionError(http2.ErrCodeCompression)
-	}
-	return nil
-}
-
-// finish ends a block.
-func (r *headerReader) finish() error {
-	if err := r.decoder.Close(); err != nil {
-		return http2.ConnectionError(http2.ErrCodeCompression)
-	}
-	return nil
-}
-
-// letGo makes the decoder release the memory of the last block. The decoder keeps a reference to the bytes that it was given last, which
-// an idle connection would hold for as long as it lives. hpack has no call that drops the reference, so the decoder is given three
-// bytes of its own: a complete block whose only field is empty and enters no table.
+// letGo ends the use of the block, and releases what it needed more memory for than usual: the connection may be idle for a long time now.
 func (r *headerReader) letGo() {
-	r.decoder.SetEmitEnabled(false)
-	_, _ = r.decoder.Write(emptyField)
-	_ = r.decoder.Close()
-}
-
-// emptyField is a literal that is not indexed, without name and value.
-var emptyField = []byte{0, 0, 0}
-
-// head returns the meaning of the block that was read.
-func (r *headerReader) head() (*head, error) {
-	if r.invalid != nil {
-		return nil, r.invalid
+	if r.changed { // else the fields stay valid, for r.last
+		r.table.compact()
 	}
-	h := &head{fields: r.fields, declared: -1}
-	seen := 0
-	pseudo := func(to *string, bit int, value string) error {
-		if seen&bit != 0 {
-			return errors.New("a pseudo field is given twice")
-		}
-		seen |= bit
-		*to = value
-		return nil
+	if cap(r.fields) > maxKeptFields || cap(r.text) > maxKeptText {
+		r.fields, r.text, r.values, r.last = nil, nil, nil, nil
 	}
-	hosts := 0
-	for _, f := range h.fields {
-		var err error
-		switch f.Name {
-		case ":method":
-			err = pseudo(&h.method, 1, f.Value)
-		case ":scheme":
-			err = pseudo(&h.scheme, 2, f.Value)
-		case ":path":
-			err = pseudo(&h.path, 4, f.Value)
-		case ":authority":
-			err = pseudo(&h.authority, 8, f.Value)
-		case "host":
-			hosts++
-		case "content-length":
-			if h.declared >= 0 {
-				return nil, errors.New("content-length is given twice")
-			}
-			n, bad := strconv.ParseUint(f.Value, 10, 62)
-			if bad != nil {
-				return nil, errors.New("content-length is no number")
-			}
-			h.declared = int64(n)
-		default:
-			if strings.HasPrefix(f.Name, ":") {
-				err = fmt.Errorf("unknown pseudo field %s", f.Name)
-			}
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	if seen&7 != 7 || h.path == "" {
-		return nil, errors.New("method, scheme or path is missing")
-	}
-	r.classify(h, hosts)
-	return h, nil
-}
-
-// classify finds out whether a request is a well-formed call of one of the handler's methods. All others are left to Other, which
-// answers what is wrong with them.
-func (r *headerReader) classify(h *head, hosts int) {
-	if h.path != r.path && !slices.Contains(r.more, h.path) || h.method != "POST" || h.authority == "" && hosts == 0 || hosts > 1 || h.authority != "" && hosts > 0 {
-		return
-	}
-	if !isGRPC(h.value("content-type")) {
-		return
-	}
-	for _, f := range h.fields {
-		switch {
-		case f.Name == "grpc-timeout":
-			d, ok := parseTimeout(f.Value)
-			if !ok {
-				return
-			}
-			h.timeout, h.timed = d, true
-		case f.Name == "grpc-encoding":
-			h.encoding = f.Value
-		case strings.HasSuffix(f.Name, "-bin") && !isBinary(f.Value):
-			return
-		}
-	}
-	h.forHandler = true
-}
-
-// isGRPC reports whether a content type means gRPC with protobuf messages.
-func isGRPC(contentType string) bool {
-	rest, ok := strings.CutPrefix(contentType, "application/grpc")
-	return ok && (rest == "" || rest == "+proto")
-}
-
-// isBinary reports whether a value is in base64, as the values of names that end in -bin must be.
-func isBinary(value string) bool {
-	encoding := base64.StdEncoding
-	if len(value)%4 != 0 {
-		encoding = base64.RawStdEncoding
-	}
-	_, err := encoding.DecodeString(value)
-	return err == nil
-}
-
-// timeoutUnit returns the unit that a letter stands for, or 0.
-func timeoutUnit(letter byte) time.Duration {
-	switch letter {
-	case 'H':
-		return time.Hour
-	case 'M':
-		return time.Minute
-	case 'S':
-		return time.Second
-	case 'm':
-		return time.Millisecond
-	case 'u':
-		return time.Microsecond
-	case 'n':
-		return time.Nanosecond
-	default:
-		return 0
-	}
-}
-
-// parseTimeout reads a value of grpc-timeout: at most eight digits and a unit.
-func parseTimeout(s string) (time.Duration, bool) {
-	if len(s) < 2 || len(s) > 9 {
-		return 0, false
-	}
-	unit := timeoutUnit(s[len(s)-1])
-	if unit == 0 {
-		return 0, false
-	}
-	n := int64(0)
-	for i := range len(s) - 1 {
-		if s[i] < '0' || s[i] > '9' {
-			return 0, false
-		}
-		n = 10*n + int64(s[i]-'0')
-	}
-	if n > int64(1<<63-1)/int64(unit) {
-		return 1<<63 - 1, true
-	}
-	return time.Duration(n) * unit, true
 }

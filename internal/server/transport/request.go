@@ -2,12 +2,9 @@ package transport
 
 import (
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
@@ -15,20 +12,26 @@ import (
 
 // readHeaders reads a HEADERS frame, and the CONTINUATION frames after it.
 func (c *conn) readHeaders(fh http2.FrameHeader) error {
-	var block []byte
-	if fh.Flags&^http2.FlagHeadersEndStream == http2.FlagHeadersEndHeaders && fh.Length <= maxCachedBlock {
-		p, err := c.buf.Peek(int(fh.Length))
+	defer c.headers.letGo()
+	ended := fh.Flags.Has(http2.FlagHeadersEndStream)
+	if fh.Flags&^http2.FlagHeadersEndStream == http2.FlagHeadersEndHeaders && fh.Length <= readBuffer && fh.StreamID != 0 {
+		block, err := c.buf.Peek(int(fh.Length))
 		if err != nil {
 			return err
 		}
-		if h := c.headers.find(p); h != nil {
-			_, _ = c.buf.Discard(len(p))
-			return c.request(fh.StreamID, h, fh.Flags.Has(http2.FlagHeadersEndStream))
+		err = c.headers.read(block)
+		_, _ = c.buf.Discard(len(block))
+		if err != nil {
+			return err
 		}
-		if keepsTable(p) {
-			block = append(block, p...)
-		}
+	} else if err := c.readOtherHeaders(fh); err != nil {
+		return err
 	}
+	return c.headersRead(fh.StreamID, ended)
+}
+
+// readOtherHeaders reads a HEADERS frame that has more than a short block.
+func (c *conn) readOtherHeaders(fh http2.FrameHeader) error {
 	f, err := c.framer.ReadFrameForHeader(fh)
 	if _, ok := errors.AsType[http2.StreamError](err); ok {
 		return http2.ConnectionError(http2.ErrCodeProtocol) // the block cannot be decoded, and later ones depend on it
@@ -37,63 +40,48 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 		return err
 	}
 	hf := f.(*http2.HeadersFrame)
-	if err := c.readBlock(hf); err != nil {
-		return err
-	}
-	if hf.HasPriority() {
-		if err := checkPriority(hf.StreamID, hf.Priority); err != nil {
-			c.headers.remember(nil, nil)
-			return c.refuse(hf, http2.ErrCodeProtocol)
-		}
-	}
-	c.mu.Lock()
-	st, refused := c.streams[hf.StreamID], c.refused.has(hf.StreamID) && !c.finished.has(hf.StreamID)
-	c.mu.Unlock()
-	if st != nil || refused {
-		c.headers.remember(nil, nil)
-		if refused {
-			return nil
-		}
-		return c.trailers(st, hf.StreamEnded())
-	}
-	h, err := c.headers.head()
-	if err != nil {
-		c.headers.remember(nil, nil)
-		code := http2.ErrCodeProtocol
-		if c.headers.tooLong {
-			code = http2.ErrCodeFrameSize
-			c.idleFrames += longHeaders
-		}
-		return c.refuse(hf, code)
-	}
-	h.size = int64(c.headers.size)
-	c.headers.remember(block, h)
-	c.headers.fields = nil // the connection may be idle for a long time now
-	return c.request(hf.StreamID, h, hf.StreamEnded())
-}
-
-// readBlock decodes a header block. It must decode the block even if the request is refused, because later blocks refer to the dynamic
-// table that this block may change.
-func (c *conn) readBlock(hf *http2.HeadersFrame) error {
 	block := hf.HeaderBlockFragment()
 	c.large = c.large || len(block) > readBuffer
 	if !hf.HeadersEnded() {
 		c.large = true
-		var err error
 		if block, err = c.readContinuations(block); err != nil {
 			return err
 		}
 		defer c.countMore(-int64(len(block)))
 	}
-	c.headers.begin()
-	if err := c.headers.write(block); err != nil {
+	if err := c.headers.read(block); err != nil {
 		return err
 	}
-	return c.headers.finish()
+	if hf.HasPriority() && checkPriority(hf.StreamID, hf.Priority) != nil {
+		return c.refuse(hf.StreamID, hf.StreamEnded(), http2.ErrCodeProtocol)
+	}
+	return nil
 }
 
-// readContinuations reads the rest of a header block and returns the whole block. The decoder gets the block in one piece: if it were
-// given the parts, it would keep a buffer for them for as long as the connection lives.
+// headersRead begins or ends a request after its header block.
+func (c *conn) headersRead(id uint32, ended bool) error {
+	c.mu.Lock()
+	st, refused := c.streams[id], c.refused.has(id) && !c.finished.has(id)
+	c.mu.Unlock()
+	switch {
+	case refused:
+		return nil
+	case st != nil:
+		return c.trailers(st, ended)
+	}
+	h, ok := c.headers.request()
+	if !ok {
+		code := http2.ErrCodeProtocol
+		if c.headers.tooLong {
+			code = http2.ErrCodeFrameSize
+			c.idleFrames += longHeaders
+		}
+		return c.refuse(id, ended, code)
+	}
+	return c.request(id, h, ended)
+}
+
+// readContinuations reads the rest of a header block and returns the whole block.
 func (c *conn) readContinuations(first []byte) ([]byte, error) {
 	block := append([]byte(nil), first...)
 	c.countMore(int64(len(block)))
@@ -121,26 +109,25 @@ func (c *conn) overBound(why intake.Reason) error {
 }
 
 // refuse opens and resets a stream with a malformed request.
-func (c *conn) refuse(f *http2.HeadersFrame, code http2.ErrCode) error {
-	if err := c.openStream(f.StreamID); err != nil {
+func (c *conn) refuse(id uint32, ended bool, code http2.ErrCode) error {
+	if err := c.openStream(id); err != nil {
 		return err
 	}
 	c.mu.Lock()
-	c.closed(f.StreamID, f.StreamEnded())
+	c.closed(id, ended)
 	c.mu.Unlock()
-	return http2.StreamError{StreamID: f.StreamID, Code: code}
+	return http2.StreamError{StreamID: id, Code: code}
 }
 
 // trailers ends the body of a request.
 func (c *conn) trailers(st *stream, ended bool) error {
-	pseudo := slices.ContainsFunc(c.headers.fields, func(f hpack.HeaderField) bool { return strings.HasPrefix(f.Name, ":") })
 	c.mu.Lock()
 	again := st.ended
 	c.mu.Unlock()
 	switch {
 	case again:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
-	case !ended || pseudo || c.headers.invalid != nil || c.headers.tooLong:
+	case !ended || !c.headers.trailers():
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
 	}
 	return c.body(st, nil, true)
@@ -198,15 +185,10 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 	return c.beginExchange(id, h, ended)
 }
 
-// add adds a stream.
-func (c *conn) add(st *stream, h *head) {
+// add adds a stream, for which this side holds some bytes of header fields.
+func (c *conn) add(st *stream, held int) {
 	c.mu.Lock()
-	switch {
-	case st.exchange != nil:
-		c.hold(st, headerCopies*h.size)
-	case !h.shared:
-		c.hold(st, h.size)
-	}
+	c.hold(st, int64(held))
 	if c.isClosed {
 		c.abort(st)
 	} else {
@@ -221,13 +203,18 @@ func (c *conn) add(st *stream, h *head) {
 func (c *conn) beginCall(id uint32, h *head, ended bool) error {
 	call := c.server.calls.Get().(*Call)
 	call.stream = stream{conn: c, id: id, declared: h.declared, ended: ended, call: call}
-	call.head = h
+	call.head = *h
+	held := len(h.encoding)
+	for _, value := range c.headers.values {
+		call.values = append(call.values, value)
+		held += len(value)
+	}
 	if h.timed {
 		call.deadline = c.now.Add(h.timeout)
 	}
 	inFlight, ok := c.server.opts.Calls.Begin(c.limits)
 	call.inFlight, call.counted = inFlight, ok
-	c.add(&call.stream, h)
+	c.add(&call.stream, held)
 	if !ok || !known(h.encoding) {
 		if ended {
 			c.setEnded(&call.stream)

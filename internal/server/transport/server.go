@@ -30,6 +30,7 @@ type Handler interface {
 type Options struct {
 	Path    string        // of the method that Handler answers most: "/package.Service/Method"
 	More    []string      // paths of further methods that Handler answers
+	Wanted  []string      // names of the header fields that Handler may ask for, in lower case; values of others are not kept
 	Handler Handler       // answers the calls of these methods
 	Calls   *intake.Calls // bounds the requests in flight, including requests for Other
 
@@ -85,12 +86,13 @@ var ErrServerClosed = errors.New("transport: the server is closed")
 
 // Server answers requests over HTTP/2.
 type Server struct {
-	opts     Options
-	flushers []chan *conn  // connections with answers that were not given while a batch was handled
-	calls    sync.Pool     // *Call
-	large    chan struct{} // has room for the connections that decode large messages at a time
-	numbers  atomic.Int64  // of connections
-	began    time.Time     // times of connections count from it: a change of the wall clock does not move them
+	opts       Options
+	vocabulary *vocabulary
+	flushers   []chan *conn  // connections with answers that were not given while a batch was handled
+	calls      sync.Pool     // *Call
+	large      chan struct{} // has room for the connections that decode large messages at a time
+	numbers    atomic.Int64  // of connections
+	began      time.Time     // times of connections count from it: a change of the wall clock does not move them
 
 	done chan struct{} // closed by Close, when no connection is left
 
@@ -106,13 +108,14 @@ type Server struct {
 func New(opts Options) *Server {
 	opts.setDefaults()
 	s := &Server{
-		opts:      opts,
-		began:     time.Now(),
-		done:      make(chan struct{}),
-		empty:     make(chan struct{}),
-		listeners: make(map[net.Listener]struct{}),
-		conns:     make(map[*conn]struct{}),
-		large:     make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		opts:       opts,
+		vocabulary: newVocabulary(append([]string{opts.Path}, opts.More...), opts.Wanted),
+		began:      time.Now(),
+		done:       make(chan struct{}),
+		empty:      make(chan struct{}),
+		listeners:  make(map[net.Listener]struct{}),
+		conns:      make(map[*conn]struct{}),
+		large:      make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	s.calls.New = func() any { return new(Call) }
 	s.flushers = make([]chan *conn, runtime.GOMAXPROCS(0))

@@ -1,0 +1,114 @@
+package transport
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
+
+	"golang.org/x/net/http2/hpack"
+)
+
+// huffman is HPACK's Huffman code (RFC 7541, appendix B).
+var huffman = newHuffmanCode()
+
+// huffmanCode decodes strings. Most symbols of header fields have codes of 5 to 8 bits, and the digits of trace contexts of 5 or 6, so
+// that it mostly finds two at a time. The longest code has 30 bits.
+type huffmanCode struct {
+	pairs [1 << pairBits]huffmanPair // by the next bits
+	all   []huffmanSymbol            // in the order of their codes
+}
+
+const pairBits = 12
+
+// huffmanPair is what bits begin with: two symbols, one, or none because its code is longer.
+type huffmanPair struct {
+	chars       [2]byte
+	first, both uint8 // bits; with one symbol both are the same
+}
+
+type huffmanSymbol struct {
+	code uint32 // in the upper bits
+	bits uint8
+	char byte
+}
+
+// newHuffmanCode finds each code in what package hpack encodes: the length of eight equal symbols in bytes is the length of one in bits.
+func newHuffmanCode() *huffmanCode {
+	h := new(huffmanCode)
+	for char := range 256 {
+		eight := string(bytes.Repeat([]byte{byte(char)}, 8))
+		s := huffmanSymbol{bits: uint8(hpack.HuffmanEncodeLength(eight)), char: byte(char)}
+		s.code = binary.BigEndian.Uint32(hpack.AppendHuffmanString(nil, eight)) >> (32 - s.bits) << (32 - s.bits)
+		h.all = append(h.all, s)
+	}
+	slices.SortFunc(h.all, func(a, b huffmanSymbol) int { return cmp.Compare(a.code, b.code) })
+	for i := range h.pairs {
+		next := uint32(i) << (32 - pairBits)
+		first := h.find(next)
+		if first.bits > pairBits {
+			continue
+		}
+		h.pairs[i] = huffmanPair{[2]byte{first.char}, first.bits, first.bits}
+		if second := h.find(next << first.bits); first.bits+second.bits <= pairBits {
+			h.pairs[i] = huffmanPair{[2]byte{first.char, second.char}, first.bits, first.bits + second.bits}
+		}
+	}
+	return h
+}
+
+// find finds the symbol that bits begin with. Bits that begin no code are a symbol that is longer than every string.
+func (h *huffmanCode) find(next uint32) huffmanSymbol {
+	i, found := slices.BinarySearchFunc(h.all, next, func(s huffmanSymbol, next uint32) int { return cmp.Compare(s.code, next) })
+	if !found {
+		i--
+	}
+	s := h.all[i]
+	if (next^s.code)>>(32-s.bits) != 0 {
+		return huffmanSymbol{bits: 64}
+	}
+	return s
+}
+
+// append appends the string that an encoded one stands for. It reports whether the code is valid.
+func (h *huffmanCode) append(to, encoded []byte) ([]byte, bool) {
+	const shortest = 5                                     // bits
+	to = slices.Grow(to, len(encoded)*8/shortest+len("?")) // a pair is written as a whole, also if only its first symbol counts
+	out := to[len(to):cap(to)]
+	n := 0
+	next, have := uint64(0), uint8(0) // bits that were read, in the upper bits, and how many
+	for {
+		switch {
+		case have >= 32:
+		case len(encoded) >= 4:
+			next |= uint64(binary.BigEndian.Uint32(encoded)) << (32 - have)
+			have += 32
+			encoded = encoded[4:]
+		default:
+			for ; len(encoded) > 0; encoded = encoded[1:] {
+				next |= uint64(encoded[0]) << (56 - have)
+				have += 8
+			}
+			next |= ^uint64(0) >> have // ones follow the last symbol
+		}
+		p := h.pairs[next>>(64-pairBits)]
+		if p.first != 0 && p.both <= have {
+			out[n], out[n+1] = p.chars[0], p.chars[1]
+			n++
+			if p.both != p.first {
+				n++
+			}
+			next <<= p.both
+			have -= p.both
+			continue
+		}
+		s := h.find(uint32(next >> 32))
+		if s.bits > have {
+			return to[:len(to)+n], have < 8 && next == ^uint64(0)
+		}
+		out[n] = s.char
+		n++
+		next <<= s.bits
+		have -= s.bits
+	}
+}

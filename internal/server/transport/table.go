@@ -1,0 +1,92 @@
+package transport
+
+import "slices"
+
+const (
+	entryOverhead = 32 // bytes that an entry counts besides its name and its value
+
+	// leastEvicted is how many bytes of evicted entries a table keeps before it moves the others over them. Envoy's trace contexts need a
+	// twentieth of it for each call.
+	leastEvicted = 2 << 10
+
+	// mostText is how many bytes of memory a table keeps for its text.
+	mostText = 3 * hpackTable
+)
+
+// table is the dynamic table of HPACK: the fields that the blocks of a connection have defined (RFC 7541, section 2.3.2).
+//
+// A client that traces replaces entries with each call, so no entry has memory of its own: names and values stand one after the other in
+// text, and those of evicted entries are overwritten. This happens between blocks only: within a block, text only grows, so that what it
+// had when a field was looked up stays valid.
+type table struct {
+	text    []byte
+	entries []field // oldest first
+	first   int     // entries before it are evicted
+	size    int     // bytes, with overhead
+	most    int     // of size
+}
+
+// entry returns an entry, or nil. 1 is the newest one.
+func (t *table) entry(index uint64) *field {
+	if index > uint64(len(t.entries)-t.first) {
+		return nil
+	}
+	return &t.entries[len(t.entries)-int(index)]
+}
+
+// add adds an entry. An entry that is larger than the table empties it.
+func (t *table) add(text []byte, f *field) {
+	t.shrink(t.most - f.size())
+	if f.size() > t.most {
+		return
+	}
+	if len(t.entries) == cap(t.entries) {
+		t.forget()
+	}
+	e := *f
+	e.at = uint32(len(t.text))
+	t.entries = append(t.entries, e)
+	t.text = append(t.text, text[f.at:f.at+f.name+f.value]...)
+	t.size += f.size()
+}
+
+// resize sets how many bytes the table may have.
+func (t *table) resize(most int) {
+	t.most = most
+	t.shrink(most)
+}
+
+// shrink evicts the oldest entries until the table has at most so many bytes.
+func (t *table) shrink(most int) {
+	for t.size > max(most, 0) {
+		e := &t.entries[t.first]
+		t.size -= e.size()
+		t.first++
+	}
+}
+
+// compact overwrites the text of evicted entries, if there is enough of it.
+func (t *table) compact() {
+	live := t.text[len(t.text):]
+	if t.first < len(t.entries) {
+		live = t.text[t.entries[t.first].at:]
+	}
+	evicted := len(t.text) - len(live)
+	if evicted < leastEvicted {
+		return
+	}
+	t.forget()
+	for i := range t.entries {
+		t.entries[i].at -= uint32(evicted)
+	}
+	t.text = t.text[:copy(t.text, live)]
+	if cap(t.text) > mostText {
+		t.text = slices.Clone(t.text)
+	}
+}
+
+// forget removes evicted entries from the list.
+func (t *table) forget() {
+	t.entries = t.entries[:copy(t.entries, t.entries[t.first:])]
+	t.first = 0
+}
