@@ -1,0 +1,266 @@
+package region
+
+import (
+	"math"
+	"slices"
+)
+
+// Account is what a region's Redis keeps for a counter whose home is another region. The zero Account holds nothing.
+type Account struct {
+	Incarnation uint64 // random; 0: not asked yet
+	Epoch       uint64
+	Generation  uint64 // of the clock
+	Seen        int64  // latest time of the clock
+
+	Grants []Grant // oldest first
+
+	// The last question. While it waits for an answer, it is repeated as it is, so that the home can tell what the account has
+	// heard.
+	Question Question
+	Waiting  bool
+	AskedAt  int64 // when it was asked first: what it brings is valid from then on
+	SentAt   int64 // when it was sent last
+
+	Again     int64 // not before this time
+	Full      bool  // the last answer was Full: until Again, a take is refused by the limit
+	Remaining int64 // at the home, by its last answer
+
+	demand demand
+}
+
+// demand measures how many permits a region uses.
+type demand struct {
+	rate  float64 // permits per microsecond
+	count int64   // of permits since
+	since int64
+	last  int64 // take
+	size  int64 // of the last grant
+}
+
+const (
+	// patience is how long an account waits for an answer before it asks again.
+	patience = second / 2
+
+	// idle is after which time without a take an account returns what it holds.
+	idle = second
+
+	// mostGrants is how many grants an account keeps.
+	mostGrants = 8
+
+	// memory is over which time demand is measured.
+	memory = 2 * second
+)
+
+// Taken is what became of a take from an account.
+type Taken struct {
+	Allowed bool
+	Left    int64 // permits that the account still has
+	Due     bool  // it is time to ask the home
+	Full    bool  // refused, and the home had nothing left: it is not worth waiting for an answer
+	SetBack bool  // the clock was set back, and the caller has to raise the generation, or read it
+}
+
+// enter looks at the clock before a script uses an account. If the clock was set back, what the account holds would last too long:
+// it is given up.
+func (a *Account) enter(r Reading) bool {
+	if r.Now < r.Least || r.Generation < a.Generation {
+		return false
+	}
+	if r.Generation > a.Generation || r.Now < a.Seen {
+		for i := range a.Grants {
+			a.Grants[i].giveUp()
+		}
+		a.Waiting, a.Again, a.SentAt = false, 0, 0
+		a.demand.since, a.demand.last = r.Now, min(a.demand.last, r.Now)
+	}
+	a.Generation, a.Seen = r.Generation, r.Now
+	return true
+}
+
+// Take uses permits of the account, the oldest first. Permits that are not there are not waited for: the caller asks the home, and
+// tries again when the answer was applied.
+func (a *Account) Take(r Reading, hits int64) Taken {
+	if !a.enter(r) {
+		return Taken{SetBack: true}
+	}
+	a.demand.last = r.Now
+	left := a.Left(r.Now)
+	t := Taken{Allowed: hits <= left, Left: left}
+	if t.Allowed {
+		a.demand.count += hits
+		t.Left -= hits
+		for i := range a.Grants {
+			if g := &a.Grants[i]; r.Now < g.Expires {
+				n := min(hits, g.rest())
+				g.Used += n
+				hits -= n
+			}
+		}
+		hits = 0
+	}
+	t.Due = a.due(r.Now, hits)
+	t.Full = !t.Allowed && a.Full && r.Now < a.Again
+	return t
+}
+
+// Left is how many permits may be used at now.
+func (a *Account) Left(now int64) (n int64) {
+	for i := range a.Grants {
+		if now < a.Grants[i].Expires {
+			n += a.Grants[i].rest()
+		}
+	}
+	return n
+}
+
+// due reports whether the home has to be asked at now: because a take needs permits, because the account is half empty, or to
+// return what is not used. A take that needs permits does not ask while the last answer said that there are none.
+func (a *Account) due(now, need int64) bool {
+	if a.Waiting {
+		return now >= a.SentAt+patience
+	}
+	if now < a.Again {
+		return false
+	}
+	left := a.Left(now)
+	return need > 0 || left < a.demand.size/2 && !a.demand.idle(now) || now >= a.SentAt+idle && a.returns(now) > 0
+}
+
+// returns is how many permits the account would return at now: those that have expired, and those that it does not need.
+func (a *Account) returns(now int64) (n int64) {
+	for i := range a.Grants {
+		if g := &a.Grants[i]; now >= g.Expires {
+			n += g.rest()
+		}
+	}
+	return n + a.excess(now)
+}
+
+// excess is how many valid permits the account does not need: all if it is idle, else what exceeds the last grant and twice the
+// demand.
+func (a *Account) excess(now int64) int64 {
+	left := a.Left(now)
+	if !a.demand.idle(now) {
+		left -= max(2*a.demand.ahead(), a.demand.size)
+	}
+	return max(left, 0)
+}
+
+func (d *demand) idle(now int64) bool { return now >= d.last+idle }
+
+// ahead is how many permits are used in half of a grant's life.
+func (d *demand) ahead() int64 { return int64(math.Ceil(min(d.rate*longestLife/2, math.MaxInt32))) }
+
+// measure updates the rate at now. What was used long ago counts less.
+func (d *demand) measure(now int64) {
+	dt := now - d.since
+	if dt < memory/8 {
+		return
+	}
+	w := math.Exp(-float64(dt) / memory)
+	d.rate = d.rate*w + (1-w)*float64(d.count)/float64(dt)
+	d.count, d.since = 0, now
+}
+
+// Ask returns the question that has to be sent to the home at now, if there is one. need is how many permits a request waits for.
+// fresh is random: it becomes the nonce of a new question, and the incarnation of a new account.
+func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64, fresh uint64) (Question, bool) {
+	if !a.enter(r) || epoch < a.Epoch {
+		return Question{}, false
+	}
+	if epoch > a.Epoch {
+		// An answer to the question that waits may come from a home that is none any more.
+		a.Epoch, a.Waiting, a.Again = epoch, false, 0
+	}
+	if a.Waiting && r.Now >= a.AskedAt+longestLife {
+		a.Waiting = false // what it brings would have expired
+	}
+	a.demand.measure(r.Now)
+	if !a.due(r.Now, need) {
+		return Question{}, false
+	}
+	a.SentAt = r.Now
+	if a.Waiting {
+		return a.Question.clone(), true
+	}
+	if a.Incarnation == 0 {
+		a.Incarnation = fresh // never 0
+	}
+	a.giveBack(r.Now)
+	want := int64(0)
+	if now, d := r.Now, &a.demand; !d.idle(now) {
+		want = d.ahead() - a.Left(now)
+		if a.Left(now) < d.size/2 && now < a.AskedAt+memory {
+			want = max(want, 2*d.size) // the last grant was used up fast
+		}
+	}
+	if len(a.Grants) >= mostGrants {
+		want, need = 0, 0
+	}
+	a.Waiting, a.AskedAt = true, r.Now
+	a.Question = Question{
+		Region: region, Epoch: epoch, Incarnation: a.Incarnation, Number: a.Question.Number + 1, Nonce: fresh, Limit: limit,
+		Grants: slices.Clone(a.Grants), Want: max(want, 0), Need: need,
+	}
+	return a.Question.clone(), true
+}
+
+func (q Question) clone() Question {
+	q.Grants = slices.Clone(q.Grants)
+	return q
+}
+
+// giveBack returns what has expired, and what is not needed, the newest permits first.
+func (a *Account) giveBack(now int64) {
+	excess := a.excess(now)
+	for i := len(a.Grants) - 1; i >= 0; i-- {
+		g := &a.Grants[i]
+		if now >= g.Expires {
+			g.giveUp()
+			continue
+		}
+		n := min(excess, g.rest())
+		g.Returned += n
+		excess -= n
+	}
+}
+
+// Apply takes in an answer, if the account waits for it, and reports whether it did. An account that waits has not heard the answer
+// yet, whoever sent the question and however often.
+func (a *Account) Apply(r Reading, ans *Answer) bool {
+	if !a.enter(r) || !a.Waiting || ans.Epoch != a.Epoch || ans.Incarnation != a.Incarnation || ans.Number != a.Question.Number || ans.Nonce != a.Question.Nonce {
+		return false
+	}
+	a.Waiting, a.Full = false, ans.Result == Full
+	switch ans.Result {
+	case Stale: // begin anew: the home counts what this account held as used
+		a.Grants, a.Incarnation, a.Question.Number = nil, 0, 0
+		return true
+	case Inactive, Outdated:
+		a.Again = r.Now + min(max(ans.RetryAfter, patience), second)
+		return true
+	}
+	// The home knows now what the question said: grants of which nothing was left then are settled.
+	reported := a.Question.Grants
+	a.Grants = slices.DeleteFunc(a.Grants, func(g Grant) bool {
+		return slices.ContainsFunc(reported, func(q Grant) bool { return q.is(&g) && q.rest() == 0 })
+	})
+	a.Remaining = ans.Remaining
+	if ans.Result != Granted {
+		a.demand.size = 0 // it asks again when a request needs permits
+		if a.Full {
+			a.Again = r.Now + min(max(ans.RetryAfter, patience/4), second)
+		}
+		return true
+	}
+	g := Grant{
+		Incarnation: a.Incarnation, Number: ans.Number, Permits: ans.Permits, Charged: ans.Charged, Ends: ans.Ends,
+		Expires: a.AskedAt + shortened(ans.ValidFor) - unnoticed,
+	}
+	if r.Now >= g.Expires {
+		g.giveUp() // it goes back with the next question
+	}
+	a.demand.size = g.rest()
+	a.Grants = append(a.Grants, g)
+	return true
+}

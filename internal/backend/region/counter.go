@@ -1,0 +1,253 @@
+package region
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// Counter is what the home's Redis keeps: a counter like any other, and beside it what other regions hold. The zero Counter is
+// unused.
+type Counter struct {
+	State backend.State
+	Epoch uint64
+	From  int64 // Duty.From
+	Peers []Peer
+
+	// Learning is until when nothing is granted, because the home has forgotten grants, and other regions may hold some of which it
+	// has not heard again yet.
+	Learning int64
+}
+
+// Peer is what the home knows about the account of one region.
+type Peer struct {
+	Region      string
+	Incarnation uint64
+	Number      uint64 // of the last question
+	Nonce       uint64 // of the last question
+
+	// Settled: nothing is left of the grants of this incarnation up to this number, and they are forgotten.
+	Settled uint64
+
+	Grants []Grant // oldest first; also those of earlier incarnations, until they expire
+}
+
+// Take adds hits in the home's region, or for a region that asks the home each time. It returns false, and counts nothing, if the
+// home may not act.
+func (c *Counter) Take(at Reading, l *descriptor.Limit, d *Duty, hits int64) (backend.Outcome, bool) {
+	t, ok := c.enter(at, l, d)
+	if !ok {
+		return backend.Outcome{}, false
+	}
+	return c.settle(&t.limit, at.Now, hits), true
+}
+
+// enter decides whether the home may act on the counter, and fills a counter that is new to it.
+func (c *Counter) enter(at Reading, l *descriptor.Limit, d *Duty) (terms, bool) {
+	t := terms{limit: *l}
+	if d.Grants {
+		var ok bool
+		if t, ok = termsOf(l); !ok {
+			return t, false
+		}
+	}
+	if !d.acts(at) || d.Epoch < c.Epoch {
+		return t, false
+	}
+	c.Epoch = d.Epoch
+	if c.From != d.From {
+		// Another home counted until From, at most the whole limit. So for this one the counter is full then. As time passes, it
+		// empties as always.
+		*c = Counter{Epoch: d.Epoch, From: d.From}
+		backend.Adjust(&t.limit, &c.State, d.From, d.From, int64(l.Capacity()))
+	}
+	return t, true
+}
+
+// settle makes one take. Refused hits do not count.
+func (c *Counter) settle(l *descriptor.Limit, now, hits int64) backend.Outcome {
+	takes, outcomes := [1]backend.Take{{Limit: l, Hits: hits}}, [1]backend.Outcome{}
+	backend.Settle(takes[:], []*backend.State{&c.State}, outcomes[:], now)
+	return outcomes[0]
+}
+
+// Exchange answers a question of another region: it takes in what the region reports, and grants what it can.
+func (c *Counter) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *Question) Answer {
+	now := at.Now
+	a := Answer{Epoch: q.Epoch, Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Limit: l.Requests}
+	if q.Epoch != d.Epoch || q.Epoch < c.Epoch {
+		a.Result = Outdated
+		return a
+	}
+	t, ok := c.enter(at, l, d)
+	if !ok || !d.Grants {
+		a.Result = Inactive
+		return a
+	}
+	p := c.peer(q.Region)
+	again := p.Incarnation == q.Incarnation && p.Number == q.Number
+	if p.Incarnation == q.Incarnation && (q.Number < p.Number || again && q.Nonce != p.Nonce) {
+		a.Result = Stale
+		return a
+	}
+	if p.Incarnation != q.Incarnation {
+		p.Incarnation, p.Settled = q.Incarnation, 0
+	}
+	p.Number, p.Nonce = q.Number, q.Nonce
+	c.report(&t.limit, p, now, q)
+	g := p.find(&Grant{Incarnation: q.Incarnation, Number: q.Number})
+	if !again {
+		g = c.grant(&t, d, p, now, q)
+	}
+	left := c.settle(&t.limit, now, 0)
+	a.Remaining = int64(left.Remaining(l.Capacity()))
+	if g == nil {
+		switch {
+		case c.learns(now):
+			a.Result, a.RetryAfter = Inactive, c.Learning-now
+		case a.Remaining > 0 && q.Need <= a.Remaining:
+			a.Result = Enough
+		default:
+			a.Result, a.RetryAfter = Full, micros(left.MoreAfter)
+		}
+		return a
+	}
+	// The question may be a repetition of one that was asked first by an account that has been restored since: so what is valid
+	// now counts, not what was valid then.
+	a.Permits, a.Charged, a.Ends, a.ValidFor = g.Permits, g.Charged, g.Ends, max(g.Expires-now, 0)
+	return a
+}
+
+// peer returns what is known about a region.
+func (c *Counter) peer(region string) *Peer {
+	i, found := slices.BinarySearchFunc(c.Peers, region, func(p Peer, name string) int { return cmp.Compare(p.Region, name) })
+	if !found {
+		c.Peers = slices.Insert(c.Peers, i, Peer{Region: region})
+	}
+	return &c.Peers[i]
+}
+
+func (p *Peer) find(g *Grant) *Grant {
+	for i := range p.Grants {
+		if p.Grants[i].is(g) {
+			return &p.Grants[i]
+		}
+	}
+	return nil
+}
+
+// report takes in what an account says about its grants.
+//
+// A grant that the home knows and the account does not list was never applied, and never will be: the account has gone on to a later
+// question. Or it was settled before, and nothing of it is left. Its rest is free again. A grant that the account lists and the home
+// does not know was forgotten here: it is charged again.
+func (c *Counter) report(l *descriptor.Limit, p *Peer, now int64, q *Question) {
+	for i := range q.Grants {
+		said := &q.Grants[i]
+		g := p.find(said)
+		if g == nil {
+			if said.Number <= p.Settled || said.Charged < c.From {
+				continue
+			}
+			p.Grants = append(p.Grants, Grant{
+				Incarnation: said.Incarnation, Number: said.Number, Charged: said.Charged, Ends: said.Ends,
+				Expires: min(said.Ends, now+longestLife),
+			})
+			g = &p.Grants[len(p.Grants)-1]
+		}
+		if more := said.Permits - g.Permits; more > 0 {
+			g.Permits += more
+			c.correct(l, now, g, more)
+			if now < g.Ends {
+				c.Learning = now + pastLife
+			}
+		}
+		g.Used = max(g.Used, min(said.Used, g.Permits-g.Returned))
+		c.free(l, now, g, min(said.Returned-g.Returned, g.rest()))
+	}
+	for i := range p.Grants {
+		g := &p.Grants[i]
+		if g.Incarnation == q.Incarnation && g.Number < q.Number && !slices.ContainsFunc(q.Grants, func(said Grant) bool { return said.is(g) }) {
+			c.free(l, now, g, g.rest())
+		}
+	}
+	p.forget(now)
+}
+
+// free gives permits back to the window that they were charged to.
+func (c *Counter) free(l *descriptor.Limit, now int64, g *Grant, n int64) {
+	if n > 0 {
+		g.Returned += n
+		c.correct(l, now, g, -n)
+	}
+}
+
+// correct changes what a grant adds to its window. A bucket does not remember to which interval hits belong: after the end of the
+// interval, its refill has made up for them already.
+func (c *Counter) correct(l *descriptor.Limit, now int64, g *Grant, delta int64) {
+	if !l.Interval || now < g.Ends {
+		backend.Adjust(l, &c.State, now, g.Charged, delta)
+	}
+}
+
+// forget drops grants of which nothing is left, and grants of lost accounts that have expired: these stay charged.
+func (p *Peer) forget(now int64) {
+	open := uint64(never)
+	for i := range p.Grants {
+		if g := &p.Grants[i]; g.Incarnation == p.Incarnation && g.rest() > 0 {
+			open = min(open, g.Number)
+		}
+	}
+	p.Grants = slices.DeleteFunc(p.Grants, func(g Grant) bool {
+		if g.Incarnation != p.Incarnation {
+			return now >= g.Expires
+		}
+		if g.Number < open {
+			p.Settled = max(p.Settled, g.Number)
+		}
+		return g.Number < open
+	})
+}
+
+// grant charges a new grant, or returns nil if there is nothing to grant.
+func (c *Counter) grant(t *terms, d *Duty, p *Peer, now int64, q *Question) *Grant {
+	if c.learns(now) {
+		return nil
+	}
+	remaining := int64(t.limit.Capacity()) - c.settle(&t.limit, now, 0).Used
+	most := min(remaining/int64(2*d.Regions), int64(t.limit.Capacity())/heldPart-c.held(now))
+	n := max(min(q.Want, most), min(q.Need, remaining))
+	if n <= 0 {
+		return nil
+	}
+	o := c.settle(&t.limit, now, n)
+	if !o.Allowed {
+		return nil
+	}
+	g := Grant{Incarnation: q.Incarnation, Number: q.Number, Permits: n, Charged: now, Ends: now + t.life}
+	if backend.PermitsOf(&backend.Take{Limit: &t.limit}).Kind == backend.PermitsOfWindow {
+		g.Ends = now + micros(backend.Boundary(&t.limit, &o))
+	}
+	g.Expires = min(g.Ends, now+t.life)
+	p.Grants = append(p.Grants, g)
+	return &p.Grants[len(p.Grants)-1]
+}
+
+// learns reports whether the home waits to hear what it has forgotten. A clock that was set back does not prolong that.
+func (c *Counter) learns(now int64) bool {
+	return now < c.Learning && c.Learning <= now+pastLife
+}
+
+// held is how many permits other regions may hold.
+func (c *Counter) held(now int64) (n int64) {
+	for i := range c.Peers {
+		for k := range c.Peers[i].Grants {
+			if g := &c.Peers[i].Grants[k]; now < g.Expires {
+				n += g.rest()
+			}
+		}
+	}
+	return n
+}
