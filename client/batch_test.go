@@ -40,11 +40,11 @@ func together(c *client.Client, n int, request func(i int) (context.Context, *li
 func TestBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Millisecond}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		start := time.Now()
 		all, errs, took := together(c, 350, func(i int) (context.Context, *limits.Request) {
-			return t.Context(), limits.New("d", "k", fmt.Sprint(i))
+			return t.Context(), limits.NewRequest("d", "k", fmt.Sprint(i))
 		})
 		for i, d := range all {
 			if !d.Allowed || errs[i] != nil || d.Source != limits.Counted || took[i] > 1100*time.Microsecond {
@@ -75,10 +75,10 @@ func TestBatches(t *testing.T) {
 func TestNextBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: 60 * time.Microsecond}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		_, _, took := together(c, 10, func(i int) (context.Context, *limits.Request) {
-			return t.Context(), limits.New("d", "k", fmt.Sprint(i))
+			return t.Context(), limits.NewRequest("d", "k", fmt.Sprint(i))
 		})
 		slices.Sort(took)
 		if sizes := s.sizes(); fmt.Sprint(sizes) != "[1 1 1 1 6]" || took[9] != 120*time.Microsecond {
@@ -102,10 +102,12 @@ func TestAnswersAreNotMixedUp(t *testing.T) {
 				return answer
 			}
 		}}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		kind := func(i int) string { return []string{"good", "bad", "down"}[i%3] + fmt.Sprint(i) }
-		all, errs, _ := together(c, 300, func(i int) (context.Context, *limits.Request) { return t.Context(), limits.New("d", "k", kind(i)) })
+		all, errs, _ := together(c, 300, func(i int) (context.Context, *limits.Request) {
+			return t.Context(), limits.NewRequest("d", "k", kind(i))
+		})
 		for i, d := range all {
 			switch i % 3 {
 			case 0:
@@ -129,13 +131,13 @@ func TestAnswersAreNotMixedUp(t *testing.T) {
 func TestDeadlinesInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Hour}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		own := func(i int) time.Duration { return time.Duration(i%40+1) * time.Millisecond }
 		all, errs, took := together(c, 80, func(i int) (context.Context, *limits.Request) {
 			ctx, cancel := context.WithTimeout(context.Background(), own(i))
 			context.AfterFunc(t.Context(), cancel)
-			return ctx, limits.New("d", "k", "v")
+			return ctx, limits.NewRequest("d", "k", "v")
 		})
 		for i, d := range all {
 			want := min(own(i), 20*time.Millisecond)
@@ -154,7 +156,7 @@ func TestDeadlinesInABatch(t *testing.T) {
 // A caller that goes away gets its error at once, and the others their answers.
 func TestCanceledCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := client.NewOn(&service{takes: 10 * time.Millisecond}, client.Options{OnFailure: limits.OnFailureDeny})
+		c := client.NewWithConn(&service{takes: 10 * time.Millisecond}, client.Options{OnFailure: limits.OnFailureDeny})
 		defer c.Close()
 		all, errs, took := together(c, 20, func(i int) (context.Context, *limits.Request) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -163,7 +165,7 @@ func TestCanceledCaller(t *testing.T) {
 			} else {
 				context.AfterFunc(t.Context(), cancel)
 			}
-			return ctx, limits.New("d", "k", "v")
+			return ctx, limits.NewRequest("d", "k", "v")
 		})
 		for i, d := range all {
 			if gone := i%2 == 0; gone != errors.Is(errs[i], context.Canceled) || gone == d.Allowed || gone && took[i] != 3*time.Millisecond {
@@ -172,7 +174,7 @@ func TestCanceledCaller(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if d, err := c.Decide(ctx, limits.New("d", "k", "v")); !errors.Is(err, context.Canceled) || d.Allowed {
+		if d, err := c.Decide(ctx, limits.NewRequest("d", "k", "v")); !errors.Is(err, context.Canceled) || d.Allowed {
 			t.Errorf("%+v %v", d, err)
 		}
 	})
@@ -182,10 +184,10 @@ func TestCanceledCaller(t *testing.T) {
 func TestMetadataOfABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Millisecond}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		together(c, 50, func(i int) (context.Context, *limits.Request) {
-			return metadata.AppendToOutgoingContext(t.Context(), "n", fmt.Sprint(i)), limits.New("d", "k", fmt.Sprint(i))
+			return metadata.AppendToOutgoingContext(t.Context(), "n", fmt.Sprint(i)), limits.NewRequest("d", "k", fmt.Sprint(i))
 		})
 		for _, b := range s.calls() {
 			if md, _ := metadata.FromOutgoingContext(b.ctx); md.Get("n")[0] != value(b.requests[0]) {
@@ -209,10 +211,10 @@ func TestBatchIsSplit(t *testing.T) {
 			}
 			return nil
 		}}
-		c := client.NewOn(s, client.Options{Timeout: time.Second})
+		c := client.NewWithConn(s, client.Options{Timeout: time.Second})
 		defer c.Close()
 		all, errs, _ := together(c, 60, func(i int) (context.Context, *limits.Request) {
-			return t.Context(), limits.New("d", "k", fmt.Sprint(i))
+			return t.Context(), limits.NewRequest("d", "k", fmt.Sprint(i))
 		})
 		for i, d := range all {
 			if bad := i == 17; bad != errors.Is(errs[i], limits.ErrInvalid) || d.Allowed == bad {
@@ -226,10 +228,10 @@ func TestBatchIsSplit(t *testing.T) {
 func TestLargeRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Millisecond}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		_, errs, _ := together(c, 40, func(i int) (context.Context, *limits.Request) {
-			return t.Context(), limits.New("d", "k", strings.Repeat("x", 10_000*(1+i%8)))
+			return t.Context(), limits.NewRequest("d", "k", strings.Repeat("x", 10_000*(1+i%8)))
 		})
 		if err := errors.Join(errs...); err != nil {
 			t.Error(err)
@@ -252,9 +254,9 @@ func TestAnswersAreMissing(t *testing.T) {
 		s := &service{answer: func(r *ratelimitdv1.DecideBatchResponse) *ratelimitdv1.DecideBatchResponse {
 			return &ratelimitdv1.DecideBatchResponse{Responses: r.GetResponses()[1:]}
 		}}
-		c := client.NewOn(s, client.Options{OnFailure: limits.OnFailureError})
+		c := client.NewWithConn(s, client.Options{OnFailure: limits.OnFailureError})
 		defer c.Close()
-		if d, err := c.Decide(t.Context(), limits.New("d", "k", "v")); err == nil || d.Allowed || !strings.Contains(err.Error(), "answered 0 requests of 1") {
+		if d, err := c.Decide(t.Context(), limits.NewRequest("d", "k", "v")); err == nil || d.Allowed || !strings.Contains(err.Error(), "answered 0 requests of 1") {
 			t.Errorf("%+v %v", d, err)
 		}
 	})
@@ -264,12 +266,12 @@ func TestAnswersAreMissing(t *testing.T) {
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: 5 * time.Millisecond}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			all, errs, _ := together(c, 20, func(i int) (context.Context, *limits.Request) {
-				return t.Context(), limits.New("d", "k", fmt.Sprint(i))
+				return t.Context(), limits.NewRequest("d", "k", fmt.Sprint(i))
 			})
 			open := 0
 			for i, d := range all {
@@ -289,7 +291,7 @@ func TestClose(t *testing.T) {
 			t.Error(err)
 		}
 		<-done
-		if d, err := c.Decide(t.Context(), limits.New("d", "k", "v")); err != nil || d.Source != limits.FailOpen || !strings.Contains(d.Err.Error(), "closed") {
+		if d, err := c.Decide(t.Context(), limits.NewRequest("d", "k", "v")); err != nil || d.Source != limits.FailOpen || !strings.Contains(d.Err.Error(), "closed") {
 			t.Errorf("%+v %v", d, err)
 		}
 	})

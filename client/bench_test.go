@@ -23,7 +23,7 @@ func BenchmarkDecide(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer c.Close()
-			r := limits.New("shop", "many", "a")
+			r := limits.NewRequest("shop", "many", "a")
 			if _, err := c.Decide(context.Background(), r); err != nil {
 				b.Fatal(err)
 			}

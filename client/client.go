@@ -64,13 +64,13 @@ func New(target string, o Options) (*Client, error) {
 		return nil, fmt.Errorf("ratelimitd client: %w", err)
 	}
 	conn.Connect()
-	c := NewOn(conn, o)
+	c := NewWithConn(conn, o)
 	c.conn = conn
 	return c, nil
 }
 
-// NewOn returns a client on a connection that the caller has made and closes. TLS and DialOptions of the options have no meaning.
-func NewOn(conn grpc.ClientConnInterface, o Options) *Client {
+// NewWithConn returns a client on a connection that the caller has made and closes. TLS and DialOptions of the options have no meaning.
+func NewWithConn(conn grpc.ClientConnInterface, o Options) *Client {
 	c := &Client{
 		reservations: ratelimitdv1.NewReservationServiceClient(conn),
 		timeout:      o.timeout(),
@@ -169,7 +169,7 @@ func (c *Client) fail(err error) (limits.Decision, error) {
 // Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky bucket that
 // delays requests, Allow returns after the delay.
 func (c *Client) Allow(ctx context.Context, domain string, pairs ...string) (bool, error) {
-	return limits.Allow(ctx, c, limits.New(domain, pairs...))
+	return limits.Allow(ctx, c, limits.NewRequest(domain, pairs...))
 }
 
 // Wait decides a request again and again until it is allowed, and waits in between as the answers say: see limits.Wait.

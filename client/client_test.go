@@ -72,12 +72,12 @@ func TestDecide(t *testing.T) {
 	if d = must[limits.Decision](t)(c.Decide(t.Context(), r)); d.Allowed || d.Source != limits.DenialCache {
 		t.Errorf("again: %+v", d)
 	}
-	r = limits.New("shop", "hundred", "bob")
+	r = limits.NewRequest("shop", "hundred", "bob")
 	r.Amount.Hits = 101
 	if d = must[limits.Decision](t)(c.Decide(t.Context(), r)); d.Allowed || d.RetryAfter != limits.Never {
 		t.Errorf("more than the limit: %+v", d)
 	}
-	r = limits.New("shop", "hundred", "eve")
+	r = limits.NewRequest("shop", "hundred", "eve")
 	r.Amount = limits.Amount{Peek: true}
 	if d = must[limits.Decision](t)(c.Decide(t.Context(), r)); !d.Allowed || d.Statuses[0].Remaining != 100 {
 		t.Errorf("peek: %+v", d)
@@ -94,12 +94,12 @@ func TestInvalid(t *testing.T) {
 	for _, mode := range []limits.OnFailure{limits.OnFailureAllow, limits.OnFailureDeny, limits.OnFailureError} {
 		c := dial(t, service.GRPC, client.Options{Timeout: servicetest.Patience, OnFailure: mode})
 		for name, r := range map[string]*limits.Request{
-			"no domain":      limits.New("", "k", "v"),
+			"no domain":      limits.NewRequest("", "k", "v"),
 			"no descriptor":  {Domain: "shop"},
-			"not UTF-8":      limits.New("shop", "k", "\xff"),
-			"too long":       limits.New("shop", "k", strings.Repeat("x", 70_000)),
-			"much too long":  limits.New("shop", "k", strings.Repeat("x", 5<<20)),
-			"many entries":   limits.New("shop", make([]string, 2000)...),
+			"not UTF-8":      limits.NewRequest("shop", "k", "\xff"),
+			"too long":       limits.NewRequest("shop", "k", strings.Repeat("x", 70_000)),
+			"much too long":  limits.NewRequest("shop", "k", strings.Repeat("x", 5<<20)),
+			"many entries":   limits.NewRequest("shop", make([]string, 2000)...),
 			"many descripts": {Domain: "shop", Descriptors: make([]limits.Descriptor, 1000)},
 		} {
 			d, err := c.Decide(t.Context(), r)
@@ -118,7 +118,7 @@ func TestManyCallers(t *testing.T) {
 	for range 64 {
 		group.Go(func() {
 			for i := range 20 {
-				d, err := c.Decide(t.Context(), limits.New("shop", "hundred", fmt.Sprint(i%10)))
+				d, err := c.Decide(t.Context(), limits.NewRequest("shop", "hundred", fmt.Sprint(i%10)))
 				if err != nil {
 					t.Error(err)
 					return
@@ -177,7 +177,7 @@ func TestDelays(t *testing.T) {
 	}
 	began = time.Now()
 	for range 13 { // ten at once, then one every 100 ms
-		if _, err := c.Wait(t.Context(), limits.New("shop", "ten", "w")); err != nil {
+		if _, err := c.Wait(t.Context(), limits.NewRequest("shop", "ten", "w")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -189,7 +189,7 @@ func TestDelays(t *testing.T) {
 	_, _ = c.Allow(ctx, "shop", "customer", "w")
 	_, _ = c.Allow(ctx, "shop", "customer", "w")
 	if time.Now().YearDay() < 365 { // the limit is one of a year
-		if _, err := c.Wait(ctx, limits.New("shop", "customer", "w")); !errors.Is(err, limits.ErrTooLong) {
+		if _, err := c.Wait(ctx, limits.NewRequest("shop", "customer", "w")); !errors.Is(err, limits.ErrTooLong) {
 			t.Error(err)
 		}
 	}
@@ -200,7 +200,7 @@ func TestReserve(t *testing.T) {
 	c := dial(t, start(t).GRPC, patient)
 	ctx := t.Context()
 	ask := func(hits uint64) *limits.Request {
-		r := limits.New("shop", "model", "a")
+		r := limits.NewRequest("shop", "model", "a")
 		r.Amount.Hits = hits
 		return r
 	}
@@ -237,10 +237,10 @@ func TestReserve(t *testing.T) {
 	if err := held.Extend(ctx, time.Minute); !errors.Is(err, limits.ErrUnknownReservation) {
 		t.Error(err)
 	}
-	if _, err := c.Reserve(ctx, limits.New("shop", "customer", "a"), limits.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) {
+	if _, err := c.Reserve(ctx, limits.NewRequest("shop", "customer", "a"), limits.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) {
 		t.Errorf("a rule without reservations: %v", err)
 	}
-	free := must[*limits.Reservation](t)(c.Reserve(ctx, limits.New("shop", "unknown"), limits.ReserveOptions{}))
+	free := must[*limits.Reservation](t)(c.Reserve(ctx, limits.NewRequest("shop", "unknown"), limits.ReserveOptions{}))
 	if !free.Decision.Allowed || free.Commit(ctx) != nil || free.Cancel(ctx) != nil {
 		t.Errorf("without a limit: %+v", free)
 	}
@@ -268,13 +268,13 @@ func TestDecidersAgree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			folder := servicetest.RulesOf(t, text)
 			ofClient, ofLibrary := new(seen), new(seen)
-			o := ratelimit.Options{Rules: folder, Observer: ofLibrary, Logger: slog.New(slog.DiscardHandler)}
+			o := ratelimit.Options{Dir: folder, Observer: ofLibrary, Logger: slog.New(slog.DiscardHandler)}
 			var env []string
 			if nowhere := filepath.Join(folder, "nowhere"); down {
 				o.Redis, o.OnFailure = &ratelimit.Redis{URL: nowhere}, limits.OnFailureDeny
 				env = []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=unix", "REDIS_URL=" + nowhere, "RATELIMITD_ON_ERROR=deny", "RATELIMITD_RESERVATION_KEY=0123456789abcdef"}
 			}
-			l := must[*ratelimit.Limiter](t)(ratelimit.Open(o))
+			l := must[*ratelimit.Limiter](t)(ratelimit.Open(t.Context(), o))
 			t.Cleanup(func() { _ = l.Close() })
 			p := patient
 			p.Observer, p.MaxDenials = ofClient, -1
@@ -286,8 +286,8 @@ func TestDecidersAgree(t *testing.T) {
 				limits.Reserver
 			}{c, l} {
 				ask := func(key string, hits uint64) *limits.Request {
-					r := limits.New("shop", key, "a", "with", "two")
-					r.Descriptors = append(limits.New("shop", key, "a").Descriptors, r.Descriptors...)
+					r := limits.NewRequest("shop", key, "a", "with", "two")
+					r.Descriptors = append(limits.NewRequest("shop", key, "a").Descriptors, r.Descriptors...)
 					r.Amount.Hits = hits
 					return r
 				}
@@ -296,7 +296,7 @@ func TestDecidersAgree(t *testing.T) {
 					_, _ = d.Decide(t.Context(), ask("free", hits))
 					_, _ = d.Reserve(t.Context(), ask("model", hits), limits.ReserveOptions{})
 				}
-				_, _ = d.Reserve(t.Context(), limits.New("shop", "customer", "a"), limits.ReserveOptions{})
+				_, _ = d.Reserve(t.Context(), limits.NewRequest("shop", "customer", "a"), limits.ReserveOptions{})
 			}
 			if len(*ofClient) != 13 || len(*ofLibrary) != 13 {
 				t.Fatalf("observers saw %d and %d", len(*ofClient), len(*ofLibrary))
@@ -343,18 +343,18 @@ func same(a, b limits.Decision) bool {
 func TestReserveWithoutService(t *testing.T) {
 	for mode, want := range map[limits.OnFailure]limits.Source{limits.OnFailureAllow: limits.FailOpen, limits.OnFailureDeny: limits.FailClosed} {
 		c := dial(t, "unix:"+filepath.Join(t.TempDir(), "nobody"), client.Options{OnFailure: mode})
-		held, err := c.Reserve(t.Context(), limits.New("shop", "model", "a"), limits.ReserveOptions{})
+		held, err := c.Reserve(t.Context(), limits.NewRequest("shop", "model", "a"), limits.ReserveOptions{})
 		if err != nil || held.Decision.Source != want || held.Decision.Allowed != (mode == limits.OnFailureAllow) || held.Decision.Err == nil || held.Commit(t.Context()) != nil {
 			t.Errorf("%+v %v", held, err)
 		}
 	}
 	c := dial(t, "unix:"+filepath.Join(t.TempDir(), "nobody"), client.Options{OnFailure: limits.OnFailureError})
-	if held, err := c.Reserve(t.Context(), limits.New("shop", "model", "a"), limits.ReserveOptions{}); err == nil || held != nil {
+	if held, err := c.Reserve(t.Context(), limits.NewRequest("shop", "model", "a"), limits.ReserveOptions{}); err == nil || held != nil {
 		t.Errorf("%+v %v", held, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.Reserve(ctx, limits.New("shop", "model", "a"), limits.ReserveOptions{}); !errors.Is(err, context.Canceled) {
+	if _, err := c.Reserve(ctx, limits.NewRequest("shop", "model", "a"), limits.ReserveOptions{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -386,7 +386,7 @@ func TestDialOptions(t *testing.T) {
 func TestOtherService(t *testing.T) {
 	addr, _ := serve(t, nil)
 	c := dial(t, addr, client.Options{Timeout: servicetest.Patience})
-	if d, err := c.Decide(t.Context(), limits.New("d", "k", "v")); err != nil || d.Source != limits.FailOpen || status.Code(d.Err) != codes.Unimplemented {
+	if d, err := c.Decide(t.Context(), limits.NewRequest("d", "k", "v")); err != nil || d.Source != limits.FailOpen || status.Code(d.Err) != codes.Unimplemented {
 		t.Errorf("%+v %v", d, err)
 	}
 }
@@ -405,7 +405,7 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 		for i := range 100 {
 			group.Go(func() {
 				for range 3 {
-					_, _ = c.Decide(t.Context(), limits.New("shop", "free", fmt.Sprint(i)))
+					_, _ = c.Decide(t.Context(), limits.NewRequest("shop", "free", fmt.Sprint(i)))
 				}
 			})
 		}

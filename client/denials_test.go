@@ -28,9 +28,9 @@ func TestDenialIsRemembered(t *testing.T) {
 			}
 			return passes()
 		}}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
-		r := limits.New("d", "k", "v")
+		r := limits.NewRequest("d", "k", "v")
 		for range 24 { // every 100 ms
 			d := must[limits.Decision](t)(c.Decide(t.Context(), r))
 			if d.Allowed || d.RetryAfter != time.Until(ends) || d.Statuses[0].RetryAfter != d.RetryAfter || d.Statuses[0].Rule != "d.k" {
@@ -60,10 +60,10 @@ func TestDenialIsRemembered(t *testing.T) {
 // Whole seconds are rounded up, as in the answers of the service.
 func TestResetOfDenial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := client.NewOn(&service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(time.Minute) }}, client.Options{})
+		c := client.NewWithConn(&service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(time.Minute) }}, client.Options{})
 		defer c.Close()
 		for _, want := range []time.Duration{60, 60, 60, 60, 60, 60, 60, 60, 60, 60} {
-			if d, _ := c.Decide(t.Context(), limits.New("d", "k", "v")); d.Statuses[0].ResetAfter != want*time.Second {
+			if d, _ := c.Decide(t.Context(), limits.NewRequest("d", "k", "v")); d.Statuses[0].ResetAfter != want*time.Second {
 				t.Errorf("%+v", d.Statuses)
 			}
 			time.Sleep(99 * time.Millisecond) //nolint:forbidigo // virtual
@@ -75,9 +75,9 @@ func TestResetOfDenial(t *testing.T) {
 func TestOneCallerAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(time.Hour) }}
-		c := client.NewOn(s, client.Options{Timeout: 10 * time.Second})
+		c := client.NewWithConn(s, client.Options{Timeout: 10 * time.Second})
 		defer c.Close()
-		r := limits.New("d", "k", "v")
+		r := limits.NewRequest("d", "k", "v")
 		_, _ = c.Decide(t.Context(), r)
 		time.Sleep(time.Second) //nolint:forbidigo // virtual
 		s.takes = 900 * time.Millisecond
@@ -111,10 +111,10 @@ func TestOneCallerAsksAgain(t *testing.T) {
 func TestDenialWithoutService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(5 * time.Second) }}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		start := time.Now()
-		r := limits.New("d", "k", "v")
+		r := limits.NewRequest("d", "k", "v")
 		_, _ = c.Decide(t.Context(), r)
 		s.takes = time.Hour
 		for time.Since(start) < 4900*time.Millisecond {
@@ -137,10 +137,10 @@ func TestDenialWithoutService(t *testing.T) {
 func TestNeverIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(-1) }}
-		c := client.NewOn(s, client.Options{})
+		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		for range 31 {
-			if d, err := c.Decide(t.Context(), limits.New("d", "k", "v")); err != nil || d.Allowed || d.RetryAfter != limits.Never || d.Statuses[0].RetryAfter != limits.Never {
+			if d, err := c.Decide(t.Context(), limits.NewRequest("d", "k", "v")); err != nil || d.Allowed || d.RetryAfter != limits.Never || d.Statuses[0].RetryAfter != limits.Never {
 				t.Fatalf("%+v %v", d, err)
 			}
 			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual
@@ -158,7 +158,7 @@ func TestWhatIsNotRemembered(t *testing.T) {
 	twice := func(t *testing.T, answer *ratelimitdv1.DecideResponse, o client.Options, first, second *limits.Request) {
 		t.Helper()
 		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return answer }}
-		c := client.NewOn(s, o)
+		c := client.NewWithConn(s, o)
 		defer c.Close()
 		for _, r := range []*limits.Request{first, second} {
 			if _, err := c.Decide(t.Context(), r); err != nil {
@@ -170,22 +170,24 @@ func TestWhatIsNotRemembered(t *testing.T) {
 		}
 	}
 	r := func(hits uint64) *limits.Request {
-		r := limits.New("d", "k", "v")
+		r := limits.NewRequest("d", "k", "v")
 		r.Amount.Hits = hits
 		return r
 	}
-	large := limits.New("d", "k", fmt.Sprintf("%01100d", 0))
+	large := limits.NewRequest("d", "k", fmt.Sprintf("%01100d", 0))
 	for name, test := range map[string]func(*testing.T){
-		"passes":       func(t *testing.T) { twice(t, passes(), client.Options{}, r(1), r(1)) },
-		"on_error":     func(t *testing.T) { twice(t, degraded, client.Options{}, r(1), r(1)) },
-		"no time":      func(t *testing.T) { twice(t, refused(0), client.Options{}, r(1), r(1)) },
-		"turned off":   func(t *testing.T) { twice(t, refused(time.Hour), client.Options{MaxDenials: -1}, r(1), r(1)) },
-		"fewer hits":   func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, r(3), r(2)) },
-		"large":        func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, large, large) },
-		"other domain": func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, r(1), limits.New("e", "k", "v")) },
+		"passes":     func(t *testing.T) { twice(t, passes(), client.Options{}, r(1), r(1)) },
+		"on_error":   func(t *testing.T) { twice(t, degraded, client.Options{}, r(1), r(1)) },
+		"no time":    func(t *testing.T) { twice(t, refused(0), client.Options{}, r(1), r(1)) },
+		"turned off": func(t *testing.T) { twice(t, refused(time.Hour), client.Options{MaxDenials: -1}, r(1), r(1)) },
+		"fewer hits": func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, r(3), r(2)) },
+		"large":      func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, large, large) },
+		"other domain": func(t *testing.T) {
+			twice(t, refused(time.Hour), client.Options{}, r(1), limits.NewRequest("e", "k", "v"))
+		},
 		"failure": func(t *testing.T) {
 			s := &service{refuse: func([]*ratelimitdv1.DecideRequest) error { return status.Error(codes.Unavailable, "gone") }}
-			c := client.NewOn(s, client.Options{OnFailure: limits.OnFailureDeny})
+			c := client.NewWithConn(s, client.Options{OnFailure: limits.OnFailureDeny})
 			defer c.Close()
 			for range 2 {
 				if d, err := c.Decide(t.Context(), r(1)); err != nil || d.Source != limits.FailClosed {
@@ -207,10 +209,10 @@ func TestDenialsAreBounded(t *testing.T) {
 			}
 			return refused(time.Minute)
 		}}
-		c := client.NewOn(s, client.Options{MaxDenials: 4})
+		c := client.NewWithConn(s, client.Options{MaxDenials: 4})
 		defer c.Close()
 		ask := func(v string) limits.Source {
-			d := must[limits.Decision](t)(c.Decide(t.Context(), limits.New("d", "k", v)))
+			d := must[limits.Decision](t)(c.Decide(t.Context(), limits.NewRequest("d", "k", v)))
 			return d.Source
 		}
 		ask("long")
@@ -252,7 +254,7 @@ func TestCallsPerRefusal(t *testing.T) {
 				next = time.Now().Add(every)
 				return passes()
 			}}
-			c := client.NewOn(s, client.Options{})
+			c := client.NewWithConn(s, client.Options{})
 			defer c.Close()
 			refusals, allowed := 0, 0
 			for range 10_000 {
@@ -282,7 +284,7 @@ func TestObserver(t *testing.T) {
 			return refused(time.Hour)
 		}}
 		var o observer
-		c := client.NewOn(s, client.Options{Observer: &o})
+		c := client.NewWithConn(s, client.Options{Observer: &o})
 		defer c.Close()
 		for _, v := range []string{"v", "v", "bad"} {
 			_, _ = c.Allow(t.Context(), "d", "k", v)

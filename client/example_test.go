@@ -38,13 +38,13 @@ func ExampleNew() {
 	// Output: true <nil>
 }
 
-func ExampleNewOn() {
+func ExampleNewWithConn() {
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer conn.Close()
-	c := client.NewOn(conn, client.Options{Timeout: patience})
+	c := client.NewWithConn(conn, client.Options{Timeout: patience})
 	defer c.Close()
 	fmt.Println(c.Allow(context.Background(), "shop", "customer", "on"))
 	// Output: true <nil>
@@ -66,7 +66,7 @@ func ExampleClient_Allow() {
 func ExampleClient_Decide() {
 	c := open()
 	defer c.Close()
-	r := limits.New("shop", "customer", "bob")
+	r := limits.NewRequest("shop", "customer", "bob")
 	r.Amount.Hits = 2
 	for range 3 {
 		d, err := c.Decide(context.Background(), r)
@@ -84,7 +84,7 @@ func ExampleClient_Decide_failure() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	d, err := c.Decide(context.Background(), limits.New("shop", "customer", "bob"))
+	d, err := c.Decide(context.Background(), limits.NewRequest("shop", "customer", "bob"))
 	fmt.Println(d.Allowed, d.Source, d.Err != nil, err)
 	// Output: false fail_closed true <nil>
 }
@@ -95,7 +95,7 @@ func ExampleClient_Wait() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for i := range 3 { // one every 10 ms
-		if _, err := c.Wait(ctx, limits.New("shop", "mail", "ann")); err != nil {
+		if _, err := c.Wait(ctx, limits.NewRequest("shop", "mail", "ann")); err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println("mail", i)
@@ -109,7 +109,7 @@ func ExampleClient_Wait() {
 func ExampleClient_Reserve() {
 	c := open()
 	defer c.Close()
-	r := limits.New("shop", "model", "ann")
+	r := limits.NewRequest("shop", "model", "ann")
 	r.Amount.Hits = 500 // the most tokens that the answer may have
 	held, err := c.Reserve(context.Background(), r, limits.ReserveOptions{})
 	if err != nil || !held.Decision.Allowed {

@@ -104,7 +104,7 @@ func stop(t testing.TB, p *servicetest.Process) {
 	p.Signal(t, syscall.SIGSTOP)
 	c := dial(t, p.GRPC, client.Options{Timeout: time.Second})
 	for late := time.After(servicetest.Patience); ; {
-		if d, _ := c.Decide(context.Background(), limits.New("shop", "free", "a")); d.Source == limits.FailOpen {
+		if d, _ := c.Decide(context.Background(), limits.NewRequest("shop", "free", "a")); d.Source == limits.FailOpen {
 			return
 		}
 		select {
@@ -126,7 +126,7 @@ func TestFaults(t *testing.T) {
 				begin()
 				begin = func() {}
 				all, errs, took := together(c, 200, func(i int) (context.Context, *limits.Request) {
-					return t.Context(), limits.New("shop", "free", fmt.Sprint(i))
+					return t.Context(), limits.NewRequest("shop", "free", fmt.Sprint(i))
 				})
 				for i, d := range all {
 					if failed := errs[i] != nil; failed != (mode == limits.OnFailureError) || d.Source != want || d.Allowed != (mode == limits.OnFailureAllow) || !failed && d.Err == nil {
@@ -152,7 +152,7 @@ func TestOwnDeadlineOfAHungMessage(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	_, _, _ = together(c, 50, func(int) (context.Context, *limits.Request) { return ctx, limits.New("d", "k", "v") })
+	_, _, _ = together(c, 50, func(int) (context.Context, *limits.Request) { return ctx, limits.NewRequest("d", "k", "v") })
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("callers with a deadline of 30 ms waited for %s", took)
 	}
@@ -172,7 +172,7 @@ func TestRollingRestart(t *testing.T) {
 	c := dial(t, "two:///", o)
 	ask := func() limits.Decision {
 		t.Helper()
-		return must[limits.Decision](t)(c.Decide(t.Context(), limits.New("shop", "many", "a")))
+		return must[limits.Decision](t)(c.Decide(t.Context(), limits.NewRequest("shop", "many", "a")))
 	}
 	for range 50 {
 		ask()
@@ -207,7 +207,7 @@ func TestServiceComesBack(t *testing.T) {
 	p := start(t)
 	c := dial(t, p.GRPC, client.Options{Timeout: time.Second})
 	ask := func() limits.Source {
-		d := must[limits.Decision](t)(c.Decide(t.Context(), limits.New("shop", "free", "a")))
+		d := must[limits.Decision](t)(c.Decide(t.Context(), limits.NewRequest("shop", "free", "a")))
 		return d.Source
 	}
 	if ask() != limits.Counted {
@@ -232,7 +232,7 @@ func TestDeadlineHasPassed(t *testing.T) {
 	c := dial(t, "127.0.0.1:1", client.Options{})
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	if d, err := c.Decide(ctx, limits.New("d", "k", "v")); err != nil || d.Source != limits.FailOpen || !errors.Is(d.Err, context.DeadlineExceeded) {
+	if d, err := c.Decide(ctx, limits.NewRequest("d", "k", "v")); err != nil || d.Source != limits.FailOpen || !errors.Is(d.Err, context.DeadlineExceeded) {
 		t.Errorf("%+v %v", d, err)
 	}
 }
@@ -300,7 +300,7 @@ func overruns(b *testing.B, timeout time.Duration, call func(*limits.Request) er
 	b.ResetTimer()
 	for i := range callers {
 		group.Go(func() {
-			r := limits.New("shop", "free", fmt.Sprint(i))
+			r := limits.NewRequest("shop", "free", fmt.Sprint(i))
 			var own []time.Duration
 			for range b.N/callers + 1 {
 				start := time.Now()

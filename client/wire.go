@@ -26,6 +26,9 @@ const maxRequest = 1 << 20
 //
 // Messages are written without the generated code: a request is written once, by its caller, for both purposes and without garbage.
 func appendRequest(b []byte, r *limits.Request) ([]byte, error) {
+	if err := r.Validate(); err != nil {
+		return b, err
+	}
 	valid := utf8.ValidString(r.Domain)
 	b = appendText(b, 1, r.Domain)
 	for i := range r.Descriptors {

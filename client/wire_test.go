@@ -75,11 +75,11 @@ func message(a *limits.Amount) *ratelimitdv1.Amount {
 
 // A request that the service would refuse in a way that concerns others is refused by the client.
 func TestRequestsThatAreNotSent(t *testing.T) {
-	units := limits.New("d", "k", "v")
+	units := limits.NewRequest("d", "k", "v")
 	units.Amount.Units = map[string]uint64{"\xff": 1}
 	for name, r := range map[string]*limits.Request{
-		"domain": limits.New("\xff", "k", "v"), "key": limits.New("d", "\xff", "v"), "value": limits.New("d", "k", "\xff"), "units": units,
-		"size": limits.New("d", "k", strings.Repeat("x", 1<<20)),
+		"domain": limits.NewRequest("\xff", "k", "v"), "key": limits.NewRequest("d", "\xff", "v"), "value": limits.NewRequest("d", "k", "\xff"), "units": units,
+		"size": limits.NewRequest("d", "k", strings.Repeat("x", 1<<20)),
 	} {
 		if _, err := appendRequest(nil, r); !errors.Is(err, limits.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)

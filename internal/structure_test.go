@@ -61,6 +61,7 @@ var imports = map[string][]string{
 
 	// The public packages, and what is not part of the program.
 	"limits":                            {},
+	"limits/limitsprom":                 {"limits"},
 	"client":                            {"limits", "proto/ratelimitd/v1"},
 	"ratelimit":                         {"limits", "internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter"},
 	"middleware/...":                    {"limits", "middleware/internal/..."},
@@ -86,7 +87,7 @@ var onlyIn = map[string][]string{
 	"connectrpc.com":                                 {"internal/operator", "proto/..."},
 	"gopkg.in/yaml.v3":                               {"internal/config/yamlform"},
 	"github.com/DataDog":                             {"internal/platform/statsd"},
-	"github.com/prometheus":                          {"internal/platform/metric/prom", "internal/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
+	"github.com/prometheus":                          {"limits/limitsprom", "internal/platform/metric/prom", "internal/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
 	"github.com/prometheus/statsd_exporter":          {"internal/platform/promcompat"},
 	"github.com/fsnotify/fsnotify":                   {"internal/config", "internal/platform/tlsfiles"},
 	"go.opentelemetry.io":                            {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},

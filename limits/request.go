@@ -1,6 +1,10 @@
 package limits
 
-import "slices"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
 // Request asks whether something may be done.
 type Request struct {
@@ -9,6 +13,16 @@ type Request struct {
 
 	// Amount is what each descriptor without its own amount uses.
 	Amount Amount
+
+	unpaired string // a key that NewRequest got without a value
+}
+
+// Validate returns an ErrInvalid if NewRequest was called with a key without a value. Deciders call it.
+func (r *Request) Validate() error {
+	if r.unpaired == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: the key %q has no value: keys and values must come in pairs", ErrInvalid, r.unpaired)
 }
 
 // Descriptor is one thing that is limited.
@@ -46,23 +60,24 @@ func (a *Amount) Counted() Amount {
 	}
 }
 
-// New returns a request with one descriptor, from pairs of key and value: New("api", "customer", "42", "path", "/search"). A key
-// without a value has an empty value.
-func New(domain string, pairs ...string) *Request {
+// NewRequest returns a request with one descriptor, from pairs of key and value:
+// NewRequest("api", "customer", "42", "path", "/search"). A key without a value makes it a request that is ErrInvalid.
+func NewRequest(domain string, pairs ...string) *Request {
 	r := new(struct { // one allocation for all, if the pairs are few
 		Request
 		descriptor [1]Descriptor
 		entries    [2]Entry
 	})
-	entries := slices.Grow(r.entries[:0], (len(pairs)+1)/2)
-	for i := 0; i < len(pairs); i += 2 {
-		e := Entry{Key: pairs[i]}
-		if i+1 < len(pairs) {
-			e.Value = pairs[i+1]
-		}
-		entries = append(entries, e)
+	if len(pairs)%2 != 0 {
+		last := len(pairs) - 1
+		r.unpaired, pairs = cmp.Or(pairs[last], "(empty)"), pairs[:last]
 	}
+	entries := slices.Grow(r.entries[:0], len(pairs)/2)
+	for i := 0; i < len(pairs); i += 2 {
+		entries = append(entries, Entry{Key: pairs[i], Value: pairs[i+1]})
+	}
+	r.Domain = domain
 	r.descriptor[0].Entries = entries
-	r.Request = Request{Domain: domain, Descriptors: r.descriptor[:]}
+	r.Descriptors = r.descriptor[:]
 	return &r.Request
 }

@@ -30,7 +30,7 @@ func TestWait(t *testing.T) {
 		a := &answers{start: time.Now(), list: []limits.Decision{
 			{RetryAfter: time.Second}, {RetryAfter: 2 * time.Second}, {Allowed: true, Delay: time.Minute},
 		}}
-		d, err := limits.Wait(t.Context(), a, limits.New("d", "k", "v"))
+		d, err := limits.Wait(t.Context(), a, limits.NewRequest("d", "k", "v"))
 		if err != nil || !d.Allowed || len(a.asked) != 3 {
 			t.Fatalf("%+v %v, asked %v", d, err, a.asked)
 		}
@@ -52,7 +52,7 @@ func TestWaitsDiffer(t *testing.T) {
 		times := make(map[time.Duration]bool)
 		for range 1000 {
 			a := &answers{start: time.Now(), list: []limits.Decision{{RetryAfter: time.Second}, {Allowed: true}}}
-			if _, err := limits.Wait(t.Context(), a, limits.New("d")); err != nil {
+			if _, err := limits.Wait(t.Context(), a, limits.NewRequest("d")); err != nil {
 				t.Fatal(err)
 			}
 			times[a.asked[1].Truncate(10*time.Microsecond)] = true
@@ -76,7 +76,7 @@ func TestWaitThatCannotSucceed(t *testing.T) {
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			start := time.Now()
-			_, err := limits.Wait(ctx, &answers{start: start, list: []limits.Decision{c.answer}}, limits.New("d"))
+			_, err := limits.Wait(ctx, &answers{start: start, list: []limits.Decision{c.answer}}, limits.NewRequest("d"))
 			if !errors.Is(err, c.want) || time.Since(start) != 0 {
 				t.Errorf("%+v: %v after %s", c.answer, err, time.Since(start))
 			}
@@ -84,14 +84,14 @@ func TestWaitThatCannotSucceed(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := limits.Wait(ctx, &answers{list: []limits.Decision{{RetryAfter: time.Hour}}}, limits.New("d")); !errors.Is(err, context.Canceled) {
+		if _, err := limits.Wait(ctx, &answers{list: []limits.Decision{{RetryAfter: time.Hour}}}, limits.NewRequest("d")); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})
 }
 
 func ExampleNew() {
-	r := limits.New("api", "customer", "42", "path", "/search")
+	r := limits.NewRequest("api", "customer", "42", "path", "/search")
 	fmt.Printf("%+v\n", r.Descriptors[0].Entries)
 	// Output: [{Key:customer Value:42} {Key:path Value:/search}]
 }

@@ -13,7 +13,7 @@ import (
 
 func open(t testing.TB, o ratelimit.Options) *ratelimit.Limiter {
 	t.Helper()
-	l, err := ratelimit.Open(o)
+	l, err := ratelimit.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ descriptors:
 func BenchmarkAllow(b *testing.B) {
 	for _, n := range []int{1, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
-			l := open(b, ratelimit.Options{Rules: servicetest.RulesOf(b, perCustomer), Logger: quiet})
+			l := open(b, ratelimit.Options{Dir: servicetest.RulesOf(b, perCustomer), Logger: quiet})
 			keys := make([]string, n)
 			for i := range keys {
 				keys[i] = fmt.Sprintf("customer-%d", i)
@@ -53,10 +53,10 @@ func BenchmarkAllow(b *testing.B) {
 }
 
 func BenchmarkDecide(b *testing.B) {
-	l := open(b, ratelimit.Options{Rules: servicetest.RulesOf(b, perCustomer), Logger: quiet})
+	l := open(b, ratelimit.Options{Dir: servicetest.RulesOf(b, perCustomer), Logger: quiet})
 	b.ReportAllocs()
 	for b.Loop() {
-		if d, err := l.Decide(b.Context(), limits.New("api", "customer", "customer-1")); !d.Allowed || err != nil {
+		if d, err := l.Decide(b.Context(), limits.NewRequest("api", "customer", "customer-1")); !d.Allowed || err != nil {
 			b.Fatal(d, err)
 		}
 	}
@@ -66,7 +66,7 @@ func BenchmarkAllowRedis(b *testing.B) {
 	server := redistest.Start(b)
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			l := open(b, ratelimit.Options{Rules: servicetest.RulesOf(b, perCustomer), Logger: quiet, Redis: &ratelimit.Redis{URL: server.Addr}})
+			l := open(b, ratelimit.Options{Dir: servicetest.RulesOf(b, perCustomer), Logger: quiet, Redis: &ratelimit.Redis{URL: server.Addr}})
 			keys := make([]string, 100_000)
 			for i := range keys {
 				keys[i] = fmt.Sprintf("customer-%d", i)

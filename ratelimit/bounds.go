@@ -10,6 +10,9 @@ import (
 // check refuses a request beyond the bounds that the service has by default, so that a value which a client chose, such as a header,
 // takes no more memory here than there.
 func check(r *Request) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
 	if len(r.Domain) > limiter.MaxTextBytes {
 		return tooLong("the domain")
 	}
@@ -35,13 +38,16 @@ func checkPairs(domain string, pairs []string) error {
 	if len(domain) > limiter.MaxTextBytes {
 		return tooLong("the domain")
 	}
-	if n := (len(pairs) + 1) / 2; n > limiter.MaxEntries {
+	if n := len(pairs) / 2; n > limiter.MaxEntries {
 		return tooMany(n)
 	}
 	for _, text := range pairs {
 		if len(text) > limiter.MaxTextBytes {
 			return tooLong("a key or a value")
 		}
+	}
+	if len(pairs)%2 != 0 {
+		return limits.NewRequest(domain, pairs...).Validate()
 	}
 	return nil
 }

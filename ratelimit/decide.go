@@ -58,7 +58,7 @@ func (l *Limiter) decide(ctx context.Context, r *Request) (d Decision, err error
 // delays requests, Allow returns after the delay.
 func (l *Limiter) Allow(ctx context.Context, domain string, pairs ...string) (bool, error) {
 	if l.observer != nil {
-		return limits.Allow(ctx, l, limits.New(domain, pairs...))
+		return limits.Allow(ctx, l, limits.NewRequest(domain, pairs...))
 	}
 	if err := checkPairs(domain, pairs); err != nil {
 		return false, err

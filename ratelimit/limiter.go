@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Limiter decides requests. Open makes one.
+// Limiter decides requests. New and Open make one.
 type Limiter struct {
 	engine   *limiter.Limiter
 	observer Observer
@@ -30,14 +30,19 @@ type Limiter struct {
 	close   func() error // once
 }
 
-// Open reads the rules and returns a limiter that follows them. It fails if the folder cannot be read, if no file of it has
-// usable rules, or if an option is wrong. It does not wait for Redis.
-func Open(o Options) (*Limiter, error) {
+// New returns a limiter with the rules of one domain, and counters in the memory of this process. Open has all options.
+func New(domain string, rules ...Rule) (*Limiter, error) {
+	return Open(context.Background(), Options{Domains: []Domain{{Name: domain, Rules: rules}}})
+}
+
+// Open reads the rules and returns a limiter. It fails if there are no usable rules, if rules in code have a mistake, or if an option is
+// wrong. It does not wait for Redis, except for overrides there: for 2 s at most, or until ctx is done.
+func Open(ctx context.Context, o Options) (*Limiter, error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Limiter{observer: o.Observer, stop: func() {}, workers: new(errgroup.Group)}
 	l.calls.New = func() any { return new(call) }
 	l.close = sync.OnceValue(l.end)
-	if err := l.open(&o); err != nil {
+	if err := l.open(ctx, &o); err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("ratelimit: %w", err)
 	}
@@ -45,10 +50,7 @@ func Open(o Options) (*Limiter, error) {
 }
 
 // open does everything that can fail before the first goroutine begins.
-func (l *Limiter) open(o *Options) error {
-	if o.Rules == "" {
-		return errors.New("Options.Rules is empty: it must name the folder of rule files")
-	}
+func (l *Limiter) open(ctx context.Context, o *Options) error {
 	settings, err := o.settings()
 	if err != nil {
 		return err
@@ -59,18 +61,13 @@ func (l *Limiter) open(o *Options) error {
 	}
 	l.engine = limiter.New(opts)
 
-	folder := config.NewFolder(config.Options{Dir: o.Rules, Strict: o.Strict, Logger: o.Logger})
-	result, err := folder.Load()
-	switch {
-	case err != nil:
-		return fmt.Errorf("read rules from %s: %w", o.Rules, err)
-	case result.InUse == 0:
-		return noRules(o.Rules, result.Files)
+	watch, err := l.openRules(o, settings)
+	if err != nil {
+		return err
 	}
-	apply := func(r config.Result) { l.engine.Swap(r.Tree, settings) }
-	apply(result)
-	work = append(work, func(ctx context.Context) error { return folder.Watch(ctx, apply) })
-
+	if watch != nil {
+		work = append(work, watch)
+	}
 	follow, hasRead, err := l.openOverrides(o)
 	if err != nil {
 		return err
@@ -80,12 +77,39 @@ func (l *Limiter) open(o *Options) error {
 	}
 
 	var background context.Context
-	background, l.stop = context.WithCancel(context.Background())
+	background, l.stop = context.WithCancel(context.WithoutCancel(ctx))
 	for _, w := range work {
 		l.workers.Go(func() error { return w(background) })
 	}
-	awaitOverrides(hasRead, o.Logger)
+	awaitOverrides(ctx, hasRead, o.Logger)
 	return nil
+}
+
+// openRules puts the rules in force. It returns the work that follows the files of a directory; nil: there is none.
+func (l *Limiter) openRules(o *Options, settings limiter.Settings) (watch func(context.Context) error, err error) {
+	if o.Dir == "" && o.Files == nil && len(o.Domains) == 0 {
+		return nil, errors.New("there are no rules: set Options.Domains, Options.Files or Options.Dir")
+	}
+	fixed, err := o.fixedRules()
+	if err != nil {
+		return nil, err
+	}
+	if o.Dir == "" {
+		tree, _ := config.Compile(fixed, config.CompileOptions{Lenient: !o.Strict})
+		l.engine.Swap(tree, settings)
+		return nil, nil
+	}
+	folder := config.NewFolder(config.Options{Dir: o.Dir, Fixed: fixed, Strict: o.Strict, Logger: o.Logger})
+	result, err := folder.Load()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read rules from %s: %w", o.Dir, err)
+	case result.InUse == 0 && len(fixed) == 0:
+		return nil, noRules(o.Dir, result.Files)
+	}
+	apply := func(r config.Result) { l.engine.Swap(r.Tree, settings) }
+	apply(result)
+	return func(ctx context.Context) error { return folder.Watch(ctx, apply) }, nil
 }
 
 // openCounters makes the store of the counters, and returns its work in the background.
@@ -132,12 +156,9 @@ func (o *Options) settings() (limiter.Settings, error) {
 	if s.OnError = descriptor.ParseOnError(o.OnFailure.String()); o.OnFailure != limits.OnFailureDefault && s.OnError == descriptor.OnErrorDefault {
 		return s, fmt.Errorf("Options.OnFailure is %d, which package limits does not know", o.OnFailure)
 	}
-	for _, name := range o.Headers {
-		family := descriptor.ParseHeaderFamily(name)
-		if family == 0 {
-			return s, fmt.Errorf("Options.Headers has %q: use ratelimit, x-ratelimit, ietf or retry-after", name)
-		}
-		s.Headers |= family
+	s.Headers = descriptor.HeaderFamilies(o.Headers)
+	if all := HeadersRateLimit | HeadersXRateLimit | HeadersIETF | HeadersRetryAfter; o.Headers&^all != 0 {
+		return s, fmt.Errorf("Options.Headers is %d, which has families that package ratelimit does not know", o.Headers)
 	}
 	return s, nil
 }

@@ -25,12 +25,12 @@ var quiet = slog.New(slog.DiscardHandler)
 // stores are limiters over memory, a Redis and a cluster, for the tests that all must pass.
 func stores(t *testing.T, text string, test func(t *testing.T, l *ratelimit.Limiter)) {
 	t.Run("memory", func(t *testing.T) {
-		test(t, open(t, ratelimit.Options{Rules: servicetest.RulesOf(t, text), Logger: quiet}))
+		test(t, open(t, ratelimit.Options{Dir: servicetest.RulesOf(t, text), Logger: quiet}))
 	})
 	t.Run("redis", func(t *testing.T) {
 		r := redistest.Start(t)
 		test(t, open(t, ratelimit.Options{
-			Rules: servicetest.RulesOf(t, text), Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, KeyPrefix: "p:", Logger: quiet,
+			Dir: servicetest.RulesOf(t, text), Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, KeyPrefix: "p:", Logger: quiet,
 		}))
 	})
 	t.Run("cluster", func(t *testing.T) {
@@ -39,7 +39,7 @@ func stores(t *testing.T, text string, test func(t *testing.T, l *ratelimit.Limi
 			nodes = append(nodes, n.Addr)
 		}
 		test(t, open(t, ratelimit.Options{
-			Rules: servicetest.RulesOf(t, text), Redis: &ratelimit.Redis{URL: strings.Join(nodes, ","), Type: "CLUSTER", Timeout: 10 * time.Second}, Logger: quiet,
+			Dir: servicetest.RulesOf(t, text), Redis: &ratelimit.Redis{URL: strings.Join(nodes, ","), Type: "CLUSTER", Timeout: 10 * time.Second}, Logger: quiet,
 		}))
 	})
 }
@@ -85,7 +85,7 @@ func TestExact(t *testing.T) {
 // A decision has a status for each descriptor.
 func TestDecide(t *testing.T) {
 	stores(t, yearly, func(t *testing.T, l *ratelimit.Limiter) {
-		r := limits.New("api", "customer", "b")
+		r := limits.NewRequest("api", "customer", "b")
 		r.Descriptors = append(r.Descriptors, ratelimit.Descriptor{
 			Entries: []ratelimit.Entry{{Key: "plan", Value: "free"}}, Amount: &ratelimit.Amount{Hits: 2},
 		}, ratelimit.Descriptor{Entries: []ratelimit.Entry{{Key: "unknown"}}})
@@ -113,7 +113,7 @@ func TestDecide(t *testing.T) {
 		if d, err = l.Decide(t.Context(), r); err != nil || d.Allowed || d.RetryAfter != ratelimit.Never {
 			t.Errorf("%+v %v", d, err)
 		}
-		r = limits.New("api", "customer", "peeked")
+		r = limits.NewRequest("api", "customer", "peeked")
 		r.Amount.Peek = true
 		for range 2 {
 			if d, err = l.Decide(t.Context(), r); err != nil || !d.Allowed || d.Statuses[0].Remaining != 1000 {
@@ -126,18 +126,18 @@ func TestDecide(t *testing.T) {
 // An invalid request is an error that says what is wrong. So is a request that is larger than the service would accept.
 func TestInvalid(t *testing.T) {
 	long := strings.Repeat("x", 64<<10+1)
-	many := limits.New("api", make([]string, 2*257)...)
+	many := limits.NewRequest("api", make([]string, 2*257)...)
 	wide := &ratelimit.Request{Domain: "api", Descriptors: make([]ratelimit.Descriptor, 257)}
-	l := open(t, ratelimit.Options{Rules: servicetest.RulesOf(t, yearly), Logger: quiet})
+	l := open(t, ratelimit.Options{Dir: servicetest.RulesOf(t, yearly), Logger: quiet})
 	for _, c := range []struct {
 		r    *ratelimit.Request
 		want string
 	}{
 		{&ratelimit.Request{}, "domain must not be empty"},
 		{&ratelimit.Request{Domain: "api"}, "descriptor list must not be empty"},
-		{limits.New(long, "k", "v"), "the domain has more than 65536 bytes"},
-		{limits.New("api", long, "v"), "a key or a value has more than 65536 bytes"},
-		{limits.New("api", "k", long), "a key or a value has more than 65536 bytes"},
+		{limits.NewRequest(long, "k", "v"), "the domain has more than 65536 bytes"},
+		{limits.NewRequest("api", long, "v"), "a key or a value has more than 65536 bytes"},
+		{limits.NewRequest("api", "k", long), "a key or a value has more than 65536 bytes"},
 		{many, "257 entries in one descriptor, more than 256"},
 		{wide, "257 descriptors, more than 256"},
 	} {
@@ -156,7 +156,7 @@ func TestInvalid(t *testing.T) {
 	if _, err := l.Reserve(t.Context(), wide, ratelimit.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) {
 		t.Error(err)
 	}
-	if _, err := l.Reserve(t.Context(), limits.New("api", "customer", "a"), ratelimit.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) || !strings.Contains(err.Error(), "allows no reservations") {
+	if _, err := l.Reserve(t.Context(), limits.NewRequest("api", "customer", "a"), ratelimit.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) || !strings.Contains(err.Error(), "allows no reservations") {
 		t.Error(err)
 	}
 }
@@ -166,7 +166,7 @@ func TestReserve(t *testing.T) {
 	stores(t, yearly, func(t *testing.T, l *ratelimit.Limiter) {
 		ctx := t.Context()
 		ask := func(hits uint64) *ratelimit.Request {
-			r := limits.New("api", "tokens", "a")
+			r := limits.NewRequest("api", "tokens", "a")
 			r.Amount.Hits = hits
 			return r
 		}
@@ -208,7 +208,7 @@ func TestReserve(t *testing.T) {
 		if err := all.Commit(ctx, ratelimit.Amount{}, ratelimit.Amount{}); !errors.Is(err, limits.ErrInvalid) {
 			t.Error(err)
 		}
-		free, err := l.Reserve(ctx, limits.New("api", "unknown", ""), ratelimit.ReserveOptions{})
+		free, err := l.Reserve(ctx, limits.NewRequest("api", "unknown", ""), ratelimit.ReserveOptions{})
 		if err := errors.Join(err, free.Commit(ctx, ratelimit.Amount{Hits: 3}), free.Cancel(ctx)); err != nil || !free.Decision.Allowed || !free.Expires.IsZero() {
 			t.Errorf("%+v %v", free, err)
 		}
@@ -228,7 +228,7 @@ descriptors:
 		for _, key := range []string{"job", "queue"} {
 			start := time.Now()
 			for range 3 {
-				if d, err := l.Wait(t.Context(), limits.New("api", key, "x")); err != nil || !d.Allowed {
+				if d, err := l.Wait(t.Context(), limits.NewRequest("api", key, "x")); err != nil || !d.Allowed {
 					t.Fatalf("%+v %v", d, err)
 				}
 			}
@@ -246,7 +246,7 @@ descriptors:
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		for range 3 {
-			if _, err := l.Wait(ctx, limits.New("api", "job", "z")); err != nil {
+			if _, err := l.Wait(ctx, limits.NewRequest("api", "job", "z")); err != nil {
 				if !errors.Is(err, limits.ErrTooLong) && !errors.Is(err, context.DeadlineExceeded) {
 					t.Error(err)
 				}
@@ -260,11 +260,11 @@ descriptors:
 // A changed file is in force soon. A bad one is not.
 func TestReload(t *testing.T) {
 	dir := servicetest.RulesOf(t, yearly)
-	l := open(t, ratelimit.Options{Rules: dir, Logger: quiet})
+	l := open(t, ratelimit.Options{Dir: dir, Logger: quiet})
 	file := filepath.Join(dir, "rules0.yaml")
 	limit := func(want uint64) func(context.Context) error {
 		return func(ctx context.Context) error {
-			d, err := l.Decide(ctx, limits.New("api", "customer", "a"))
+			d, err := l.Decide(ctx, limits.NewRequest("api", "customer", "a"))
 			if err == nil && d.Statuses[0].Limit != want {
 				err = fmt.Errorf("the limit is %d", d.Statuses[0].Limit)
 			}
@@ -276,7 +276,7 @@ func TestReload(t *testing.T) {
 	redistest.Replace(t, file, []byte("domain: api\ndescriptors: 5\n"))
 	redistest.Replace(t, filepath.Join(dir, "more.yaml"), []byte("domain: more\ndescriptors:\n  - key: k\n    rate_limit: {unit: year, requests_per_unit: 7}\n"))
 	redistest.Eventually(t, "the second file", func(ctx context.Context) error {
-		d, err := l.Decide(ctx, limits.New("more", "k", ""))
+		d, err := l.Decide(ctx, limits.NewRequest("more", "k", ""))
 		if err == nil && d.Statuses[0].Limit != 7 {
 			err = errors.New("it has no limit")
 		}
@@ -296,19 +296,19 @@ func TestOpenFails(t *testing.T) {
 		o    ratelimit.Options
 		want string
 	}{
-		{ratelimit.Options{}, "Options.Rules is empty"},
-		{ratelimit.Options{Rules: filepath.Join(empty, "none")}, "read rules from "},
-		{ratelimit.Options{Rules: empty}, "has no rule file"},
-		{ratelimit.Options{Rules: bad}, "rules0.yaml:2:"},
-		{ratelimit.Options{Rules: good, OnFailure: 9}, "Options.OnFailure is 9, which package limits does not know"},
-		{ratelimit.Options{Rules: good, Headers: []string{"x"}}, `Options.Headers has "x"`},
-		{ratelimit.Options{Rules: good, Overrides: "redis"}, "Options.Redis is nil"},
-		{ratelimit.Options{Rules: good, Overrides: filepath.Join(empty, "none")}, "read overrides"},
-		{ratelimit.Options{Rules: good, Redis: &ratelimit.Redis{}}, "Options.Redis: REDIS_URL is empty"},
-		{ratelimit.Options{Rules: good, Redis: &ratelimit.Redis{URL: "localhost:1", Type: "X"}}, "SINGLE, SENTINEL or CLUSTER"},
+		{ratelimit.Options{}, "there are no rules: set Options.Domains"},
+		{ratelimit.Options{Dir: filepath.Join(empty, "none")}, "read rules from "},
+		{ratelimit.Options{Dir: empty}, "has no rule file"},
+		{ratelimit.Options{Dir: bad}, "rules0.yaml:2:"},
+		{ratelimit.Options{Dir: good, OnFailure: 9}, "Options.OnFailure is 9, which package limits does not know"},
+		{ratelimit.Options{Dir: good, Headers: 1 << 7}, "Options.Headers is 128"},
+		{ratelimit.Options{Dir: good, OverridesInRedis: true}, "needs Options.Redis"},
+		{ratelimit.Options{Dir: good, OverridesFile: filepath.Join(empty, "none")}, "read overrides"},
+		{ratelimit.Options{Dir: good, Redis: &ratelimit.Redis{}}, "Options.Redis: REDIS_URL is empty"},
+		{ratelimit.Options{Dir: good, Redis: &ratelimit.Redis{URL: "localhost:1", Type: "X"}}, "SINGLE, SENTINEL or CLUSTER"},
 	} {
 		c.o.Logger = quiet
-		if l, err := ratelimit.Open(c.o); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "ratelimit: ") {
+		if l, err := ratelimit.Open(t.Context(), c.o); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "ratelimit: ") {
 			t.Errorf("%+v: %v, %v", c.o, l, err)
 		}
 	}
@@ -333,12 +333,12 @@ func TestClose(t *testing.T) {
 	dir := servicetest.RulesOf(t, yearly)
 	before := runtime.NumGoroutine()
 	for _, o := range []ratelimit.Options{
-		{Rules: dir},
-		{Rules: dir, Redis: &ratelimit.Redis{URL: r.Addr}, Overrides: "redis"},
-		{Rules: dir, Redis: &ratelimit.Redis{URL: filepath.Join(dir, "nobody"), Timeout: time.Millisecond}, Overrides: "redis"},
+		{Dir: dir},
+		{Dir: dir, Redis: &ratelimit.Redis{URL: r.Addr}, OverridesInRedis: true},
+		{Dir: dir, Redis: &ratelimit.Redis{URL: filepath.Join(dir, "nobody"), Timeout: time.Millisecond}, OverridesInRedis: true},
 	} {
 		o.Logger = quiet
-		l, err := ratelimit.Open(o)
+		l, err := ratelimit.Open(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -360,11 +360,11 @@ func TestRedisIsAway(t *testing.T) {
 	}{{limits.OnFailureDefault, true, 0}, {limits.OnFailureError, true, 0}, {limits.OnFailureAllow, false, 2000}, {limits.OnFailureDeny, false, 0}, {limits.OnFailureLocal, false, 1000}} {
 		t.Run(c.onFailure.String(), func(t *testing.T) {
 			l := open(t, ratelimit.Options{
-				Rules: dir, OnFailure: c.onFailure, Redis: &ratelimit.Redis{URL: filepath.Join(dir, "nobody"), Timeout: time.Second}, Logger: quiet,
+				Dir: dir, OnFailure: c.onFailure, Redis: &ratelimit.Redis{URL: filepath.Join(dir, "nobody"), Timeout: time.Second}, Logger: quiet,
 			})
 			allowed := 0
 			for range 2000 {
-				d, err := l.Decide(t.Context(), limits.New("api", "customer", "a"))
+				d, err := l.Decide(t.Context(), limits.NewRequest("api", "customer", "a"))
 				if (err != nil) != c.fails || err == nil && d.Source != limits.OnError {
 					t.Fatalf("%+v %v", d, err)
 				}
@@ -400,7 +400,7 @@ func (c *counts) Decided(_ context.Context, r *limits.Request, d *limits.Decisio
 // An observer sees every decision.
 func TestObserver(t *testing.T) {
 	seen := new(counts)
-	l := open(t, ratelimit.Options{Rules: servicetest.RulesOf(t, yearly), Observer: seen, Logger: quiet})
+	l := open(t, ratelimit.Options{Dir: servicetest.RulesOf(t, yearly), Observer: seen, Logger: quiet})
 	for range 5 {
 		if _, err := l.Allow(t.Context(), "api", "plan", "free"); err != nil {
 			t.Fatal(err)
@@ -420,9 +420,9 @@ func TestOverrides(t *testing.T) {
 	if err := os.WriteFile(file, []byte("overrides:\n  - {domain: api, rule: api.customer, entries: customer=big, requests_per_unit: 5000}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l := open(t, ratelimit.Options{Rules: servicetest.RulesOf(t, yearly), Overrides: file, Logger: quiet})
+	l := open(t, ratelimit.Options{Dir: servicetest.RulesOf(t, yearly), OverridesFile: file, Logger: quiet})
 	redistest.Eventually(t, "the override", func(ctx context.Context) error {
-		d, err := l.Decide(ctx, limits.New("api", "customer", "big"))
+		d, err := l.Decide(ctx, limits.NewRequest("api", "customer", "big"))
 		if err == nil && d.Statuses[0].Limit != 5000 {
 			err = fmt.Errorf("%+v", d)
 		}

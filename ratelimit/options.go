@@ -1,18 +1,26 @@
 package ratelimit
 
 import (
+	"io/fs"
 	"log/slog"
 	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Options are the settings of a Limiter. Only Rules is required.
+// Options are the settings of a Limiter. Rules must come from at least one of Domains, Files and Dir. Each domain has one source:
+// a file of Dir cannot replace a domain of Domains or Files.
 type Options struct {
-	// Rules is the folder of rule files. It is read with all folders below it, and again when a file changes.
-	Rules string
+	Domains []Domain // rules in code
+	Files   fs.FS    // rule files (*.yaml) that are read once, such as an embed.FS
 
-	// Strict refuses probable mistakes in rule files. Without it, what envoyproxy/ratelimit accepts is accepted and logged.
+	// Dir is a directory of rule files. It is read with all directories below it, and again when a file changes.
+	Dir string
+
+	// Strict refuses probable mistakes in rule files. Without it, what envoyproxy/ratelimit accepts is accepted and logged. Rules in code
+	// are always strict.
 	Strict bool
 
 	// Redis is where counters live; nil: in the memory of this process.
@@ -25,8 +33,9 @@ type Options struct {
 	// LyftKeys gives counters the keys of envoyproxy/ratelimit, as REDIS_KEY_FORMAT=lyft of the service does.
 	LyftKeys bool
 
-	// Overrides is where operators' overrides are: "redis", or the path of a YAML file. Empty: there are none.
-	Overrides string
+	// OverridesInRedis follows the overrides that operators set in Redis; OverridesFile those in a YAML file. Default: there are none.
+	OverridesInRedis bool
+	OverridesFile    string
 
 	// OnFailure decides if the counters cannot be read and neither the rule nor its domain has on_error. Default limits.OnFailureError.
 	OnFailure limits.OnFailure
@@ -34,8 +43,8 @@ type Options struct {
 	// AllOrNothing is for domains without admission: a refused request then consumes nothing under any of its descriptors.
 	AllOrNothing bool
 
-	// Headers are the headers for clients of domains without headers: "ratelimit", "x-ratelimit", "ietf" or "retry-after".
-	Headers []string
+	// Headers are the headers for clients of domains without headers of their own. Default none.
+	Headers Headers
 
 	// MaxCounters is the most counters in memory. Default 2,000,000; a counter takes about 100 bytes.
 	MaxCounters int
@@ -47,13 +56,38 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Redis says how to reach the Redis that holds counters. Only URL is required. Errors name the variables of the service: REDIS_URL is
-// the field URL.
+// Headers is a set of header families. A family is a convention to send clients their limits.
+type Headers uint8
+
+// The families: HeadersIETF|HeadersRetryAfter are two.
+const (
+	HeadersRateLimit  Headers = 1 << iota // RateLimit-Limit, -Remaining and -Reset, as envoyproxy/ratelimit sends them
+	HeadersXRateLimit                     // X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy sends them
+	HeadersIETF                           // RateLimit-Policy and RateLimit, of the IETF draft
+	HeadersRetryAfter                     // Retry-After on refusals
+)
+
+// Topology is how a Redis is built.
+type Topology string
+
+// The topologies.
+const (
+	Single   Topology = "SINGLE"
+	Sentinel Topology = "SENTINEL"
+	Cluster  Topology = "CLUSTER"
+)
+
+// Redis says how to reach the Redis that holds counters. One of URL and Client is required. Errors name the variables of the service:
+// REDIS_URL is the field URL.
 type Redis struct {
-	// URL is host:port, redis://host:port/db, rediss://host:port (TLS), or the path of a unix socket. For SENTINEL it is
-	// master,sentinel,sentinel and so on; for CLUSTER node,node and so on.
+	// Client is a client of the program's own, which Close leaves open. Its ContextTimeoutEnabled must be true. Of the other fields only
+	// Timeout applies, and there are no circuit breakers: while Redis hangs, each decision waits for its timeout.
+	Client goredis.UniversalClient
+
+	// URL is host:port, redis://host:port/db, rediss://host:port (TLS), or the path of a unix socket. For Sentinel it is
+	// master,sentinel,sentinel and so on; for Cluster node,node and so on.
 	URL  string
-	Type string // "SINGLE" (default), "SENTINEL" or "CLUSTER"
+	Type Topology // default Single
 
 	Auth         string // password, or user:password
 	AuthFile     string // file with the same; it is read for every new connection

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -26,27 +27,50 @@ type counters struct {
 	work   []func(context.Context) error // in the background
 }
 
-// dial makes a client for a Redis.
-func (r *Redis) dial(log *slog.Logger, pool int, breaker *redisconn.BreakerOptions) (goredis.UniversalClient, error) {
+// dial returns a client for a Redis, which the limiter closes unless it is the program's own.
+func (l *Limiter) dial(r *Redis, log *slog.Logger, pool int, breaker *redisconn.BreakerOptions) (goredis.UniversalClient, error) {
+	if r.Client != nil {
+		if r.URL != "" {
+			return nil, errors.New("Options.Redis has a Client and a URL: set one of them")
+		}
+		return r.Client, usable(r.Client)
+	}
 	client, err := redisconn.Dial(redisconn.Options{
-		Type: r.Type, URL: r.URL, Auth: r.Auth, AuthFile: r.AuthFile, SentinelAuth: r.SentinelAuth,
+		Type: string(r.Type), URL: r.URL, Auth: r.Auth, AuthFile: r.AuthFile, SentinelAuth: r.SentinelAuth,
 		TLS:      redisconn.TLSOptions{Enabled: r.TLS, CACert: r.CACert, ClientCert: r.ClientCert, ClientKey: r.ClientKey},
 		PoolSize: pool, Breaker: breaker, Logger: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("Options.Redis: %w", err)
 	}
+	l.closers = append(l.closers, client.Close)
 	return client, nil
+}
+
+// usable returns why a client of the program cannot be used.
+func usable(client goredis.UniversalClient) error {
+	obeysDeadlines := true // as a type of the program has to
+	switch c := client.(type) {
+	case *goredis.Client:
+		obeysDeadlines = c.Options().ContextTimeoutEnabled
+	case *goredis.ClusterClient:
+		obeysDeadlines = c.Options().ContextTimeoutEnabled
+	case *goredis.Ring:
+		return errors.New("Options.Redis.Client is a Ring, which is not supported: use a cluster")
+	}
+	if !obeysDeadlines {
+		return errors.New("Options.Redis.Client must have ContextTimeoutEnabled: without it a decision could outlast its deadline")
+	}
+	return nil
 }
 
 // openRedis makes the store that counts in Redis, in the order in which the service has its parts: leases before counters.
 func (l *Limiter) openRedis(o *Options) (*counters, error) {
 	quiet := slog.New(slog.DiscardHandler) // the client that counts logs the same
-	background, err := o.Redis.dial(quiet, 2, nil)
+	background, err := l.dial(o.Redis, quiet, 2, nil)
 	if err != nil {
 		return nil, err
 	}
-	l.closers = append(l.closers, background.Close)
 	c := &counters{prefix: o.KeyPrefix, log: o.Logger}
 	resets := redis.NewInvalidations(redis.InvalidationsOptions{
 		Client: background, Key: o.KeyPrefix + redis.InvalidationsKey, Logger: o.Logger,
@@ -61,11 +85,10 @@ func (l *Limiter) openRedis(o *Options) (*counters, error) {
 			}
 		},
 	})
-	client, err := o.Redis.dial(o.Logger, o.Redis.PoolSize, &redisconn.BreakerOptions{Logger: o.Logger})
+	client, err := l.dial(o.Redis, o.Logger, o.Redis.PoolSize, &redisconn.BreakerOptions{Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}
-	l.closers = append(l.closers, client.Close)
 	timeout := cmp.Or(o.Redis.Timeout, defaultTimeout)
 	c.redis = redis.New(redis.Options{
 		Client: client, Timeout: timeout, Logger: o.Logger, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Invalidations: resets,

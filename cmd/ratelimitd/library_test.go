@@ -36,8 +36,8 @@ descriptors:
 			p := startProcess(t, map[string]string{
 				"REDIS_URL": r.Addr, "CACHE_KEY_PREFIX": "p:", "REDIS_OP_TIMEOUT": "10s", "REDIS_KEY_FORMAT": format,
 			}, "--rules", rules)
-			l, err := ratelimit.Open(ratelimit.Options{
-				Rules: rules, Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, KeyPrefix: "p:",
+			l, err := ratelimit.Open(t.Context(), ratelimit.Options{
+				Dir: rules, Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, KeyPrefix: "p:",
 				LyftKeys: format == keysLyft, Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {

@@ -39,7 +39,7 @@ func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }
 // limited passes a request to next if the limit of its customer has room.
 func limited(limiter *client.Client, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, err := limiter.Decide(r.Context(), limits.New("api", "customer", r.Header.Get("X-Customer")))
+		answer, err := limiter.Decide(r.Context(), limits.NewRequest("api", "customer", r.Header.Get("X-Customer")))
 		switch {
 		case err != nil: // the request to ratelimitd is wrong; a limit protects the service and must not take it down
 			slog.Error("not limited", "error", err)

@@ -37,7 +37,7 @@ func main() {
 func run(ctx context.Context, listen, rules, address string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	limiter, err := ratelimit.Open(ratelimit.Options{Rules: rules, Redis: &ratelimit.Redis{URL: address}})
+	limiter, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: rules, Redis: &ratelimit.Redis{URL: address}})
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (q *queue) consume(ctx context.Context) error {
 		kept := read[0].Messages[0]
 		sender, _ := kept.Values["sender"].(string)
 		text, _ := kept.Values["text"].(string)
-		if _, err := q.limiter.Wait(ctx, limits.New("mail", "sender", sender)); err != nil {
+		if _, err := q.limiter.Wait(ctx, limits.NewRequest("mail", "sender", sender)); err != nil {
 			return nil //nolint:nilerr // ctx has ended, and the message stays in the queue
 		}
 		q.deliver(message{sender, text})

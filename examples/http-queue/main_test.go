@@ -19,7 +19,7 @@ import (
 // What the limit refuses is answered with 202 and delivered later; each message is delivered once.
 func TestQueue(t *testing.T) {
 	server := redistest.Start(t)
-	limiter, err := ratelimit.Open(ratelimit.Options{Rules: "rules", Strict: true, Redis: &ratelimit.Redis{URL: server.Addr}, Logger: slog.New(slog.DiscardHandler)})
+	limiter, err := ratelimit.Open(t.Context(), ratelimit.Options{Dir: "rules", Strict: true, Redis: &ratelimit.Redis{URL: server.Addr}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

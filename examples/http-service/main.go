@@ -34,11 +34,11 @@ func main() {
 }
 
 func run(ctx context.Context, listen, rules, redis string) error {
-	o := ratelimit.Options{Rules: rules}
+	o := ratelimit.Options{Dir: rules}
 	if redis != "" {
 		o.Redis = &ratelimit.Redis{URL: redis}
 	}
-	limiter, err := ratelimit.Open(o)
+	limiter, err := ratelimit.Open(context.Background(), o)
 	if err != nil {
 		return err
 	}

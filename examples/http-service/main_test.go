@@ -14,7 +14,7 @@ import (
 
 func start(t *testing.T) (url string, l *ratelimit.Limiter) {
 	t.Helper()
-	l, err := ratelimit.Open(ratelimit.Options{Rules: "rules", Strict: true, Logger: slog.New(slog.DiscardHandler)})
+	l, err := ratelimit.Open(t.Context(), ratelimit.Options{Dir: "rules", Strict: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestSummary(t *testing.T) {
 	if status, _, body := get(t, url+"/summary?text=a+short+text", "X-Api-Key", "ann"); status != http.StatusOK || body != "a short text\n" {
 		t.Fatalf("%d %q", status, body)
 	}
-	left := limits.New("search", "words", "sha256:SZFeDX1LQC4wF9AQvBwOg8rG") // the hash of ann
+	left := limits.NewRequest("search", "words", "sha256:SZFeDX1LQC4wF9AQvBwOg8rG") // the hash of ann
 	left.Amount.Peek = true
 	d, err := l.Decide(t.Context(), left)
 	if err != nil || d.Statuses[0].Limit-d.Statuses[0].Remaining != 3 {

@@ -23,7 +23,7 @@ func generate(domain string, groups, rules int) []byte {
 func BenchmarkCompile(b *testing.B) {
 	tenFiles := make([]File, 10)
 	for i := range tenFiles {
-		tenFiles[i] = File{fmt.Sprintf("rules-%d.yaml", i), generate(fmt.Sprintf("domain-%d", i), 100, 100)}
+		tenFiles[i] = File{Name: fmt.Sprintf("rules-%d.yaml", i), Data: generate(fmt.Sprintf("domain-%d", i), 100, 100)}
 	}
 	// With carriage returns, the file is read as a whole. Nothing else changes.
 	whole := bytes.ReplaceAll(generate("bench", 1000, 100), []byte("\n"), []byte("\r\n"))
@@ -31,10 +31,10 @@ func BenchmarkCompile(b *testing.B) {
 		name  string
 		files []File
 	}{
-		{"100k_rules_in_one_file", []File{{"rules.yaml", generate("bench", 1000, 100)}}},
-		{"100k_rules_in_one_file_uncut", []File{{"rules.yaml", whole}}},
+		{"100k_rules_in_one_file", []File{{Name: "rules.yaml", Data: generate("bench", 1000, 100)}}},
+		{"100k_rules_in_one_file_uncut", []File{{Name: "rules.yaml", Data: whole}}},
 		{"100k_rules_in_ten_files", tenFiles},
-		{"10k_rules_in_one_file", []File{{"rules.yaml", generate("bench", 100, 100)}}},
+		{"10k_rules_in_one_file", []File{{Name: "rules.yaml", Data: generate("bench", 100, 100)}}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			size, want := 0, 0

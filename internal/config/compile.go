@@ -11,10 +11,20 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// File is the text of one rule file.
+// File is one rule file.
 type File struct {
 	Name string // is part of errors and of the position of every rule
 	Data []byte
+
+	// Rules are the content of a file that has no text, such as rules in code, instead of Data. It is always read strictly.
+	Rules yamlform.Pairs
+}
+
+func (f *File) read(lenient bool) *source {
+	if f.Rules != nil {
+		return readResource(&Resource{Name: f.Name, Rules: f.Rules})
+	}
+	return readSource(f.Name, f.Data, lenient)
 }
 
 // CompileOptions set how rule files are read. The zero value is strict: a probable mistake is an error, even if the
@@ -36,7 +46,7 @@ func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Erro
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i := range files {
 		g.Go(func() error {
-			sources[i] = readSource(files[i].Name, files[i].Data, o.Lenient)
+			sources[i] = files[i].read(o.Lenient)
 			return nil
 		})
 	}

@@ -40,7 +40,7 @@ func conformanceCases(t testing.TB) []conformanceCase {
 func filesOf(texts ...string) []File {
 	var files []File
 	for i, text := range texts {
-		files = append(files, File{fmt.Sprintf("%c.yaml", 'a'+i), []byte(text)})
+		files = append(files, File{Name: fmt.Sprintf("%c.yaml", 'a'+i), Data: []byte(text)})
 	}
 	return files
 }

@@ -30,7 +30,7 @@ func documentedExamples(t *testing.T, page string, domains, rules int) {
 		if !strings.Contains(example, "domain: ") {
 			continue // only a part of a rule file
 		}
-		files = append(files, File{fmt.Sprintf("example %d", i+1), []byte(example)})
+		files = append(files, File{Name: fmt.Sprintf("example %d", i+1), Data: []byte(example)})
 	}
 	if len(files) < domains {
 		t.Fatalf("only %d examples", len(files))

@@ -25,6 +25,7 @@ import (
 // Options are the settings of a Folder. Only Dir must be set.
 type Options struct {
 	Dir          string             // the folder of rule files, read with all folders below it
+	Fixed        []File             // rules that do not change, and own their domains before any file of the folder; they must be without errors
 	Strict       bool               // a probable mistake is an error even if the reference accepts it; if false, it is a warning
 	MergeDomains bool               // files may share a domain; if false, the domain belongs to the file that sorts first
 	Rescan       time.Duration      // how often all files are read again without an event of the file system; 0 means 10 s
@@ -55,6 +56,7 @@ type Result struct {
 // Folder holds the rule files of one folder, each with its last good version.
 type Folder struct {
 	o       Options
+	fixed   []*source
 	metrics metrics
 
 	mu         sync.Mutex
@@ -94,6 +96,9 @@ func NewFolder(o Options) *Folder {
 		o.Logger = slog.Default()
 	}
 	f := &Folder{o: o, files: make(map[string]*ruleFile)}
+	for _, file := range o.Fixed {
+		f.fixed = append(f.fixed, file.read(!o.Strict))
+	}
 	metric.Register(o.Metrics, f.metrics.families()...)
 	return f
 }
@@ -349,6 +354,9 @@ func (r *ruleFile) next(s sum, newest *source) *ruleFile {
 // settle decides which version of each file is in use, compiles them, and puts the result in force.
 func (f *Folder) settle(files map[string]*ruleFile) error {
 	l := ledger{merge: f.o.MergeDomains, tree: f.o.Tree}
+	for _, fixed := range f.fixed {
+		l.admit(fixed)
+	}
 	now := time.Now()
 	sameRules := f.last.Tree != nil && len(files) == len(f.files)
 	next := Result{Tree: f.last.Tree, Changed: true}

@@ -30,7 +30,7 @@ func FuzzCompile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		stuck := time.AfterFunc(30*time.Second, func() { panic(fmt.Sprintf("not done after 30 s: %q", data)) })
 		defer stuck.Stop()
-		files := []File{{"a.yaml", data}}
+		files := []File{{Name: "a.yaml", Data: data}}
 		tree, errs := Compile(files, CompileOptions{})
 		checkPositions(t, files, errs)
 		for _, r := range tree.Rules {

@@ -42,7 +42,7 @@ descriptors:
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err = ratelimit.Open(ratelimit.Options{Rules: dir, Logger: slog.New(slog.DiscardHandler)})
+	l, err = ratelimit.Open(context.Background(), ratelimit.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func ExampleStreamServerInterceptor() {
 	fmt.Println(err)
 	cancel()
 	stop() // waits for the handlers
-	r := limits.New("api", "tokens", "ann")
+	r := limits.NewRequest("api", "tokens", "ann")
 	r.Amount.Peek = true
 	d, err := l.Decide(context.Background(), r)
 	fmt.Println(d.Statuses[0].Remaining, err)

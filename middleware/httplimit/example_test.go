@@ -38,7 +38,7 @@ descriptors:
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err = ratelimit.Open(ratelimit.Options{Rules: dir, Logger: slog.New(slog.DiscardHandler)})
+	l, err = ratelimit.Open(context.Background(), ratelimit.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func ExampleOptions_actual() {
 	server := httptest.NewServer(limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "short") })))
 	defer server.Close()
 	fmt.Println(send(server.Client(), server.URL))
-	r := limits.New("api", "tokens", "ann")
+	r := limits.NewRequest("api", "tokens", "ann")
 	r.Amount.Peek = true
 	d, err := l.Decide(context.Background(), r)
 	fmt.Println(d.Statuses[0].Remaining, err)

@@ -124,19 +124,19 @@ func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		g := &gate.Gate{Decider: &decider{answer: limits.Decision{Allowed: true, Delay: 3 * time.Second}}}
-		if held, err := g.Ask(t.Context(), limits.New("d")); err != nil || !held.Decision.Allowed || time.Since(start) != 3*time.Second {
+		if held, err := g.Ask(t.Context(), limits.NewRequest("d")); err != nil || !held.Decision.Allowed || time.Since(start) != 3*time.Second {
 			t.Errorf("%+v %v after %s", held, err, time.Since(start))
 		}
 		start = time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		held, err := g.Ask(ctx, limits.New("d"))
+		held, err := g.Ask(ctx, limits.NewRequest("d"))
 		if err != nil || held.Decision.Allowed || held.Decision.RetryAfter != 3*time.Second || time.Since(start) != 0 {
 			t.Errorf("a turn after the deadline: %+v %v after %s", held, err, time.Since(start))
 		}
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := g.Ask(ctx, limits.New("d")); !errors.Is(err, context.Canceled) {
+		if _, err := g.Ask(ctx, limits.NewRequest("d")); !errors.Is(err, context.Canceled) {
 			t.Errorf("the client went away: %v", err)
 		}
 	})
@@ -147,7 +147,7 @@ func TestNoDecision(t *testing.T) {
 		var log bytes.Buffer
 		g := &gate.Gate{Decider: &decider{err: errors.New("no Redis")}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		for range 5 {
-			held, err := g.Ask(t.Context(), limits.New("d"))
+			held, err := g.Ask(t.Context(), limits.NewRequest("d"))
 			if err != nil || !held.Decision.Allowed || held.Decision.Source != limits.FailOpen || held.Decision.Err == nil {
 				t.Fatalf("%+v %v", held, err)
 			}
@@ -157,7 +157,7 @@ func TestNoDecision(t *testing.T) {
 		}
 		_ = limits.Sleep(t.Context(), time.Second)
 		g.OnFailure = limits.OnFailureDeny
-		held, err := g.Ask(t.Context(), limits.New("d"))
+		held, err := g.Ask(t.Context(), limits.NewRequest("d"))
 		if err != nil || held.Decision.Allowed || held.Decision.Source != limits.FailClosed {
 			t.Errorf("%+v %v", held, err)
 		}
@@ -166,7 +166,7 @@ func TestNoDecision(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := g.Ask(ctx, limits.New("d")); !errors.Is(err, context.Canceled) {
+		if _, err := g.Ask(ctx, limits.NewRequest("d")); !errors.Is(err, context.Canceled) {
 			t.Errorf("the client has gone: %v", err)
 		}
 	})
@@ -174,15 +174,15 @@ func TestNoDecision(t *testing.T) {
 
 func TestWait(t *testing.T) {
 	g := &gate.Gate{Decider: &decider{err: errors.New("no Redis")}, Logger: slog.New(slog.DiscardHandler)}
-	if err := g.Wait(t.Context(), limits.New("d")); err != nil {
+	if err := g.Wait(t.Context(), limits.NewRequest("d")); err != nil {
 		t.Error(err)
 	}
 	g.OnFailure = limits.OnFailureDeny
-	if err := g.Wait(t.Context(), limits.New("d")); err == nil {
+	if err := g.Wait(t.Context(), limits.NewRequest("d")); err == nil {
 		t.Error("no error without a decision")
 	}
 	g.Decider = &decider{answer: limits.Decision{RetryAfter: limits.Never}}
-	if err := g.Wait(t.Context(), limits.New("d")); !errors.Is(err, limits.ErrNever) {
+	if err := g.Wait(t.Context(), limits.NewRequest("d")); !errors.Is(err, limits.ErrNever) {
 		t.Error(err)
 	}
 }
@@ -219,17 +219,17 @@ func TestReservationsEnd(t *testing.T) {
 		r := &reserver{decider: decider{answer: limits.Decision{Allowed: true, Delay: 3 * time.Second}}}
 		g := &gate.Gate{Decider: r, Reserver: r}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		held, err := g.Ask(ctx, limits.New("d"))
+		held, err := g.Ask(ctx, limits.NewRequest("d"))
 		if err != nil || held.Decision.Allowed {
 			t.Errorf("%+v %v", held, err)
 		}
 		cancel()
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := g.Ask(ctx, limits.New("d")); !errors.Is(err, context.Canceled) {
+		if _, err := g.Ask(ctx, limits.NewRequest("d")); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		if held, err = g.Ask(t.Context(), limits.New("d")); err != nil || !held.Decision.Allowed {
+		if held, err = g.Ask(t.Context(), limits.NewRequest("d")); err != nil || !held.Decision.Allowed {
 			t.Fatalf("%+v %v", held, err)
 		}
 		g.Commit(ctx, held, limits.Amount{Hits: 7}) // the client has gone meanwhile

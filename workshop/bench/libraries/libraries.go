@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync"
+	"testing/fstest"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -113,54 +112,41 @@ var shaped = []library{
 
 func ours(algorithm string) func(setup) (limiter, error) {
 	return func(s setup) (limiter, error) {
-		l, end, err := openOurs(s, algorithm)
+		l, err := openOurs(s, algorithm)
 		if err != nil {
 			return limiter{}, err
 		}
 		decide := func(ctx context.Context, key string) (bool, error) { return l.Allow(ctx, "api", "customer", key) }
-		return limiter{decide: decide, close: end}, nil
+		return limiter{decide: decide, close: l.Close}, nil
 	}
 }
 
 func oursDecide(algorithm string) func(setup) (limiter, error) {
 	return func(s setup) (limiter, error) {
-		l, end, err := openOurs(s, algorithm)
+		l, err := openOurs(s, algorithm)
 		if err != nil {
 			return limiter{}, err
 		}
 		decide := func(ctx context.Context, key string) (bool, error) {
-			d, err := l.Decide(ctx, limits.New("api", "customer", key))
+			d, err := l.Decide(ctx, limits.NewRequest("api", "customer", key))
 			return d.Allowed, err
 		}
-		return limiter{decide: decide, close: end}, nil
+		return limiter{decide: decide, close: l.Close}, nil
 	}
 }
 
-// openOurs opens a limiter with one rule, in a folder that end removes.
-func openOurs(s setup, algorithm string) (l *ratelimit.Limiter, end func() error, err error) {
-	dir, err := os.MkdirTemp("", "ratelimitd-libraries-")
-	if err != nil {
-		return nil, nil, fmt.Errorf("make a folder for rules: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-	}()
+// openOurs opens a limiter with one rule.
+func openOurs(s setup, algorithm string) (*ratelimit.Limiter, error) {
 	rule := fmt.Sprintf("domain: api\ndescriptors:\n  - key: customer\n    rate_limit: {unit: %s, requests_per_unit: %d%s}\n",
 		s.limit.unit, s.limit.requests, algorithm)
-	if err := os.WriteFile(filepath.Join(dir, "api.yaml"), []byte(rule), 0o600); err != nil {
-		return nil, nil, fmt.Errorf("write the rules: %w", err)
+	o := ratelimit.Options{
+		Files: fstest.MapFS{"api.yaml": {Data: []byte(rule)}}, Strict: true, MaxCounters: s.room, Logger: slog.New(slog.DiscardHandler),
 	}
-	o := ratelimit.Options{Rules: dir, Strict: true, MaxCounters: s.room, Logger: slog.New(slog.DiscardHandler)}
 	if s.redis != "" {
 		o.KeyPrefix = s.prefix
 		o.Redis = &ratelimit.Redis{URL: s.redis, PoolSize: s.pool}
 	}
-	if l, err = ratelimit.Open(o); err != nil {
-		return nil, nil, err
-	}
-	return l, func() error { return errors.Join(l.Close(), os.RemoveAll(dir)) }, nil
+	return ratelimit.Open(context.Background(), o)
 }
 
 func throttledMemory(bounded bool) func(setup) (limiter, error) {

@@ -49,7 +49,7 @@ type Counting interface {
 func Each(t *testing.T, rules string, test func(t *testing.T, d Counting)) {
 	folder := servicetest.RulesOf(t, rules)
 	t.Run("ratelimit", func(t *testing.T) {
-		l, err := ratelimit.Open(ratelimit.Options{Rules: folder, Logger: slog.New(slog.DiscardHandler)})
+		l, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: folder, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func service(t *testing.T, folder string) string {
 // Left returns what is left of the tokens of ann.
 func Left(t *testing.T, l limits.Decider) uint64 {
 	t.Helper()
-	r := limits.New("api", "tokens", "ann")
+	r := limits.NewRequest("api", "tokens", "ann")
 	r.Amount.Peek = true
 	d, err := l.Decide(t.Context(), r)
 	if err != nil {

@@ -1,0 +1,218 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+// Domain is a namespace of rules, written in code. It is checked and counted like a rule file with the same content: a domain in
+// code and the same domain in a file of another program share counters in Redis.
+//
+// What Rule and Limit do not offer, rule files do: Options.Files takes them from an embed.FS.
+type Domain struct {
+	Name  string
+	Rules []Rule
+
+	// AllOrNothing makes a refused request consume nothing under any of its descriptors: `admission: all_or_nothing`.
+	AllOrNothing bool
+}
+
+// Rule applies to descriptors whose entry on this level has Key, and Value if it is not empty. Without Value, each value of the entry
+// has counters of its own.
+type Rule struct {
+	Key   string
+	Value string // may contain * for any bytes
+
+	Limit  Limit   // the zero Limit: none
+	Limits []Limit // several limits instead of one, each with a Name
+
+	// Rules are for the next entry of the descriptor.
+	Rules []Rule
+
+	// Condition makes the entry decide which of Rules apply without being part of their counters: a customer who changes the plan
+	// keeps what is used.
+	Condition bool
+
+	Shadow       bool             // measure the limits and enforce none of them
+	OnFailure    limits.OnFailure // if the counters cannot be read; the default is that of Options
+	Reservations bool             // allow Reserve
+}
+
+// Limit is a number of requests for a window. PerSecond and its siblings make one.
+type Limit struct {
+	Name      string
+	Requests  uint64
+	Window    time.Duration // whole milliseconds. A window of the largest whole unit up to a day: 24 h are a day
+	Algorithm Algorithm
+
+	// Burst is what a TokenBucket holds, or how many requests may wait in a LeakyBucket. Default Requests.
+	Burst uint64
+}
+
+// Algorithm is how a limit is enforced.
+type Algorithm uint8
+
+// The algorithms. docs/learn/algorithms.md helps to choose.
+const (
+	FixedWindow   Algorithm = iota // Requests in each window of the clock
+	SlidingWindow                  // an estimate of the requests in the last Window
+	SlidingLog                     // exactly the requests in the last Window
+	TokenBucket                    // Burst at once, then Requests per Window, evenly
+	LeakyBucket                    // requests wait for their turn: one each Window/Requests, at most Burst of them
+	Concurrency                    // Requests at the same time; Window is when a place is free again that nobody gave back
+)
+
+// PerSecond allows n requests in each second.
+func PerSecond(n uint64) Limit { return Per(n, time.Second) }
+
+// PerMinute allows n requests in each minute.
+func PerMinute(n uint64) Limit { return Per(n, time.Minute) }
+
+// PerHour allows n requests in each hour.
+func PerHour(n uint64) Limit { return Per(n, time.Hour) }
+
+// PerDay allows n requests in each day, from midnight UTC.
+func PerDay(n uint64) Limit { return Per(n, 24*time.Hour) }
+
+// Per allows n requests in each window.
+func Per(n uint64, window time.Duration) Limit { return Limit{Requests: n, Window: window} }
+
+// pairs returns the domain as the content of a rule file, so that rules in code have no meaning of their own.
+func (d *Domain) pairs() (yamlform.Pairs, error) {
+	rules, err := descriptors(d.Rules)
+	if err != nil {
+		return nil, err
+	}
+	all := yamlform.Pairs{{Key: "domain", Value: d.Name}, {Key: "descriptors", Value: rules}}
+	if d.AllOrNothing {
+		all = append(all, yamlform.Pair{Key: "admission", Value: "all_or_nothing"})
+	}
+	return all, nil
+}
+
+func descriptors(rules []Rule) ([]any, error) {
+	all := make([]any, len(rules))
+	for i := range rules {
+		p, err := rules[i].pairs()
+		if err != nil {
+			return nil, err
+		}
+		all[i] = p
+	}
+	return all, nil
+}
+
+func (r *Rule) pairs() (yamlform.Pairs, error) {
+	var all yamlform.Pairs
+	add := func(key string, value any, given bool) {
+		if given {
+			all = append(all, yamlform.Pair{Key: key, Value: value})
+		}
+	}
+	add("key", r.Key, true)
+	add("value", r.Value, r.Value != "")
+	add("condition", true, r.Condition)
+	add("shadow_mode", true, r.Shadow)
+	add("on_error", r.OnFailure.String(), r.OnFailure != limits.OnFailureDefault)
+	add("reservations", true, r.Reservations)
+	if r.Limit != (Limit{}) {
+		limit, err := r.Limit.pairs()
+		if err != nil {
+			return nil, fmt.Errorf("rule with key %q: %w", r.Key, err)
+		}
+		add("rate_limit", limit, true)
+	}
+	several := make([]any, len(r.Limits))
+	for i := range r.Limits {
+		limit, err := r.Limits[i].pairs()
+		if err != nil {
+			return nil, fmt.Errorf("rule with key %q: %w", r.Key, err)
+		}
+		several[i] = limit
+	}
+	add("rate_limits", several, len(several) > 0)
+	below, err := descriptors(r.Rules)
+	add("descriptors", below, len(below) > 0)
+	return all, err
+}
+
+// units are the units of a Window, largest first.
+var units = []struct {
+	name string
+	long time.Duration
+}{{"day", 24 * time.Hour}, {"hour", time.Hour}, {"minute", time.Minute}, {"second", time.Second}, {"millisecond", time.Millisecond}}
+
+func (l *Limit) pairs() (yamlform.Pairs, error) {
+	if int(l.Algorithm) >= len(descriptor.AlgorithmNames) {
+		return nil, fmt.Errorf("the limit's Algorithm is %d, which package ratelimit does not know", l.Algorithm)
+	}
+	all := yamlform.Pairs{{Key: "algorithm", Value: descriptor.AlgorithmNames[l.Algorithm]}}
+	if l.Name != "" {
+		all = append(all, yamlform.Pair{Key: "name", Value: l.Name})
+	}
+	if l.Burst > 0 {
+		all = append(all, yamlform.Pair{Key: "burst", Value: float64(l.Burst)})
+	}
+	if l.Algorithm == Concurrency {
+		return append(all, yamlform.Pair{Key: "max_in_flight", Value: float64(l.Requests)}, yamlform.Pair{Key: "ttl", Value: l.Window.String()}), nil
+	}
+	for _, u := range units {
+		if l.Window > 0 && l.Window%u.long == 0 {
+			return append(all, yamlform.Pair{Key: "unit", Value: u.name}, yamlform.Pair{Key: "unit_multiplier", Value: float64(l.Window / u.long)},
+				yamlform.Pair{Key: "requests_per_unit", Value: float64(l.Requests)}), nil
+		}
+	}
+	return nil, fmt.Errorf("the limit's Window is %s: it must be at least 1ms, in whole milliseconds", l.Window)
+}
+
+// fixedRules returns the rules that never change: those in code and those of Options.Files. It refuses them if they have a mistake,
+// because only a new version of the program can correct it.
+func (o *Options) fixedRules() ([]config.File, error) {
+	var files []config.File
+	for i := range o.Domains {
+		d := &o.Domains[i]
+		content, err := d.pairs()
+		if err != nil {
+			return nil, fmt.Errorf("domain %q: %w", d.Name, err)
+		}
+		files = append(files, config.File{Name: fmt.Sprintf("Options.Domains[%d]", i), Rules: content})
+	}
+	if o.Files != nil {
+		inFiles := len(files)
+		err := fs.WalkDir(o.Files, ".", func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !isRuleFile(name) {
+				return err
+			}
+			data, err := fs.ReadFile(o.Files, name)
+			files = append(files, config.File{Name: name, Data: data})
+			return err
+		})
+		if err == nil && len(files) == inFiles {
+			err = errors.New("there is no rule file (*.yaml)")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read Options.Files: %w", err)
+		}
+	}
+	_, mistakes := config.Compile(files, config.CompileOptions{Lenient: !o.Strict})
+	all := make([]error, len(mistakes))
+	for i, e := range mistakes {
+		all[i] = e
+	}
+	return files, errors.Join(all...)
+}
+
+// isRuleFile reports whether a file has rules, judging by its name: tests of rules have a name of their own.
+func isRuleFile(name string) bool {
+	ext := path.Ext(name)
+	return (ext == ".yaml" || ext == ".yml") && !strings.HasSuffix(strings.TrimSuffix(name, ext), "_test")
+}
