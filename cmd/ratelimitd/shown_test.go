@@ -25,7 +25,7 @@ var followed = []struct {
 	{"do/events.md", "events", 3, true},
 	{"do/from-limitador.md", "shop", 8, false},
 	{"do/migrate.md", "migrate", 5, true},
-	{"do/operations.md", "operations", 7, true},
+	{"do/monitor.md", "monitor", 7, true},
 	{"do/overrides.md", "overrides", 5, true},
 	{"do/roll-out.md", "roll-out", 3, true},
 	{"do/runbook.md", "runbook", 20, true},
@@ -73,7 +73,6 @@ var notRun = map[string][]string{
 		`docker run --rm -v "$PWD/rules:/rules" REGISTRY/ratelimitd check /rules`,
 	},
 	"its program is not among those that the tests install; tests in Go make the same calls": {
-		`grpcurl -plaintext -d '{"domain": "messaging"}' localhost:6070 ratelimitd.admin.v1.AdminService/HotKeys`,
 		"grpcurl -plaintext -H \"authorization: Bearer $TOKEN\" -d '{\"domain\": \"messaging\", \"entries\": [{\"key\": \"to_number\", \"value\": \"2061234567\"}]}' \\\n      localhost:6070 ratelimitd.admin.v1.CounterService/Peek",
 	},
 	"it needs a server of the reader's": {

@@ -21,7 +21,7 @@ import (
 
 const (
 	patience  = time.Minute     // how long anything may take on a busy machine
-	largest   = 48 << 20        // bytes of the image: docs/do/operations.md
+	largest   = 48 << 20        // bytes of the image: docs/do/containers.md
 	quickStop = 2 * time.Second // without a drain delay; it takes a tenth of it on a machine that is idle
 )
 
