@@ -309,6 +309,7 @@ func TestForeignValues(t *testing.T) {
 		"infinite": "inf", "not a number": "nan", "hexadecimal": "0x7f", "zero": "0", "small": "5", "binary": "\x00\xff\r\n",
 		"a window ahead that never ends": ahead,
 		"this window as a float":         fmt.Sprintf("%d.0", window%4096<<40+1),
+		"this window, and a fraction":    fmt.Sprintf("%d.5", window%4096<<40+7),
 	}
 	plant := func(key, what string) {
 		t.Helper()
@@ -439,6 +440,15 @@ func TestCallersOfOtherDays(t *testing.T) {
 	used := int64(0)
 	for _, skew := range []time.Duration{0, -24 * time.Hour, 48 * time.Hour, -50 * 365 * 24 * time.Hour, 1000 * 24 * time.Hour} {
 		s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
+		for n := range int64(2) { // the first take begins the window of Redis' day
+			r := take(fmt.Sprint("of ", skew), l, 1)
+			if err := backend.Await(t.Context(), s, time.Now().Add(skew), r); err != nil {
+				t.Fatal(err)
+			}
+			if o := r.Outcomes[0]; o.Before != n {
+				t.Errorf("a clock %v ahead, take %d of a new counter: %+v", skew, n, o)
+			}
+		}
 		for range 3 {
 			for _, neighbours := range []int{0, 2} {
 				before := redisTime(t, client)

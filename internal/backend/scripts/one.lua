@@ -1,16 +1,7 @@
--- One take, which is the most common call, or several identical takes of one counter.
+-- Decides one take, which is the most common call, or several identical takes of one counter. one_read.lua has read it.
 --
--- ARGV[1]  after the time: how many there are (16 bit; 0: this only reads), whether refused hits count (0, 1), the hits
---          of each, the limit, p1 to p3 (64 bit each)
 -- Reply    after the time: the state as it was, if it was one of ours
 
-local times, count_denied, hits, limit, p1, p2, p3 = unpack_from('<I2Bi8I8I8I8I8', packed, 9)
-local key = KEYS[1]
-local value = redis.pcall('GET', key)
-if type(value) == 'table' then
-  if not find(value.err, 'WRONGTYPE', 1, true) then return value end
-  value = false
-end
 local a, b, c, seen = read(key, value, p1, p2, p3, limit)
 if again then return pack('<i8I4', -now, again) end
 local changed, any = false, false

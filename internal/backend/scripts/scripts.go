@@ -1,7 +1,8 @@
 // Package scripts holds the Lua that runs inside Redis.
 //
-// A script is put together from head.lua, one part for each Shape of counter that the call uses, and one of: one.lua (for one
-// take), each.lua (for takes that do not affect each other), or many.lua with votes.lua and written.lua. If some takes concern
+// A script is put together from head.lua, states.lua, one part for each Shape of counter that the call uses, and one of: one.lua
+// (for one take), each.lua (for takes that do not affect each other), or many.lua with votes.lua and written.lua. A script for one
+// take reads before states.lua (one_read.lua), and returns there if it is the usual take of a fixed window (fixed_usual.lua). If some takes concern
 // reservations, holds.lua, holds_open.lua and holds_written.lua replace written.lua, and each part includes the code after its line
 // "For scripts with reservations". So a call loads no code that it does not use. The comment at the top of each file describes its
 // arguments and its reply. Package redis packs the arguments and reads the reply.
@@ -115,7 +116,7 @@ func Clock() *Script {
 
 // Replicas returns the script that counts the processes that share a Redis.
 func Replicas() *Script {
-	return made(&replicas, func() string { return source("head.lua") + source("replicas.lua") })
+	return made(&replicas, func() string { return source("head.lua") + source("states.lua") + source("replicas.lua") })
 }
 
 // Numbered returns the script that adds a numbered message to a stream.
@@ -149,6 +150,13 @@ const (
 func assemble(set Set, k kind) string {
 	var b strings.Builder
 	b.WriteString(source("head.lua"))
+	if k == ofOne {
+		b.WriteString(source("one_read.lua"))
+		if set == Of(Fixed) {
+			b.WriteString(source("fixed_usual.lua"))
+		}
+	}
+	b.WriteString(source("states.lua"))
 	added := map[string]bool{}
 	for i, p := range parts {
 		if set&(1<<i) == 0 {
