@@ -37,7 +37,7 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 		}
 	}
 	a.ClaimRate = min(a.ClaimRate, a.Rate)
-	b.questions++
+	b.questions = max(b.questions+1, uint64(now.UnixMicro())) // also later than those of an earlier bucket of the same limit
 	a.Number, a.Answered = b.questions, b.answered
 	b.asked, b.askedAt = a, now
 	return a

@@ -23,9 +23,9 @@ type Ask struct {
 	// ClaimAge is how long ago the first of these clients came. It cannot have come from a process that has asked since.
 	ClaimAge time.Duration
 
-	// The process numbers its questions about this limit. Number is the number of this question, and Answered is the number of the last
+	// The process numbers its questions about this limit in ascending order. Number is the number of this question, and Answered is the number of the last
 	// question whose answer arrived. If the store served claims of a question after Answered, that answer was lost. So the store counts what it
-	// took for them as held, and answers it again.
+	// took for them as held, and answers it again. The store does not answer a question that arrives after one with a higher number.
 	Number, Answered uint64
 
 	Ends bool // this process asks no more. Its share expires when its clients' assignments have expired, or follows the clients to other processes

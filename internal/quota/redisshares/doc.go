@@ -6,6 +6,7 @@
 // process that is gone is free when it expires, or earlier for its clients: they bring it along to another process (Ask.ClaimRate). A process that
 // ends in good order gives back at once what no client holds (Ask.Ends).
 // What is taken for a claim stays in the field of the process that claims until the process has the answer, so a lost answer loses nothing.
+// A question that arrives after a later one of the same process changes nothing.
 //
 // Shares may be used by any number of goroutines. What a share means for clients is decided by package quota.
 package redisshares

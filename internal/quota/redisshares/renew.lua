@@ -24,10 +24,10 @@ local spare = 0.02 -- of the rate: no process gets this part, so that tokens are
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- Five numbers are stored for each process: rate, burst, demand, time of the last renewal, and time of the expiry. A process with claims has
--- seven more: the claimed rate and burst in its last answer, the number of the question that this answer belongs to, the rate that it
--- still claims, the rate and the burst that were taken for its claims since that answer, and the time when its first claim came.
--- The demand of a process that has ended is -1. Earlier versions write and read only the first five numbers.
+-- Twelve numbers are stored for each process: rate, burst, demand, time of the last renewal, and time of the expiry; the claimed rate and
+-- burst in its last answer, the number of the question that this answer belongs to, the rate that it still claims, the rate and the burst
+-- that were taken for its claims since that answer, and the time when its first claim came.
+-- The demand of a process that has ended is -1. Earlier versions read only the first five numbers, and may write no more.
 local all, names, total_rate, total_burst = {}, {}, 0, 0
 local saved, since, learning = nil, now, 0
 local stored = redis.call('HGETALL', key)
@@ -42,6 +42,14 @@ for i = 1, #stored, 2 do
       claim = n[9] or 0, more_rate = n[10] or 0, more_burst = n[11] or 0, since = n[12] or 0}
   end
 end
+local function over(p) return p.expires <= now or p.renewed > now + ttl end
+
+-- A packet of a question can arrive after the process has given up and asked again on another connection. What the process held then is not
+-- what it holds now, so nothing must change.
+if all[me] and not over(all[me]) and number < all[me].number then
+  return redis.error_reply('STALE question: Redis has answered a later one')
+end
+
 if saved == nil then
   saved = math.min(first, burst)
   if known then -- the data is lost: others may hold shares, too
@@ -56,7 +64,7 @@ local before = 0
 for name, p in pairs(all) do before = before + p.rate end
 saved = saved + math.max(rate - before, 0) * (now - since) / 1000
 for name, p in pairs(all) do
-  if p.expires <= now or p.renewed > now + ttl then
+  if over(p) then
     all[name] = nil
     redis.call('HDEL', key, name)
   end
@@ -73,20 +81,21 @@ own.claimed_rate, own.claimed_burst = own.claimed_rate + own.more_rate, own.clai
 own.more_rate, own.more_burst, own.number = 0, 0, number
 own.claim, own.since = math.max(claim_rate - own.claimed_rate, 0), now - arg(15)
 
--- A process cannot keep more than it was given, unless that was forgotten.
-local kept = held_burst + own.claimed_burst
-if not known then kept = math.min(kept, own.burst) end
+-- A process cannot keep more than it was given. If that was forgotten, or has expired while the question was under way, others may
+-- have got it, and the process keeps what is left.
+local others_burst = 0
+for name, p in pairs(all) do
+  if name ~= me then others_burst = others_burst + p.burst end
+end
+local kept = math.min(held_burst + own.claimed_burst, math.max(own.burst, known and burst - others_burst or 0))
 saved = saved + math.min(returned, math.max(own.burst - kept, 0))
 own.burst = kept
 all[me] = own
 
 local function store(name)
   local p = all[name]
-  local field = string.format('%.17g %.17g %.17g %d %d', p.rate, p.burst, p.demand, p.renewed, p.expires)
-  if p.claimed_rate + p.claimed_burst + p.claim + p.more_rate + p.more_burst > 0 then
-    field = field .. string.format(' %.17g %.17g %d %.17g %.17g %.17g %d', p.claimed_rate, p.claimed_burst, p.number, p.claim, p.more_rate, p.more_burst, p.since)
-  end
-  redis.call('HSET', key, name, field)
+  redis.call('HSET', key, name, string.format('%.17g %.17g %.17g %d %d %.17g %.17g %d %.17g %.17g %.17g %d', p.rate, p.burst, p.demand, p.renewed, p.expires,
+    p.claimed_rate, p.claimed_burst, p.number, p.claim, p.more_rate, p.more_burst, p.since))
 end
 
 -- Clients of processes that are gone bring along what these gave them: their rate, and its part of the tokens. By now all of them have come to
@@ -143,8 +152,9 @@ end
 local function text(n) return string.format('%.17g', n) end
 
 saved = math.max(math.min(saved, burst - total_burst - own.burst), 0)
+local kept_rate = math.min(math.max(held_rate, 0), math.max(own.rate, rate - total_rate)) + own.claimed_rate -- like the burst
 if ends then
-  own.rate = math.max(held_rate, 0) + own.claimed_rate
+  own.rate = kept_rate
   store(me)
   remember()
   return {text(own.rate), text(own.burst), '0', '0', '0', '0', '0', 0, #live}
@@ -200,7 +210,7 @@ if own.burst >= 1 then mint = math.min(mint, math.max(saved - math.floor(burst *
 if own.burst + mint < 1 or learning > now then mint = 0 end
 saved, own.burst = saved - mint, own.burst + mint
 
-own.rate = math.max(held_rate, 0) + own.claimed_rate
+own.rate = kept_rate
 if own.burst >= 1 then -- without a token the rate is of no use: no process gets it then, and tokens are saved
   own.rate = math.max(own.rate, math.min(most, rate - total_rate))
 end

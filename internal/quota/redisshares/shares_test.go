@@ -544,6 +544,70 @@ func TestLostAnswerToAClaim(t *testing.T) {
 	}
 }
 
+// asker returns a process that asks for its share of one limit of 100 per second.
+func asker(t *testing.T, s *redistest.Server, name string) func(quota.Ask) (quota.Share, error) {
+	process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Process: name})
+	return func(a quota.Ask) (quota.Share, error) {
+		a.Key, a.Rate, a.Burst, a.Saved = "k", 100, 100, 100
+		shares, err := process.Renew(t.Context(), []quota.Ask{a})
+		return shares[0], err
+	}
+}
+
+// A process asks, gives up and asks again on another connection, because a packet was lost. The packet is sent again and arrives after the
+// second question. What the process held when it asked first is not what it holds now.
+func TestLateQuestion(t *testing.T) {
+	s, set := redistest.StartWithStoppedClock(t, begin)
+	one, other := asker(t, s, "one"), asker(t, s, "other")
+	must := func(share quota.Share, err error) quota.Share {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return share
+	}
+	must(one(quota.Ask{Number: 1}))
+	late := quota.Ask{Number: 2, Held: true, Answered: 1} // its clients have no requests yet
+	var held quota.Share
+	for number := uint64(3); number < 6; number++ {
+		set(begin.Add(time.Duration(number) * time.Second))
+		held = must(one(quota.Ask{Number: number, Demand: 100, Held: true, HeldRate: held.Rate, HeldBurst: held.Burst}))
+		must(other(quota.Ask{Number: number, Held: number > 3}))
+	}
+	if held.Rate < 90 {
+		t.Fatalf("the process with requests got %g per second", held.Rate)
+	}
+	if got, err := one(late); err == nil {
+		t.Errorf("a question that was overtaken is answered with %g per second", got.Rate)
+	}
+	set(begin.Add(7 * time.Second)) // tokens are saved at the rate that no process holds
+	if got := must(other(quota.Ask{Number: 6, Demand: 1000, Held: true})); got.Rate+held.Rate > 100*(1+1e-9) || got.Burst+held.Burst > 100*(1+1e-9) {
+		t.Errorf("one process holds %g per second and %g tokens, and the other one got %g and %g of 100", held.Rate, held.Burst, got.Rate, got.Burst)
+	}
+}
+
+// A share expires while the question for its renewal is under way, and another process gets the rate before the question arrives. A second
+// question of the same time arrives too.
+func TestShareThatExpiredMeanwhile(t *testing.T) {
+	s, set := redistest.StartWithStoppedClock(t, begin)
+	one, other := asker(t, s, "one"), asker(t, s, "other")
+	was, err := one(quota.Ask{Demand: 100, Number: 1})
+	if err != nil || was.Rate < 95 {
+		t.Fatalf("%g per second: %v", was.Rate, err)
+	}
+	set(begin.Add(46 * time.Second))
+	got, err := other(quota.Ask{Demand: 100, Number: 1})
+	if err != nil || got.Rate < 95 {
+		t.Fatalf("%g per second: %v", got.Rate, err)
+	}
+	for number := uint64(2); number < 4; number++ {
+		again, err := one(quota.Ask{Demand: 100, Number: number, Answered: 1, Held: true, HeldRate: was.Rate, HeldBurst: was.Burst})
+		if err != nil || again.Rate+got.Rate > 100*(1+1e-9) || again.Burst+got.Burst > 100*(1+1e-9) {
+			t.Errorf("question %d got %g per second and %g tokens, and the other process has %g and %g of 100: %v", number, again.Rate, again.Burst, got.Rate, got.Burst, err)
+		}
+	}
+}
+
 // On a cluster, the limits are on several nodes. A script that Redis has forgotten is sent again.
 func TestCluster(t *testing.T) {
 	c := redistest.StartCluster(t, redistest.Setup{})
