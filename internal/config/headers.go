@@ -55,7 +55,7 @@ var (
 			Doc: "the `name` of the limit that it describes; of several names, the limit with the least left; absent: the limit that all headers of an answer describe"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readOf(v) }},
 		{Key: yamlform.Key{Name: "when", Type: yamlform.OneOf(descriptor.HeaderWhenNames...), Extension: true,
-			Doc: "`passed`: only in answers to requests that pass; `refused`: only in answers to requests that are refused; absent: in both"},
+			Doc: "`passed`: only in answers to requests that pass; `refused`: only in answers to requests that are denied; absent: in both"},
 			Read: func(h *headerReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				h.header.When = descriptor.HeaderWhen(i)

@@ -155,7 +155,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "lease", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "processes may take permits from Redis in batches, and decide from them without a round trip; never admits more than the limit"},
+		Doc: "replicas may take hits from Redis in batches, and decide from them without a round trip; never admits more than the limit"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Lease = v.Flag()
 			return true
@@ -174,13 +174,13 @@ var limitRows = []limitRow{
 			return l.scale != nil
 		}},
 	{Key: yamlform.Key{Name: "penalty", Type: durationType, Extension: true,
-		Doc: "a caller that exceeds the limit is refused for this time, even if the limit would admit it again sooner; from 1s to 720h, in whole seconds"},
+		Doc: "a caller that exceeds the limit is denied for this time, even if the limit would admit it again sooner; from 1s to 720h, in whole seconds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Penalty = readPenalty(v)
 			return l.limit.Penalty != nil
 		}},
 	{Key: yamlform.Key{Name: "count_denied", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": refused hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
+		Doc: "for " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": denied hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
 		appliesTo:     descriptor.SettingCountDenied,
 		appliesToText: "`fixed_window` or `sliding_log`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -191,7 +191,7 @@ var limitRows = []limitRow{
 			return true
 		}},
 	{Key: yamlform.Key{Name: "shadow", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "the limit is counted and measured, and refuses nothing; callers do not see it. Other limits of the list are enforced"},
+		Doc: "the limit is counted and measured, and denies nothing; callers do not see it. Other limits of the list are enforced"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			return l.enforced(v.Flag(), "shadow", descriptor.EnforcedInShadow)
 		}},

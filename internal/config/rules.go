@@ -48,7 +48,7 @@ func init() {
 			Doc: "the first level of rules"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
 		{Key: yamlform.Key{Name: "admission", Type: yamlform.OneOf(descriptor.AdmissionNames...), Extension: true,
-			Doc: "`independent`: each descriptor of a request counts on its own; `all_or_nothing`: a refused request consumes nothing anywhere; absent: the server's `--admission`"},
+			Doc: "`independent`: each descriptor of a request counts on its own; `all_or_nothing`: a denied request consumes nothing anywhere; absent: the server's `--admission`"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.Admission = descriptor.Admission(i)
@@ -72,7 +72,7 @@ func init() {
 				d.spec.Refunds = descriptor.Refunds(i)
 			}},
 		{Key: yamlform.Key{Name: "envoy_delay", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-			Doc: "Envoy holds the requests that a `leaky_bucket` delays, if its fault filter follows; absent: clients get the delay in a header, and have to wait themselves"},
+			Doc: "Envoy holds the requests that a `leaky_bucket` delays, if its fault filter follows; absent: clients get the delay in a header, and have to wait on their own"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.EnvoyDelay = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_buckets", Type: yamlform.MapOf("quota_buckets"), Extension: true,
 			Doc: "how the buckets of Envoy's rate limit quota filter find their rules"},
@@ -145,7 +145,7 @@ func init() {
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Shadow = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_mode", Type: flag,
-			Doc: "descriptors in quota mode refuse a request only when all of them are over their limits"},
+			Doc: "descriptors in quota mode deny a request only when all of them are over their limits"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Quota = v.Flag() }},
 		{Key: yamlform.Key{Name: "detailed_metric", Type: flag,
@@ -159,7 +159,7 @@ func init() {
 			Doc: "the values that match share one counter; needs a wildcard, `values`, `value_regex` or `value_cidr`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ShareThreshold, d.share = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "condition", Type: flag, Extension: true,
-			Doc: "this level decides which rule applies, and is no part of the counter: a caller who moves from one plan to another keeps what is used"},
+			Doc: "this level decides which rule applies, and is no part of the counter: a customer who moves from one plan to another keeps what is used"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Condition, d.condition = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "fold_case", Type: flag, Extension: true,
 			Doc: "whether a letter from A to Z is in upper or lower case makes no difference: such values match the same, and share one counter"},
@@ -168,7 +168,7 @@ func init() {
 			Doc: "values that share one counter: the addresses of one network, or the values in which the capture group has the same text"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.readGroup(v) }},
 		{Key: yamlform.Key{Name: "inherit", Type: flag, Extension: true,
-			Doc: "what this descriptor does not say itself, its limit and the levels below, it takes from the one next to it with the same key and no value"},
+			Doc: "whatever this descriptor does not set, its limit and the levels below, is copied from the one next to it with the same key and no value"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				if v.Flag() {
 					d.inherit = v
@@ -178,11 +178,11 @@ func init() {
 			Doc: "the answer when its counters cannot be read; absent: the domain's `on_error`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.says.OnError, d.onErrorAt = readOnError(v), v }},
 		{Key: yamlform.Key{Name: "overridable", Type: yamlform.FlagOr("overridable"), Extension: true,
-			Doc: "operators may give single callers other numbers while the service runs; a map sets bounds for these numbers"},
+			Doc: "operators may give one customer other numbers while the service runs; a map sets bounds for these numbers"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readOverridable(v) }},
 		{Key: yamlform.Key{Name: "usage", Type: flag, Extension: true,
-			Doc: "operators may list the counters of one caller: `ratelimitd usage`"},
+			Doc: "operators may list the counters of one customer: `ratelimitd usage`"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Usage, d.usageAt = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "reservations", Type: yamlform.FlagOr("reservations"), Extension: true,
