@@ -90,25 +90,33 @@ func (h *huffmanCode) append(to, encoded []byte) ([]byte, bool) {
 				have += 8
 			}
 			next |= ^uint64(0) >> have // ones follow the last symbol
+			if have < 8 && next == ^uint64(0) {
+				return to[:len(to)+n], true
+			}
 		}
 		p := h.pairs[next>>(64-pairBits)]
-		if p.first != 0 && p.both <= have {
+		bits := p.both
+		switch {
+		case p.first != 0 && p.both <= have:
 			out[n], out[n+1] = p.chars[0], p.chars[1]
 			n++
 			if p.both != p.first {
 				n++
 			}
-			next <<= p.both
-			have -= p.both
-			continue
+		case p.first != 0 && p.first <= have:
+			out[n] = p.chars[0]
+			n++
+			bits = p.first
+		default:
+			s := h.find(uint32(next >> 32))
+			if s.bits > have {
+				return to[:len(to)+n], false
+			}
+			out[n] = s.char
+			n++
+			bits = s.bits
 		}
-		s := h.find(uint32(next >> 32))
-		if s.bits > have {
-			return to[:len(to)+n], have < 8 && next == ^uint64(0)
-		}
-		out[n] = s.char
-		n++
-		next <<= s.bits
-		have -= s.bits
+		next <<= bits & 63 // a shift that is known to be short needs no check
+		have -= bits
 	}
 }
