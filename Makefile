@@ -71,6 +71,7 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 	go run ./workshop/bench -half p
 	go run ./workshop/bench -keys 1 -half p
 	go run ./workshop/bench -observing -rounds 400 -duration 60ms -warmup 10ms
+	go run ./workshop/bench -shapes . -duration 1s
 	go run ./workshop/bench -reservations -rounds 30 -duration 250ms -warmup 50ms
 	go test ./client -run '^$$' -bench Decide -benchtime 2s
 	go test ./client -run '^$$' -bench Overrun -benchtime 3s

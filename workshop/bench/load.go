@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
 )
 
 // load sends requests over several connections, with a fixed number of calls in flight on each: a closed loop.
@@ -32,10 +35,10 @@ type loadResult struct {
 	latency  *hdrhistogram.Histogram // microseconds
 }
 
-func dialLoad(ctx context.Context, address string, connections, inFlight int, p *payload) (*load, error) {
+func dialLoad(ctx context.Context, to peers, connections, inFlight int, p *payload) (*load, error) {
 	l := &load{}
 	for i := range connections {
-		c, err := dial(ctx, address, inFlight, p, uint64(i))
+		c, err := dial(ctx, to.addresses[i%len(to.addresses)], to.encryption, inFlight, p, uint64(i))
 		if err != nil {
 			l.close()
 			return nil, err
@@ -43,6 +46,12 @@ func dialLoad(ctx context.Context, address string, connections, inFlight int, p 
 		l.connections = append(l.connections, c)
 	}
 	return l, nil
+}
+
+// peers are the servers of a target. Connections go to them in turns.
+type peers struct {
+	addresses  []string
+	encryption *tls.Config // nil: none
 }
 
 func (l *load) close() {
@@ -100,8 +109,8 @@ type connection struct {
 	framer   *http2.Framer
 	in       *bufio.Reader
 	out      *bufio.Writer
-	headers  []byte // of every request but the first
-	first    []byte // of the first request: it fills the server's header table
+	first    [][]byte // header blocks of the first requests: they fill the server's header table
+	repeated [][]byte // those of all others, again and again
 	decoder  *hpack.Decoder
 	payload  *payload
 	request  []byte // the payload, with this call's numbers
@@ -120,9 +129,12 @@ type connection struct {
 	latency  *hdrhistogram.Histogram
 }
 
-func dial(ctx context.Context, address string, inFlight int, p *payload, seed uint64) (*connection, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", address)
+func dial(ctx context.Context, address string, encryption *tls.Config, inFlight int, p *payload, seed uint64) (*connection, error) {
+	connect := new(net.Dialer).DialContext
+	if encryption != nil {
+		connect = (&tls.Dialer{Config: encryption}).DialContext
+	}
+	conn, err := connect(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -157,15 +169,21 @@ func dial(ctx context.Context, address string, inFlight int, p *payload, seed ui
 	return c, nil
 }
 
+const path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
 func (c *connection) encodeHeaders(authority string) {
+	if c.payload.envoy {
+		c.first, c.repeated = envoytest.Calls(c.payload.tracing, path, authority)
+		return
+	}
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
-	for _, to := range []*[]byte{&c.first, &c.headers} {
+	for _, to := range []*[][]byte{&c.first, &c.repeated} {
 		block.Reset()
 		for _, f := range append([][2]string{
 			{":method", "POST"},
 			{":scheme", "http"},
-			{":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
+			{":path", path},
 			{":authority", authority},
 			{"content-type", "application/grpc"},
 			{"user-agent", "ratelimitd-bench"},
@@ -173,8 +191,17 @@ func (c *connection) encodeHeaders(authority string) {
 		}, c.payload.headers...) {
 			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // a bytes.Buffer never fails
 		}
-		*to = bytes.Clone(block.Bytes())
+		*to = [][]byte{bytes.Clone(block.Bytes())}
 	}
+}
+
+// block is the header block of the next request.
+func (c *connection) block() []byte {
+	made := int(c.next / 2)
+	if made < len(c.first) {
+		return c.first[made]
+	}
+	return c.repeated[(made-len(c.first))%len(c.repeated)]
 }
 
 func (c *connection) open() error {
@@ -223,11 +250,7 @@ func (c *connection) send() error { return c.sendDue(time.Now()) }
 
 // sendDue sends a call that was due at a time. Its latency counts from then, so the wait to send it is part of it.
 func (c *connection) sendDue(due time.Time) error {
-	headers := c.headers
-	if c.next == 1 {
-		headers = c.first
-	}
-	if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: headers, EndHeaders: true}); err != nil {
+	if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: c.block(), EndHeaders: true}); err != nil {
 		return err
 	}
 	message, s := c.draw()

@@ -39,7 +39,7 @@ func serve(t *testing.T, answer func(*ratelimitv3.RateLimitRequest) (*ratelimitv
 
 func dialed(t *testing.T, address string, p *payload) *load {
 	t.Helper()
-	l, err := dialLoad(t.Context(), address, 2, 4, p)
+	l, err := dialLoad(t.Context(), peers{addresses: []string{address}}, 2, 4, p)
 	if err != nil {
 		t.Fatal(err)
 	}

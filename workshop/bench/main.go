@@ -3,7 +3,7 @@
 // sends pre-encoded requests in a closed loop, and prints medians of interleaved rounds as a markdown table.
 //
 // With -observing it measures what metrics, hot keys and tracing add to a decision; with -reservations, what a reservation with
-// its commit costs.
+// its commit costs; with -shapes, what loads of production cost.
 //
 // docs/understand/measuring.md explains the figures.
 package main
@@ -34,6 +34,7 @@ type options struct {
 	only        string
 	observing   bool
 	reserving   bool
+	shaped      string
 	traceparent string
 
 	rate float64 // of an open loop, calls per second
@@ -55,6 +56,7 @@ func main() {
 	flag.BoolVar(&o.observing, "observing", false, "measure what metrics, hot keys and tracing that is not sampled cost, against a server without them")
 	flag.StringVar(&o.traceparent, "traceparent", unsampled, "with -observing: the caller's traceparent; empty: none")
 	flag.BoolVar(&o.reserving, "reservations", false, "measure what a reservation with its commit costs, and a check with a charge, as a number of plain decisions")
+	flag.StringVar(&o.shaped, "shapes", "", "measure loads as production has them, those whose names match this regular expression; . for all")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -77,6 +79,9 @@ func (o *options) check() error {
 	if o.reserving && (o.observing || o.descriptors != 1 || o.rate != 0 || o.half != "") {
 		return errors.New("-reservations cannot be given with -observing, -descriptors, -rate or -half")
 	}
+	if o.shaped != "" && (o.observing || o.reserving || o.only != "" || o.rate != 0 || o.half != "") {
+		return errors.New("-shapes cannot be given with -observing, -reservations, -only, -rate or -half")
+	}
 	if o.rate < 0 || o.rate > 0 && o.half != "" {
 		return errors.New("-rate must not be negative, and not be given with -half")
 	}
@@ -93,6 +98,12 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 	}
 	if o.reserving {
 		all = reservationTargets()
+	}
+	var shaped []*shapeRun
+	if o.shaped != "" {
+		if all, shaped, err = shapeTargets(o.shaped); err != nil {
+			return err
+		}
 	}
 	targets, err := choose(all, o.only)
 	if err != nil {
@@ -129,6 +140,12 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 			return err
 		}
 		return reportReservations(out, o, loads)
+	}
+	if o.shaped != "" {
+		if err := measureShapes(ctx, out, o, shaped); err != nil {
+			return err
+		}
+		return reportShapes(out, o, cores, shaped)
 	}
 	payload := newPayload(o.keys, o.descriptors)
 	if o.observing {
@@ -170,7 +187,7 @@ func measure(ctx context.Context, t *target, o *options, p *payload) (measuremen
 
 // measureLoad loads a target once with run.
 func measureLoad(ctx context.Context, t *target, o *options, p *payload, run func(*load, time.Duration) (loadResult, error)) (measurement, error) {
-	l, err := dialLoad(ctx, t.address, o.connections, o.inFlight, p)
+	l, err := dialLoad(ctx, t.peers, o.connections, o.inFlight, p)
 	if err != nil {
 		return measurement{}, err
 	}

@@ -43,7 +43,7 @@ func observe(ctx context.Context, o *options, targets []*target, p *payload) err
 	}
 	loads := make([]*load, len(targets))
 	for i, t := range targets {
-		l, err := dialLoad(ctx, t.address, o.connections, o.inFlight, p)
+		l, err := dialLoad(ctx, t.peers, o.connections, o.inFlight, p)
 		if err != nil {
 			return fmt.Errorf("connect to %s: %w", t.name, err)
 		}

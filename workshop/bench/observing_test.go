@@ -84,7 +84,7 @@ func TestObserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = self.stop() })
-	targets := []*target{{id: "x", address: l.Addr().String(), server: self}, {id: "y", address: l.Addr().String(), server: self}}
+	targets := []*target{{id: "x", peers: peers{addresses: []string{l.Addr().String()}}, servers: []*process{self}}, {id: "y", peers: peers{addresses: []string{l.Addr().String()}}, servers: []*process{self}}}
 	o := &options{rounds: 3, duration: 20 * time.Millisecond, connections: 2, inFlight: 4, traceparent: unsampled}
 	if err := observe(t.Context(), o, targets, newPayload(5, 1)); err != nil {
 		t.Fatal(err)

@@ -136,7 +136,7 @@ func reportPaced(out io.Writer, o *options, cores cores, targets []*target, rate
 	for _, t := range targets {
 		s := summarize(t.paced, len(cores.load))
 		store, trips := "", ""
-		if t.store != nil {
+		if len(t.stores) > 0 {
 			store, trips = fmt.Sprintf("%.2f", s.store), fmt.Sprintf("%.4f", tripsPerDecision(t.paced))
 		}
 		row(t.id, t.name, fmt.Sprintf("%.0f", s.rate), fmt.Sprintf("%.2f", s.server), store, trips,
@@ -161,7 +161,7 @@ func tripsPerDecision(rounds []measurement) float64 {
 func reportTrips(out io.Writer, targets []*target) {
 	var trips []string
 	for _, t := range targets {
-		if t.store != nil {
+		if len(t.stores) > 0 {
 			trips = append(trips, fmt.Sprintf("(%s) %.4f", t.id, tripsPerDecision(t.rounds)))
 		}
 	}

@@ -82,7 +82,7 @@ func TestReportOfTrips(t *testing.T) {
 		t.Fatal(err)
 	}
 	onRedis := all[1]
-	onRedis.store = &process{}
+	onRedis.stores = []store{{process: &process{}}}
 	m := round(50_000, 2, 1)
 	m.trips = 500
 	onRedis.rounds, onRedis.paced = []measurement{m}, []measurement{m}

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -122,8 +124,9 @@ func (p *process) stop() error {
 	}
 }
 
-// startRedis starts a redis-server without persistence on the load generator's cores, and waits until it answers.
-func startRedis(ctx context.Context, dir string, cores cores) (*process, string, error) {
+// startRedis starts a redis-server without persistence on the load generator's cores, perhaps as a node of a cluster, and waits until it
+// answers.
+func startRedis(ctx context.Context, dir string, cores cores, cluster bool) (*process, string, error) {
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, "", fmt.Errorf("find redis-server (workshop/scripts/install-redis installs it): %w", err)
@@ -136,6 +139,9 @@ func startRedis(ctx context.Context, dir string, cores cores) (*process, string,
 		return nil, "", err
 	}
 	args := []string{"--bind", "127.0.0.1", "--port", port, "--save", "", "--appendonly", "no", "--dir", dir}
+	if cluster {
+		args = append(args, "--cluster-enabled", "yes")
+	}
 	p, err := startProcess(binary, args, nil, dir, cores.load)
 	if err != nil {
 		return nil, "", err
@@ -160,14 +166,51 @@ func startRedis(ctx context.Context, dir string, cores cores) (*process, string,
 	}
 }
 
+// freePort finds a port that is free, and so low that the nodes of a cluster can reach each other 10,000 above it.
 func freePort() (address, port string, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", "", fmt.Errorf("find a free port: %w", err)
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", "", fmt.Errorf("find a free port: %w", err)
+		}
+		defer l.Close() // in the end, so that the next one differs
+		at := l.Addr().(*net.TCPAddr)
+		if at.Port+10_000 < 1<<16 {
+			return at.String(), strconv.Itoa(at.Port), nil
+		}
 	}
-	defer l.Close()
-	_, port, err = net.SplitHostPort(l.Addr().String())
-	return l.Addr().String(), port, err
+}
+
+// joinCluster makes a cluster of empty nodes, and waits until all of them serve.
+func joinCluster(ctx context.Context, nodes []store) error {
+	const slots = 16_384
+	host, port, err := net.SplitHostPort(nodes[0].address)
+	if err != nil {
+		return fmt.Errorf("join the cluster: %w", err)
+	}
+	for i, n := range nodes {
+		for _, command := range []string{
+			fmt.Sprintf("CLUSTER ADDSLOTSRANGE %d %d", slots*i/len(nodes), slots*(i+1)/len(nodes)-1),
+			fmt.Sprintf("CLUSTER MEET %s %s", host, port),
+		} {
+			if answer, err := ask(n.address, command); err != nil || answer != "OK" {
+				return fmt.Errorf("join the cluster: %s: %q, %w", command, answer, err)
+			}
+		}
+	}
+	for _, n := range nodes {
+		for state := ""; !strings.Contains(state, "cluster_state:ok") || !strings.Contains(state, fmt.Sprintf("cluster_known_nodes:%d", len(nodes))); {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(20 * time.Millisecond):
+			}
+			if state, err = ask(n.address, "CLUSTER INFO"); err != nil {
+				return fmt.Errorf("join the cluster: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 func ping(address string) error {

@@ -97,7 +97,7 @@ func report(out io.Writer, o *options, cores cores, targets []*target) error {
 	for i, t := range targets {
 		s := sums[i]
 		store, rate, cpu := "", "", ""
-		if t.store != nil {
+		if len(t.stores) > 0 {
 			store = fmt.Sprintf("%.2f", s.store)
 		}
 		if base != nil {

@@ -40,7 +40,7 @@ func targetOf(t *testing.T, id string) *target {
 func TestReport(t *testing.T) {
 	base, onRedis := targetOf(t, "a"), targetOf(t, "c")
 	base.rounds = []measurement{round(200_000, 2, 0), round(100_000, 1, 0), round(400_000, 4, 0)}
-	onRedis.store = &process{}
+	onRedis.stores = []store{{process: &process{}}}
 	onRedis.rounds = []measurement{round(50_000, 2, 1)}
 	var out strings.Builder
 	o := &options{rounds: 3, duration: 2 * time.Second, connections: 8, inFlight: 16, keys: 10, descriptors: 1}

@@ -9,10 +9,13 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
 )
 
 const (
 	domain         = "bench"
+	valuePrefix    = "customer-"
 	digits         = "00000000" // stands for the number in a value
 	maxKeys        = 100_000_000
 	maxDescriptors = 100
@@ -26,7 +29,9 @@ type payload struct {
 	message []byte
 	numbers []number
 	headers [][2]string // sent with every request in addition to the headers that gRPC needs
-	then    *payload    // sent with the same numbers when this one is answered; nil: nothing
+	envoy   bool        // send the headers of Envoy's calls, in place of a Go client's
+	tracing envoytest.Tracing
+	then    *payload // sent with the same numbers when this one is answered; nil: nothing
 }
 
 // number is a number in a message.
@@ -40,7 +45,7 @@ func newPayload(keys, descriptors int) *payload {
 	req := &ratelimitv3.RateLimitRequest{Domain: domain}
 	for i := range descriptors {
 		req.Descriptors = append(req.Descriptors, &commonv3.RateLimitDescriptor{
-			Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: descriptorKey(i), Value: "customer-" + digits}},
+			Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: descriptorKey(i), Value: valuePrefix + digits}},
 		})
 	}
 	return encode(req, keys)

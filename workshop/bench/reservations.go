@@ -74,7 +74,7 @@ func measureReservations(ctx context.Context, o *options, targets []*target) ([]
 	}
 	loads := make([]*load, len(all))
 	for i, s := range all {
-		l, err := dialLoad(ctx, s.target.address, o.connections, o.inFlight, s.payload)
+		l, err := dialLoad(ctx, s.target.peers, o.connections, o.inFlight, s.payload)
 		if err != nil {
 			return nil, fmt.Errorf("connect to %s: %w", s.target.name, err)
 		}
@@ -95,7 +95,7 @@ func measureReservations(ctx context.Context, o *options, targets []*target) ([]
 		}
 	}
 	for _, t := range targets {
-		if err := commitsMet(ctx, "http://"+t.server.http+"/metrics"); err != nil {
+		if err := commitsMet(ctx, "http://"+t.servers[0].http+"/metrics"); err != nil {
 			return nil, fmt.Errorf("%s: %w", t.name, err)
 		}
 	}

@@ -21,14 +21,29 @@ type target struct {
 	lease  bool // its limits are leased
 	holds  bool // has a rule with reservations too
 	env    []string
+	setup
 
-	address string
-	server  *process
-	store   *process // nil without Redis
+	peers
+	servers []*process
+	stores  []store // none without Redis
 	rounds  []measurement
 
-	redisAt string
-	paced   []measurement // in an open loop
+	paced []measurement // in an open loop
+}
+
+// setup is how a target differs from one process with one rule, one Redis and no encryption.
+type setup struct {
+	values    int // so many values have a rule each; 0: one rule for all values
+	processes int // of the server, on one Redis; 0: one
+	nodes     int // of a Redis cluster; 0: a single Redis
+	mtls      bool
+}
+
+// store is a Redis server.
+type store struct {
+	*process
+
+	address string
 }
 
 // baseline is the id of the target with which the others are compared.
@@ -60,37 +75,68 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 	env := append([]string{"LOG_FORMAT=json", "LOG_LEVEL=info", "REDIS_POOL_SIZE=64"}, t.env...)
 	if t.rules {
 		rules := filepath.Join(dir, "rules-"+t.id)
-		if err := writeRules(rules, o.descriptors, t.lease, t.holds); err != nil {
+		if err := writeRules(rules, t, o.descriptors); err != nil {
 			return err
 		}
 		args = append(args, "serve", "--rules", rules)
 		env = append(env, "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1", "GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0")
 	}
 	if t.redis {
-		store, address, err := startRedis(ctx, filepath.Join(dir, "redis-"+t.id), cores)
+		if err := t.startStores(ctx, filepath.Join(dir, "redis-"+t.id), cores); err != nil {
+			return err
+		}
+		// Under a closed loop calls queue. A shorter timeout would make some of them fail, and the rest would look
+		// cheaper.
+		env = append(env, "REDIS_URL="+t.stores[0].address, "REDIS_SOCKET_TYPE=tcp", "REDIS_OP_TIMEOUT=2s")
+		if t.nodes > 0 {
+			env = append(env, "REDIS_TYPE=cluster")
+		}
+	}
+	if t.mtls {
+		settings, config, err := encryption(filepath.Join(dir, t.id))
 		if err != nil {
 			return err
 		}
-		t.store, t.redisAt = store, address
-		// Under a closed loop calls queue. A shorter timeout would make some of them fail, and the rest would look
-		// cheaper.
-		env = append(env, "REDIS_URL="+address, "REDIS_SOCKET_TYPE=tcp", "REDIS_OP_TIMEOUT=2s")
+		t.encryption = config
+		env = append(env, settings...)
 	}
-	server, err := startProcess(filepath.Join(dir, t.binary), args, env, dir, cores.server)
-	if err != nil {
-		return err
+	for range max(1, t.processes) {
+		server, err := startProcess(filepath.Join(dir, t.binary), args, env, dir, cores.server)
+		if err != nil {
+			return err
+		}
+		t.servers = append(t.servers, server)
+		address, err := server.listening(ctx, 30*time.Second)
+		if err != nil {
+			return err
+		}
+		t.addresses = append(t.addresses, address)
 	}
-	t.server = server
-	t.address, err = server.listening(ctx, 30*time.Second)
-	return err
+	return nil
+}
+
+// startStores starts the target's Redis, or its nodes as a cluster.
+func (t *target) startStores(ctx context.Context, dir string, cores cores) error {
+	for i := range max(1, t.nodes) {
+		process, address, err := startRedis(ctx, fmt.Sprint(dir, "-", i), cores, t.nodes > 0)
+		if err != nil {
+			return err
+		}
+		t.stores = append(t.stores, store{process, address})
+	}
+	if t.nodes > 0 {
+		return joinCluster(ctx, t.stores)
+	}
+	return nil
 }
 
 func (t *target) stop() error {
 	var errs []error
-	for _, p := range []*process{t.server, t.store} {
-		if p != nil {
-			errs = append(errs, p.stop())
-		}
+	for _, p := range t.servers {
+		errs = append(errs, p.stop())
+	}
+	for _, s := range t.stores {
+		errs = append(errs, s.stop())
 	}
 	return errors.Join(errs...)
 }
@@ -106,34 +152,50 @@ func (c cpuTimes) since(before cpuTimes) cpuTimes {
 
 // trips returns how many script calls the target's Redis has answered so far; 0 without one.
 func (t *target) trips() (float64, error) {
-	if t.store == nil {
-		return 0, nil
+	sum := 0.0
+	for _, s := range t.stores {
+		n, err := tripsOf(s.address)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
 	}
-	return tripsOf(t.redisAt)
+	return sum, nil
 }
 
 func (t *target) cpu() (c cpuTimes, err error) {
-	if c.server, err = cpuOf(t.server.pid()); err != nil {
-		return c, err
-	}
-	if t.store != nil {
-		if c.store, err = cpuOf(t.store.pid()); err != nil {
-			return c, err
+	add := func(to *float64, pid int) {
+		if err == nil {
+			var seconds float64
+			seconds, err = cpuOf(pid)
+			*to += seconds
 		}
 	}
-	c.self, err = cpuOf(os.Getpid())
+	for _, p := range t.servers {
+		add(&c.server, p.pid())
+	}
+	for _, s := range t.stores {
+		add(&c.store, s.pid())
+	}
+	add(&c.self, os.Getpid())
 	return c, err
 }
 
-// writeRules writes a folder with one file: a limit for each descriptor that is never reached, and with holds one more with
-// reservations.
-func writeRules(dir string, descriptors int, lease, holds bool) error {
+// writeRules writes a folder with one file: a limit for each descriptor, or for each value of it, that is never reached. If the target
+// holds reservations, there is one more rule for them.
+func writeRules(dir string, t *target, descriptors int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain: %s\ndescriptors:\n", domain)
 	for i := range descriptors {
-		fmt.Fprintf(&b, "  - key: %s\n    rate_limit: {unit: hour, requests_per_unit: 4000000000, lease: %v}\n", descriptorKey(i), lease)
+		for v := range max(1, t.values) {
+			fmt.Fprintf(&b, "  - key: %s\n", descriptorKey(i))
+			if t.values > 0 {
+				fmt.Fprintf(&b, "    value: %s%0*d\n", valuePrefix, len(digits), v)
+			}
+			fmt.Fprintf(&b, "    rate_limit: {unit: hour, requests_per_unit: 4000000000, lease: %v}\n", t.lease)
+		}
 	}
-	if holds {
+	if t.holds {
 		fmt.Fprintf(&b, "  - key: %s\n    reservations: true\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n", reservedKey)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -12,7 +12,7 @@ import (
 
 // tripsOf returns how many script calls a Redis has answered so far. Each of them was a round trip.
 func tripsOf(address string) (float64, error) {
-	stats, err := info(address, "commandstats")
+	stats, err := ask(address, "INFO commandstats")
 	if err != nil {
 		return 0, fmt.Errorf("read the statistics of Redis: %w", err)
 	}
@@ -27,8 +27,8 @@ func callsOf(stats, command string) float64 {
 	return n
 }
 
-// info returns the output of INFO.
-func info(address, section string) (string, error) {
+// ask sends a command to a Redis, and returns its answer: a status or a text.
+func ask(address, command string) (string, error) {
 	c, err := net.DialTimeout("tcp", address, time.Second)
 	if err != nil {
 		return "", err
@@ -37,13 +37,16 @@ func info(address, section string) (string, error) {
 	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return "", err
 	}
-	if _, err := fmt.Fprintf(c, "INFO %s\r\n", section); err != nil {
+	if _, err := fmt.Fprintf(c, "%s\r\n", command); err != nil {
 		return "", err
 	}
 	in := bufio.NewReader(c)
 	line, err := in.ReadString('\n')
 	if err != nil {
 		return "", err
+	}
+	if status, ok := strings.CutPrefix(line, "+"); ok {
+		return strings.TrimSpace(status), nil
 	}
 	length, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "$")))
 	if err != nil || length < 0 {
