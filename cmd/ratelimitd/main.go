@@ -28,6 +28,7 @@ type cli struct {
 	Simulate simulateCommand `cmd:"" group:"Rules" help:"Replay access logs through rules: who would be refused?"`
 	Explain  explainCommand  `cmd:"" group:"Rules" help:"Show which rule a request matches, why, and what is answered."`
 	Schema   schemaCommand   `cmd:"" group:"Rules" help:"Print the JSON Schema of rule files or of test files."`
+	Conform  conformCommand  `cmd:"" group:"Rules" help:"Compare any rate limit service with envoyproxy/ratelimit."`
 
 	Call  callCommand  `cmd:"" group:"Running servers" help:"Ask a server for a decision, once or many times."`
 	Peek  peekCommand  `cmd:"" group:"Running servers" help:"Show counters of a server."`

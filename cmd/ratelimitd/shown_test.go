@@ -76,6 +76,7 @@ var notRun = map[string][]string{
 		"grpcurl -plaintext -H \"authorization: Bearer $TOKEN\" -d '{\"domain\": \"messaging\", \"entries\": [{\"key\": \"to_number\", \"value\": \"2061234567\"}]}' \\\n      localhost:6070 ratelimitd.admin.v1.CounterService/Peek",
 	},
 	"it needs a server of the reader's": {
+		`ratelimitd conform --target localhost:8081 --rules /srv/ratelimit/config`,                                              // TestConform
 		`CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=control-plane:18000 CONFIG_GRPC_XDS_NODE_ID=ratelimit ratelimitd`, // xds_test.go has one
 		`gh pr comment --body-file comment.md`,
 		`nc -vz XDS_HOST XDS_PORT`,

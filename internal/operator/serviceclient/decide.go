@@ -49,6 +49,17 @@ func (r *Request) message() *ratelimitv3.RateLimitRequest {
 	return m
 }
 
+// ShouldRateLimit sends a message as it is.
+func (c *Client) ShouldRateLimit(ctx context.Context, m *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	answer, err := ratelimitv3.NewRateLimitServiceClient(c.conn).ShouldRateLimit(ctx, m)
+	if err != nil {
+		return nil, c.failure(err)
+	}
+	return answer, nil
+}
+
 // Answer is a decision.
 type Answer struct {
 	Code     string         `json:"code"` // OK, OVER_LIMIT or UNKNOWN

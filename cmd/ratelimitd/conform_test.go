@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/xml"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+)
+
+// The suite passes on this service, and fails on one that enforces nothing. TestConformance replays the recorded cases.
+func TestConform(t *testing.T) {
+	racetest.Sequential(t)
+	const rule = "domain: other\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+	for name, c := range map[string]struct {
+		env  map[string]string
+		code int
+		want []string
+	}{
+		"in memory": {nil, 0, []string{"protocol  23 of 23 cases passed", "exact     3 of 3 cases passed"}},
+		"on Redis":  {map[string]string{"REDIS_URL": redistest.Start(t).Addr, "REDIS_OP_TIMEOUT": "10s"}, 0, []string{"protocol  23 of 23 cases passed", "exact     3 of 3 cases passed"}},
+		"in shadow mode": {map[string]string{"SHADOW_MODE": "true"}, 1, []string{
+			"FAILED   protocol/limit-of-zero: A limit of 0 lets nothing pass.\n  request 1: {", "\n  want {", "\n   got {", "    domain: conform-limit-of-zero-", "FAILED   exact/together",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := rulesOf(t, rule)
+			p := startProcess(t, c.env, "--rules", rules)
+			junit := filepath.Join(t.TempDir(), "report.xml")
+			args := []string{"conform", "--target", p.GRPC, "--rules", rules, "--run", "^(protocol|exact)/", "--restart", "true", "--junit", junit, "--timeout", "30s"}
+			code, text := output(t, nil, args...)
+			if code != c.code {
+				t.Errorf("exit code %d", code)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("the report does not contain %q:\n%s", want, text)
+				}
+			}
+			raw, err := os.ReadFile(junit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var suite struct {
+				Tests    int `xml:"tests,attr"`
+				Failures int `xml:"failures,attr"`
+			}
+			if err := xml.Unmarshal(raw, &suite); err != nil || suite.Tests != 26 || (suite.Failures > 0) != (c.code > 0) {
+				t.Errorf("JUnit: %+v, %v", suite, err)
+			}
+		})
+	}
+
+	empty := t.TempDir()
+	p := startProcess(t, nil, "--rules", rulesOf(t, rule))
+	for want, args := range map[string][]string{
+		"no setup has the name x: use one of plain headers": {"--setup", "x"},
+		"no case matches": {"--run", "nothing"},
+		"does not have the rules in " + empty + ": does it read that directory": {"--run", "^protocol/", "--wait", "1ms"},
+		"load the rules: exit 3: exit status 3":                                 {"--load", "exit 3", "--run", "^protocol/"},
+		"--run: error parsing regexp":                                           {"--run", "("},
+	} {
+		code, text := output(t, nil, append([]string{"conform", "--target", p.GRPC, "--rules", empty}, args...)...)
+		if code == 0 || !strings.Contains(text, want) {
+			t.Errorf("%v: exit code %d, want %q:\n%s", args, code, want, text)
+		}
+	}
+}
