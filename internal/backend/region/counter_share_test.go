@@ -1,0 +1,436 @@
+package region
+
+import (
+	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// division is a home and the parts of its regions. All clocks show the same.
+type division struct {
+	t *testing.T
+	l *descriptor.Limit
+	d *Duty
+	s Shares
+	h map[string]*Holding
+	n uint64
+}
+
+func newDivision(t *testing.T, l descriptor.Limit) *division {
+	t.Helper()
+	if l.Algorithm == descriptor.FixedWindow {
+		l.Algorithm = descriptor.TokenBucket
+	}
+	return &division{t: t, l: perMinute(t, l), d: duty(), h: make(map[string]*Holding), n: 100}
+}
+
+func (x *division) holding(region string) *Holding {
+	if x.h[region] == nil {
+		x.h[region] = &Holding{}
+	}
+	return x.h[region]
+}
+
+func (x *division) ask(now int64, region string) ShareQuestion {
+	x.t.Helper()
+	x.n++
+	q, ok := x.holding(region).Ask(at(now), x.l, region, x.d.Epoch, x.n)
+	if !ok {
+		x.t.Fatalf("%s asks nothing", region)
+	}
+	return q
+}
+
+func (x *division) answer(now int64, q ShareQuestion) ShareAnswer {
+	return x.s.Exchange(at(now), x.l, x.d, &q)
+}
+
+// renew exchanges a question and its answer. demand is in requests per minute.
+func (x *division) renew(now int64, region string, demand int64) ShareAnswer {
+	x.t.Helper()
+	h := x.holding(region)
+	h.demand = demand64(now, demand)
+	a := x.answer(now, x.ask(now, region))
+	if a.Result != Granted || !h.Apply(at(now), x.l, &a) {
+		x.t.Fatalf("%s: %+v", region, a)
+	}
+	x.sums()
+	return a
+}
+
+func demand64(now, perMinute int64) demand {
+	return demand{rate: float64(perMinute) / (60 * second), since: now}
+}
+
+// sums checks that no more is given away than there is.
+func (x *division) sums() {
+	x.t.Helper()
+	rate, all := int64(0), x.s.Saved
+	for i := range x.s.Holders {
+		rate += x.s.Holders[i].counted()
+		all += tokens(x.l, x.s.Holders[i].counted())
+	}
+	if rate > int64(x.l.Requests) || all > int64(x.l.Capacity()) {
+		x.t.Errorf("%d per minute and %d tokens are given away: %+v", rate, all, x.s)
+	}
+}
+
+func (x *division) wantRates(rates map[string]int64) {
+	x.t.Helper()
+	for name, rate := range rates {
+		if got := x.h[name].Rate; got != rate {
+			x.t.Errorf("%s has %d per minute, want %d", name, got, rate)
+		}
+	}
+}
+
+func (x *division) take(now int64, region string, hits int64) Taken {
+	return x.h[region].Take(at(now), x.l, hits)
+}
+
+func TestShares(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{Burst: 1200})
+	if a := x.renew(noon, "a", 0); a.Rate != 25+525/3 || a.Tokens != 2*a.Rate || a.Mint != a.Tokens || a.ValidFor != longestLife {
+		t.Errorf("the first region: %+v", a)
+	}
+	if h := x.h["a"]; h.Expires != noon+shortened(longestLife)-unnoticed {
+		t.Errorf("it expires at %d", h.Expires-noon)
+	}
+	if taken := x.take(noon, "a", 401); taken.Allowed || !taken.Full || taken.Due {
+		t.Errorf("%+v", taken)
+	}
+	if taken := x.take(noon, "a", 400); !taken.Allowed || taken.Left != 0 {
+		t.Errorf("%+v", taken)
+	}
+	if taken := x.take(noon+60*second/200, "a", 1); !taken.Allowed {
+		t.Errorf("a token later: %+v", taken)
+	}
+	x.renew(noon+second, "b", 550)
+	x.wantRates(map[string]int64{"a": 200, "b": 400})
+	x.renew(noon+6*second, "a", 0)
+	x.renew(noon+7*second, "b", 550)
+	x.wantRates(map[string]int64{"a": 25, "b": 400}) // a has not said yet that it has less
+	x.renew(noon+12*second, "a", 0)
+	x.renew(noon+13*second, "b", 550)
+	x.wantRates(map[string]int64{"a": 25, "b": 550})
+	if b := x.h["b"]; b.Tokens != 1100 {
+		t.Errorf("b has %d tokens", b.Tokens)
+	}
+	// What grows begins without tokens: 800 were minted when the bucket was new, and they were the most until now.
+	if got := x.take(noon+13*second, "b", 0).Left; got != 800 {
+		t.Errorf("%d tokens are left", got)
+	}
+	x.renew(noon+14*second, "c", 100)
+	x.wantRates(map[string]int64{"c": 25})
+	// The next part of an equal level: a needs little, b and c want more than is left.
+	for range 3 {
+		now := x.h["c"].SentAt + renewal
+		x.renew(now, "a", 0)
+		x.renew(now, "b", 600)
+		x.renew(now, "c", 400)
+	}
+	x.wantRates(map[string]int64{"a": 25, "b": 287, "c": 287})
+}
+
+func TestAPartIsCountedUntilItIsGivenUp(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{})
+	x.renew(noon, "a", 600)
+	if got := x.h["a"].Rate; got != 550 {
+		t.Fatalf("a has %d", got)
+	}
+	x.renew(noon, "b", 600)
+	x.wantRates(map[string]int64{"b": 50})
+	// a is told to shrink, but its answer is lost: it has one of both.
+	q := x.ask(noon+5*second, "a")
+	q.Demand = 0
+	first := x.answer(noon+5*second, q)
+	if first.Rate >= 550 {
+		t.Fatalf("%+v", first)
+	}
+	x.renew(noon+6*second, "b", 600)
+	x.wantRates(map[string]int64{"b": 50})
+	if again := x.answer(noon+7*second, q); again.Rate != first.Rate || again.ValidFor != first.ValidFor-2*second {
+		t.Errorf("the same question again: %+v", again)
+	}
+	x.h["a"].Apply(at(noon+7*second), x.l, &first)
+	x.renew(noon+12*second, "a", 0)
+	x.renew(noon+13*second, "b", 600)
+	if got := x.h["b"].Rate; got < 500 {
+		t.Errorf("b has %d", got)
+	}
+	// b is cut off. Its part is free when it has expired.
+	x.renew(noon+42*second, "a", 600)
+	x.wantRates(map[string]int64{"a": x.h["a"].Rate})
+	if got := x.h["a"].Rate; got > 100 {
+		t.Errorf("a has %d while b has the rest", got)
+	}
+	if taken := x.take(x.h["b"].Expires-1, "b", 1); !taken.Allowed {
+		t.Errorf("%+v", taken)
+	}
+	if taken := x.take(x.h["b"].Expires, "b", 1); taken.Allowed || taken.Full {
+		t.Errorf("%+v", taken)
+	}
+	x.renew(noon+47*second, "a", 600)
+	if got := x.h["a"].Rate; got != 550 {
+		t.Errorf("a has %d", got)
+	}
+	// b comes back: it begins without tokens.
+	b := x.renew(noon+48*second, "b", 600)
+	if b.Mint != 0 {
+		t.Errorf("%+v", b)
+	}
+	if got := x.take(noon+48*second, "b", 0).Left; got != 0 {
+		t.Errorf("%d tokens", got)
+	}
+}
+
+func TestALostHolding(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{})
+	x.renew(noon, "a", 600)
+	x.h["a"] = &Holding{}
+	x.renew(noon+second, "a", 600)
+	x.wantRates(map[string]int64{"a": 50}) // the lost part may still be in use somewhere
+	if x.s.Holders[0].Lost != 550 {
+		t.Errorf("%+v", x.s)
+	}
+	x.renew(noon+29*second, "a", 600)
+	x.wantRates(map[string]int64{"a": 50})
+	x.renew(noon+34*second, "a", 600)
+	x.wantRates(map[string]int64{"a": 550})
+
+	// The home loses everything, and hears of a part that it does not know.
+	x = newDivision(t, descriptor.Limit{})
+	x.renew(noon, "a", 600)
+	x.renew(noon, "b", 600)
+	x.s = Shares{}
+	x.renew(noon+5*second, "b", 600)
+	if got := x.h["b"].Rate; got != 50 || x.s.Learning != noon+5*second+pastLife {
+		t.Errorf("b has %d: %+v", got, x.s)
+	}
+	x.renew(noon+7*second, "a", 600)
+	x.wantRates(map[string]int64{"a": 287})
+	x.s.Learning = never // the clock was set back
+	x.renew(noon+12*second, "a", 0)
+	x.renew(noon+13*second, "b", 600)
+	x.wantRates(map[string]int64{"b": 600 - 287})
+}
+
+func TestShareMessages(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{})
+	q := x.ask(noon, "a")
+	a := x.answer(noon, q)
+	for name, other := range map[string]func(*ShareAnswer){
+		"number":      func(a *ShareAnswer) { a.Number++ },
+		"nonce":       func(a *ShareAnswer) { a.Nonce++ },
+		"incarnation": func(a *ShareAnswer) { a.Incarnation++ },
+		"epoch":       func(a *ShareAnswer) { a.Epoch++ },
+	} {
+		wrong := a
+		other(&wrong)
+		if x.h["a"].Apply(at(noon), x.l, &wrong) {
+			t.Errorf("an answer with another %s was applied", name)
+		}
+	}
+	if !x.h["a"].Apply(at(noon), x.l, &a) || x.h["a"].Apply(at(noon), x.l, &a) {
+		t.Error("an answer is applied exactly once")
+	}
+	if _, ok := x.h["a"].Ask(at(noon+renewal-1), x.l, "a", 1, 7); ok {
+		t.Error("it asks too early")
+	}
+	next := x.ask(noon+renewal, "a")
+	if next.Number != 2 || next.Held != a.Rate {
+		t.Errorf("%+v", next)
+	}
+	if _, ok := x.h["a"].Ask(at(noon+renewal+patience-1), x.l, "a", 1, 7); ok {
+		t.Error("it does not wait")
+	}
+	if again, ok := x.h["a"].Ask(at(noon+renewal+patience), x.l, "a", 1, 7); !ok || again != next {
+		t.Errorf("%+v", again)
+	}
+	x.answer(noon+renewal, next)
+	if b := x.answer(noon+renewal, q); b.Result != Stale {
+		t.Errorf("an older question: %+v", b)
+	}
+	other := next
+	other.Nonce++
+	if b := x.answer(noon+renewal, other); b.Result != Stale {
+		t.Errorf("another question with that number: %+v", b)
+	}
+	for name, y := range map[string]struct {
+		change func(*Duty, *ShareQuestion)
+		at     Reading
+		result Result
+	}{
+		"an older region":  {func(_ *Duty, q *ShareQuestion) { q.Epoch = 0 }, at(noon), Outdated},
+		"an older home":    {func(_ *Duty, q *ShareQuestion) { q.Epoch = 2 }, at(noon), Outdated},
+		"no lease":         {func(d *Duty, _ *ShareQuestion) { d.Until = noon }, at(noon), Inactive},
+		"a clock set back": {func(*Duty, *ShareQuestion) {}, Reading{Now: noon, Least: noon + 1}, Inactive},
+	} {
+		d, asked := *x.d, q
+		y.change(&d, &asked)
+		var s Shares
+		if b := s.Exchange(y.at, x.l, &d, &asked); b.Result != y.result {
+			t.Errorf("%s: %+v", name, b)
+		}
+	}
+	s := Shares{Epoch: 2}
+	if b := s.Exchange(at(noon), x.l, x.d, &q); b.Result != Outdated {
+		t.Errorf("a process with an older list: %+v", b)
+	}
+	s = Shares{}
+	if b := s.Exchange(at(noon), perMinute(t, descriptor.Limit{}), x.d, &q); b.Result != Inactive {
+		t.Errorf("a window: %+v", b)
+	}
+	// An epoch later the region asks at once, also while it waits.
+	if _, ok := x.h["a"].Ask(at(noon+renewal+1), x.l, "a", 0, 7); ok {
+		t.Error("a process with an older list asks")
+	}
+	later, ok := x.h["a"].Ask(at(noon+renewal+1), x.l, "a", 2, 7)
+	if !ok || later.Number != 3 || later.Epoch != 2 {
+		t.Errorf("%+v", later)
+	}
+	for _, result := range []Result{Inactive, Outdated, Stale} {
+		h := *x.h["a"]
+		ok := h.Apply(at(noon+renewal+1), x.l, &ShareAnswer{Epoch: 2, Incarnation: later.Incarnation, Number: 3, Nonce: later.Nonce, Result: result, Rate: 1})
+		if stale := h.Rate == 0 && h.Incarnation == 0 && h.Tokens == 0; !ok || h.Waiting || stale != (result == Stale) {
+			t.Errorf("%d: %+v", result, h)
+		}
+	}
+	// A question that nobody answers is given up when its answer would have expired.
+	if gone, ok := x.h["a"].Ask(at(noon+renewal+1+longestLife), x.l, "a", 2, 7); !ok || gone.Number != 4 || gone.Held != 0 {
+		t.Errorf("%+v", gone)
+	}
+	// Without a part it asks every second.
+	x = newDivision(t, descriptor.Limit{})
+	x.ask(noon, "a")
+	x.h["a"].Waiting = false
+	if x.h["a"].due(noon+second-1) || !x.h["a"].due(noon+second) {
+		t.Error("it does not ask every second")
+	}
+}
+
+func TestAShareAndTheClock(t *testing.T) {
+	hold := func() *division {
+		x := newDivision(t, descriptor.Limit{})
+		x.renew(noon, "a", 600)
+		return x
+	}
+	x := hold()
+	if taken := x.h["a"].Take(Reading{Now: noon, Least: noon + 1}, x.l, 1); !taken.SetBack || taken.Allowed {
+		t.Errorf("%+v", taken)
+	}
+	if taken := x.take(noon-1, "a", 1); taken.Allowed {
+		t.Errorf("%+v", taken)
+	}
+	x = hold()
+	if taken := x.take(noon, "a", 1); !taken.Allowed {
+		t.Errorf("%+v", taken)
+	}
+	if taken := x.h["a"].Take(Reading{Now: noon, Least: noon, Generation: 1}, x.l, 1); taken.Allowed || taken.SetBack || !taken.Due {
+		t.Errorf("%+v", taken)
+	}
+	if taken := x.take(noon, "a", 1); !taken.SetBack {
+		t.Errorf("%+v", taken)
+	}
+	x = hold()
+	a := x.answer(noon+renewal, x.ask(noon+renewal, "a"))
+	x.take(noon, "a", 1)
+	if x.h["a"].Apply(at(noon), x.l, &a) {
+		t.Error("an answer to a question of the other clock is applied")
+	}
+}
+
+func TestTokensGoOn(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{Requests: 240, Burst: 240})
+	x.renew(noon, "a", 0)
+	rate := x.h["a"].Rate
+	for !x.take(noon, "a", 10).Full {
+	}
+	for x.take(noon, "a", 1).Allowed {
+	}
+	// The bucket keeps fractions of tokens while its part stays.
+	passed, now := 0, int64(noon)
+	for range 24 {
+		now += renewal
+		x.h["a"].demand = demand64(now, 0)
+		a := x.answer(now, x.ask(now, "a"))
+		x.h["a"].Apply(at(now), x.l, &a)
+		for x.take(now, "a", 1).Allowed {
+			passed++
+		}
+	}
+	if want := int(2 * rate); passed != want {
+		t.Errorf("%d passed in two minutes at %d per minute", passed, rate)
+	}
+	// A smaller part keeps what fits.
+	h := *x.h["a"]
+	h.State = backend.State{}
+	before := h.Take(at(now), x.l, 0).Left
+	if before != h.Tokens {
+		t.Fatal("it is not full")
+	}
+	h.Waiting = true
+	smaller := ShareAnswer{Epoch: 1, Incarnation: h.Incarnation, Number: h.Question.Number, Nonce: h.Question.Nonce, Rate: 10, Tokens: 10, ValidFor: longestLife}
+	h.Apply(at(now), x.l, &smaller)
+	if got := h.Take(at(now), x.l, 0).Left; got != 10 {
+		t.Errorf("%d tokens are left", got)
+	}
+	h.Waiting, smaller.Rate, smaller.Tokens, smaller.Mint = true, 30, 30, 5
+	h.Apply(at(now), x.l, &smaller)
+	if got := h.Take(at(now), x.l, 0).Left; got != 15 {
+		t.Errorf("%d tokens are left", got)
+	}
+	h.Waiting, smaller.Rate, smaller.Tokens, smaller.Mint = true, 0, 0, 0
+	h.Apply(at(now), x.l, &smaller)
+	if taken := h.Take(at(now), x.l, 1); taken.Allowed || taken.Full {
+		t.Errorf("%+v", taken)
+	}
+}
+
+func TestDivisible(t *testing.T) {
+	for name, y := range map[string]struct {
+		l  descriptor.Limit
+		ok bool
+	}{
+		"bucket":       {descriptor.Limit{Algorithm: descriptor.TokenBucket, Requests: 120}, true},
+		"slow":         {descriptor.Limit{Algorithm: descriptor.TokenBucket, Requests: 119, Burst: 500}, false},
+		"small":        {descriptor.Limit{Algorithm: descriptor.TokenBucket, Requests: 500, Burst: 119}, false},
+		"intervals":    {descriptor.Limit{Algorithm: descriptor.TokenBucket, Interval: true}, false},
+		"window":       {descriptor.Limit{}, false},
+		"leaky":        {descriptor.Limit{Algorithm: descriptor.LeakyBucket, Burst: 119, NoDelay: descriptor.NoDelayAll}, true},
+		"leaky, waits": {descriptor.Limit{Algorithm: descriptor.LeakyBucket, Burst: 500, NoDelay: 100}, false},
+	} {
+		if got := Divisible(perMinute(t, y.l), 3); got != y.ok {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	// A leaky bucket holds one more than may wait.
+	x := newDivision(t, descriptor.Limit{Algorithm: descriptor.LeakyBucket, Burst: 599, NoDelay: descriptor.NoDelayAll})
+	a := x.renew(noon, "a", 0)
+	if a.Tokens != a.Rate {
+		t.Errorf("%+v", a)
+	}
+	if taken := x.take(noon, "a", a.Tokens+1); taken.Allowed {
+		t.Errorf("%+v", taken)
+	}
+	if taken := x.take(noon, "a", a.Tokens); !taken.Allowed {
+		t.Errorf("%+v", taken)
+	}
+}
+
+func TestSharesOfANewHome(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{})
+	x.d.From = noon - second
+	if a := x.renew(noon, "a", 600); a.Mint != 0 || a.Rate != 550 {
+		t.Errorf("%+v", a)
+	}
+	x.d.Epoch, x.d.From = 2, noon+second
+	x.renew(noon+second, "a", 600)
+	if x.s.Saved != 0 || len(x.s.Holders) != 1 || x.s.Epoch != 2 {
+		t.Errorf("%+v", x.s)
+	}
+	x.d.Epoch = 3 // the same home: it keeps what it knows
+	x.renew(noon+2*second, "a", 600)
+	x.wantRates(map[string]int64{"a": 550})
+}
