@@ -238,6 +238,10 @@ func TestAFlushedAccountBeginsWithNothing(t *testing.T) {
 	if s.a.Apply(at(noon+second), &first) {
 		t.Error("an answer for the lost account is applied")
 	}
+	late := Question{Region: "b", Epoch: 1, Incarnation: first.Incarnation, Number: 2, Nonce: 5, Need: 1}
+	if a := s.answer(noon+second, late); a.Result != Stale {
+		t.Errorf("a late question of the lost account: %+v", a)
+	}
 	if got := s.c.held(noon + second); got != 15 {
 		t.Errorf("%d are held", got)
 	}
@@ -291,6 +295,15 @@ func TestAForgetfulHomeChargesAgain(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	s.wantCounted(noon+61*second, 1)
+
+	// A log that is full forgets what is added beyond. So what goes back at once is not added before.
+	s = newSystem(t, descriptor.Limit{Algorithm: descriptor.SlidingLog, Window: descriptor.Window{Unit: descriptor.Second, Multiplier: 100}})
+	s.hold(noon, 10)
+	s.take(noon, 2, true)
+	s.c = Counter{}
+	s.c.Take(at(noon+second), s.l, s.d, 600)
+	s.answer(noon+3*second, s.ask(noon+3*second, 0))
+	s.wantCounted(noon+3*second, 600)
 
 	// Permits of which the home knows fewer: another answer to this number was lost with the data.
 	s = newSystem(t, descriptor.Limit{})
@@ -585,6 +598,9 @@ func TestARole(t *testing.T) {
 	}
 	if d := r.Duty(at(noon), e); d.Epoch != 5 || d.Regions != 3 || d.From != 0 || d.Grants {
 		t.Errorf("%+v", d)
+	}
+	if d := r.Duty(at(noon), e); d.Until != full+noon {
+		t.Errorf("a consent from the future counts: until %d", d.Until-full-noon)
 	}
 	if d := r.Duty(Reading{Now: noon, Least: noon + 1}, e); d.Until != 0 {
 		t.Errorf("a clock that was set back: %+v", d)

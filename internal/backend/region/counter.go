@@ -27,6 +27,7 @@ type Peer struct {
 	Incarnation uint64
 	Number      uint64 // of the last question
 	Nonce       uint64 // of the last question
+	Former      uint64 // the incarnation before: its account is lost, and its questions come late
 
 	// Settled: nothing is left of the grants of this incarnation up to this number, and they are forgotten.
 	Settled uint64
@@ -88,12 +89,12 @@ func (c *Counter) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *Question
 	}
 	p := c.peer(q.Region)
 	again := p.Incarnation == q.Incarnation && p.Number == q.Number
-	if p.Incarnation == q.Incarnation && (q.Number < p.Number || again && q.Nonce != p.Nonce) {
+	if p.Incarnation == q.Incarnation && (q.Number < p.Number || again && q.Nonce != p.Nonce) || q.Incarnation == p.Former {
 		a.Result = Stale
 		return a
 	}
 	if p.Incarnation != q.Incarnation {
-		p.Incarnation, p.Settled = q.Incarnation, 0
+		p.Former, p.Incarnation, p.Settled = p.Incarnation, q.Incarnation, 0
 	}
 	p.Number, p.Nonce = q.Number, q.Nonce
 	c.report(&t.limit, p, now, q)
@@ -157,31 +158,24 @@ func (c *Counter) report(l *descriptor.Limit, p *Peer, now int64, q *Question) {
 			})
 			g = &p.Grants[len(p.Grants)-1]
 		}
-		if more := said.Permits - g.Permits; more > 0 {
-			g.Permits += more
-			c.correct(l, now, g, more)
-			if now < g.Ends {
-				c.Learning = now + pastLife
-			}
+		charged, more := g.Permits-g.Returned, said.Permits > g.Permits
+		g.Permits = max(g.Permits, said.Permits)
+		g.Used = max(g.Used, min(said.Used, g.rest()+g.Used))
+		g.Returned = max(g.Returned, min(said.Returned, g.Permits-g.Used))
+		// One correction: an algorithm that is full forgets what is added beyond, and would then lose what is taken away again.
+		c.correct(l, now, g, g.Permits-g.Returned-charged)
+		if more && now < g.Ends {
+			c.Learning = now + pastLife
 		}
-		g.Used = max(g.Used, min(said.Used, g.Permits-g.Returned))
-		c.free(l, now, g, min(said.Returned-g.Returned, g.rest()))
 	}
 	for i := range p.Grants {
 		g := &p.Grants[i]
 		if g.Incarnation == q.Incarnation && g.Number < q.Number && !slices.ContainsFunc(q.Grants, func(said Grant) bool { return said.is(g) }) {
-			c.free(l, now, g, g.rest())
+			c.correct(l, now, g, -g.rest())
+			g.giveUp()
 		}
 	}
 	p.forget(now)
-}
-
-// free gives permits back to the window that they were charged to.
-func (c *Counter) free(l *descriptor.Limit, now int64, g *Grant, n int64) {
-	if n > 0 {
-		g.Returned += n
-		c.correct(l, now, g, -n)
-	}
 }
 
 // correct changes what a grant adds to its window. A bucket does not remember to which interval hits belong: after the end of the

@@ -194,6 +194,9 @@ func TestALostHolding(t *testing.T) {
 	if x.s.Holders[0].Lost != 550 {
 		t.Errorf("%+v", x.s)
 	}
+	if late := x.answer(noon+second, ShareQuestion{Region: "a", Epoch: 1, Incarnation: x.s.Holders[0].Former, Number: 2}); late.Result != Stale || x.s.Holders[0].Lost != 550 {
+		t.Errorf("a late question of the lost one: %+v", late)
+	}
 	x.renew(noon+29*second, "a", 600)
 	x.wantRates(map[string]int64{"a": 50})
 	x.renew(noon+34*second, "a", 600)

@@ -140,7 +140,7 @@ func (r *Role) Duty(at Reading, e *Epoch) Duty {
 	// It is the home while at least half of the regions have consented, itself included.
 	asked := []int64{at.Now}
 	for _, c := range r.Consents {
-		if c.Region != e.Home && slices.Contains(e.Regions, c.Region) {
+		if c.Region != e.Home && slices.Contains(e.Regions, c.Region) && c.Asked <= at.Now {
 			asked = append(asked, c.Asked)
 		}
 	}

@@ -43,5 +43,5 @@ const (
 	Enough          // no request waits, and the region would hold too much
 	Inactive        // the home may not act, or may not yet
 	Outdated        // the region or the home has an older list of regions than the other
-	Stale           // the home has heard later questions of this account, or another one with this number: the account has lost writes
+	Stale           // the home has heard later questions of this account, another one with this number, or those of another account: writes were lost
 )

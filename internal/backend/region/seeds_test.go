@@ -197,6 +197,10 @@ func fails(s setup, steps []step) []string { return s.run(steps, nil).seen.probl
 // explain prints the shortest history that still fails.
 func explain(t *testing.T, s setup, steps []step, problems []string) {
 	t.Helper()
+	if testing.Short() {
+		t.Errorf("seed %d: %s", s.seed, problems[0])
+		return
+	}
 	short := simkit.Reduce(steps, 400, func(part []step) bool { return len(fails(s, part)) > 0 })
 	var trace bytes.Buffer
 	w := s.run(short, &trace)

@@ -33,6 +33,7 @@ type Holder struct {
 	Incarnation uint64
 	Number      uint64 // of the last question
 	Nonce       uint64 // of the last question
+	Former      uint64 // the incarnation before, which is lost
 
 	Held    int64 // what the region said that it has
 	Given   int64 // what the home has answered: the region has one of both
@@ -112,8 +113,12 @@ func (s *Shares) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *ShareQues
 	s.expire(now)
 	h := s.holder(q.Region)
 	switch {
+	case q.Incarnation == h.Former:
+		a.Result = Stale
+		return a
 	case h.Incarnation != q.Incarnation:
 		h.lose()
+		h.Former = h.Incarnation
 		h.Incarnation, h.Held, h.Given, h.Minted, h.Expires = q.Incarnation, 0, 0, 0, 0
 	case q.Number < h.Number || q.Number == h.Number && q.Nonce != h.Nonce:
 		a.Result = Stale
