@@ -141,7 +141,7 @@ func TestAPartIsCountedUntilItIsGivenUp(t *testing.T) {
 	}
 	x.renew(noon, "b", 600)
 	x.wantRates(map[string]int64{"b": 50})
-	// a is told to shrink, but its answer is lost: it has one of both.
+	// The answer that makes a smaller is lost: a has one of both.
 	q := x.ask(noon+5*second, "a")
 	q.Demand = 0
 	first := x.answer(noon+5*second, q)

@@ -60,6 +60,7 @@ type counts struct {
 	asked, admitted, full, starved int64
 	roomy                          int64 // refused although the limit had room
 	waited                         int64
+	lastStarved                    int64 // true time
 }
 
 func newObserver(w *world) observer {
@@ -251,6 +252,7 @@ func (o *observer) answered(r *replica, q *request, allowed, starved bool) {
 		return
 	case starved:
 		c.starved++
+		c.lastStarved = o.w.Now()
 	default:
 		c.full++
 	}
@@ -398,6 +400,10 @@ func (o *observer) judgeInterval(counter int, e era, until int64) {
 	for _, p := range o.pardons[counter] {
 		allowed += p.n
 	}
+	if l.FirstHit {
+		o.judgeRefills(counter, e, until, allowed)
+		return
+	}
 	level, interval := o.most(counter, 0), e.shown[e.home]/length
 	for _, m := range o.passed[counter] {
 		if m.at < e.at || m.at >= until {
@@ -486,4 +492,28 @@ func (o *observer) judgeBucket(counter int) (worst int64) {
 		}
 	}
 	return worst
+}
+
+// judgeRefills looks back from each admission to a bucket whose intervals begin with a hit: a span of some intervals has one refill more
+// than that at most.
+func (o *observer) judgeRefills(counter int, e era, until, allowed int64) {
+	l := &o.limits[counter][0].limit
+	length := l.Window.Length().Microseconds()
+	refill := int64(0)
+	for _, v := range o.limits[counter] {
+		refill = max(refill, int64(v.limit.Requests))
+	}
+	all := o.passed[counter]
+	for i := range all {
+		now := all[i].shown[e.home]
+		used := int64(0)
+		for k := i; k >= 0 && all[k].at >= e.at && all[i].at < until && all[k].shown[e.home] > now-4*length; k-- {
+			used += all[k].n
+			refills := (now-all[k].shown[e.home])/length + 1
+			if used > o.most(counter, 0)+refills*refill+allowed {
+				o.problem("counter %d (%s): %d admitted in %d refills", counter, o.w.counters[counter].name, used, refills)
+				return
+			}
+		}
+	}
 }

@@ -57,6 +57,9 @@ var kinds = []kind{
 	{"interval", func(n uint64, w uint32) descriptor.Limit {
 		return descriptor.Limit{Requests: n, Burst: n, Window: seconds(w), Algorithm: descriptor.TokenBucket, Interval: true}
 	}},
+	{"interval, first hit", func(n uint64, w uint32) descriptor.Limit {
+		return descriptor.Limit{Requests: n / 2, Burst: n, Window: seconds(w / 2), Algorithm: descriptor.TokenBucket, Interval: true, FirstHit: true}
+	}},
 	{"interval, large burst", func(n uint64, w uint32) descriptor.Limit {
 		return descriptor.Limit{Requests: n / 2, Burst: n, Window: seconds(w / 2), Algorithm: descriptor.TokenBucket, Interval: true}
 	}},

@@ -40,6 +40,7 @@ type figures struct {
 	starved, full, roomy, w int64
 	capacity                int64 // what the limit allows in the time measured
 	questions               int
+	lastStarved             int64
 	problems                []string
 }
 
@@ -61,7 +62,7 @@ func measure(seed uint64, l descriptor.Limit, mode string, demand float64, steps
 	c := w.seen.counts[0]
 	f := figures{
 		limit: int64(l.Requests), asked: c.asked, admitted: int64(len(w.seen.passed[0])), starved: c.starved, full: c.full, roomy: c.roomy, w: c.waited,
-		questions: w.questions, problems: w.seen.problems,
+		questions: w.questions, lastStarved: c.lastStarved, problems: w.seen.problems,
 	}
 	f.bound = f.limit
 	for _, p := range w.seen.pardons[0] {
@@ -153,6 +154,26 @@ func TestTable(t *testing.T) {
 
 func percent(part, whole int64) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(whole))
+}
+
+// TestHealing: two lives of a grant after a cut has ended, no region lacks permits any more.
+func TestHealing(t *testing.T) {
+	for _, x := range []struct {
+		mode   string
+		region int
+	}{{"escrow", 0}, {"escrow", 1}, {"share", 0}, {"share", 1}} {
+		l := descriptor.Limit{Requests: 600, Window: descriptor.Window{Unit: descriptor.Minute}}
+		if x.mode == "share" {
+			l.Algorithm = descriptor.TokenBucket
+		}
+		f := measure(3, l, x.mode, 0.8, []step{{at: 3 * minute, what: "alone", region: x.region, n: 4 * minute}})
+		if f.starved == 0 {
+			t.Errorf("%s, region %d: the cut has no effect", x.mode, x.region)
+		}
+		if f.lastStarved > 8*minute {
+			t.Errorf("%s, region %d: a request lacked permits %d s after the cut", x.mode, x.region, (f.lastStarved-7*minute)/sec)
+		}
+	}
 }
 
 // TestUsed: with more demand than the limit allows, the limit is used. With less, hardly anything is refused.
