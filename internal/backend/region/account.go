@@ -96,7 +96,6 @@ func (a *Account) Take(r Reading, hits int64) Taken {
 				hits -= n
 			}
 		}
-		hits = 0
 	}
 	t.Due = a.due(r.Now, hits)
 	t.Full = !t.Allowed && a.Full && r.Now < a.Again
@@ -172,8 +171,8 @@ func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64,
 		// An answer to the question that waits may come from a home that is none any more.
 		a.Epoch, a.Waiting, a.Again = epoch, false, 0
 	}
-	if a.Waiting && r.Now >= a.AskedAt+longestLife {
-		a.Waiting = false // what it brings would have expired
+	if r.Now >= a.AskedAt+longestLife {
+		a.Waiting = false // what the answer brings would have expired
 	}
 	a.demand.measure(r.Now)
 	if !a.due(r.Now, need) {
@@ -200,7 +199,7 @@ func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64,
 	a.Waiting, a.AskedAt = true, r.Now
 	a.Question = Question{
 		Region: region, Epoch: epoch, Incarnation: a.Incarnation, Number: a.Question.Number + 1, Nonce: fresh, Limit: limit,
-		Grants: slices.Clone(a.Grants), Want: max(want, 0), Need: need,
+		Grants: slices.Clone(a.Grants), Want: want, Need: need,
 	}
 	return a.Question.clone(), true
 }

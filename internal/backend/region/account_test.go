@@ -146,7 +146,7 @@ func TestAQuestionIsAnsweredOnce(t *testing.T) {
 	if a := s.answer(noon+second, old); a.Result != Stale {
 		t.Errorf("an older question: %+v", a)
 	}
-	if s.a.Apply(at(noon+second), &Answer{Epoch: 1, Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Result: Stale}); s.a.Incarnation != 0 || len(s.a.Grants) != 0 {
+	if ok := s.a.Apply(at(noon+second), &Answer{Epoch: 1, Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Result: Stale}); !ok || s.a.Incarnation != 0 || len(s.a.Grants) != 0 {
 		t.Errorf("a stale account goes on: %+v", s.a)
 	}
 }
@@ -174,7 +174,7 @@ func TestPermitsExpire(t *testing.T) {
 		t.Errorf("10 s before the end of the window: %+v", a)
 	}
 	// An answer that comes too late is not used, and goes back.
-	if !s.a.Apply(at(noon+59_990_000), &a) || s.a.Left(noon+59_990_000) != 0 {
+	if !s.a.Apply(at(noon+59_990_000), &a) || s.a.Left(noon+59_990_000) != 0 || s.a.Grants[len(s.a.Grants)-1].Returned != 5 {
 		t.Error("an answer that came too late is used")
 	}
 }
@@ -221,8 +221,22 @@ func TestALostAnswerIsFreeAgain(t *testing.T) {
 	if !ok || next.Number != 2 || next.Need != 20 {
 		t.Fatalf("the account waits for ever: %+v", next)
 	}
+	s.c.Take(at(noon), s.l, s.d, 100)
 	s.answer(noon+longestLife, next)
-	s.wantCounted(noon+longestLife, 20)
+	s.wantCounted(noon+longestLife, 120)
+	next.Number, next.Nonce, next.Need = 3, 9, 0 // its second answer is lost, too
+	s.answer(noon+longestLife, next)
+	s.wantCounted(noon+longestLife, 100)
+	next.Number, next.Nonce = 4, 10
+	s.answer(noon+longestLife, next)
+	s.wantCounted(noon+longestLife, 100)
+	// What a caller does with a question does not change the account's.
+	q, _ := s.a.Ask(at(noon+longestLife+patience), "b", 1, fixed, 1, 7)
+	s.a.Question.Grants = []Grant{{Number: 1}}
+	q, _ = s.a.Ask(at(noon+longestLife+2*patience), "b", 1, fixed, 1, 7)
+	if q.Grants[0].Number = 99; s.a.Question.Grants[0].Number != 1 {
+		t.Error("the question is shared")
+	}
 }
 
 func TestAFlushedAccountBeginsWithNothing(t *testing.T) {
@@ -230,6 +244,7 @@ func TestAFlushedAccountBeginsWithNothing(t *testing.T) {
 	first := s.hold(noon, 10)
 	s.a = Account{}
 	s.take(noon, 1, false)
+	s.c.Peers[0].Number = 3 // the lost one has asked more often
 	s.hold(noon+second, 5)
 	if s.a.Incarnation == first.Incarnation {
 		t.Fatal("the same incarnation")
@@ -245,6 +260,14 @@ func TestAFlushedAccountBeginsWithNothing(t *testing.T) {
 	if got := s.c.held(noon + second); got != 15 {
 		t.Errorf("%d are held", got)
 	}
+	c, account := s.c, s.a
+	s.a = Account{}
+	s.c.Peers = slices.Clone(c.Peers)
+	s.hold(noon+2*second, 2) // with the number that the one before has used
+	s.c, s.a = c, account
+	s.c.State.Count = 15
+	s.answer(noon+3*second, s.ask(noon+3*second, 1))
+	s.wantCounted(noon+3*second, 11) // the new one has returned 5 and got one; the lost one is not asked
 	s.ask(noon+40*second, 1)
 	s.answer(noon+40*second, s.a.Question)
 	if n := len(s.c.Peers[0].Grants); n != 1 {
@@ -313,6 +336,63 @@ func TestAForgetfulHomeChargesAgain(t *testing.T) {
 	if g := s.c.Peers[0].Grants; len(g) != 0 || s.c.Learning == 0 {
 		t.Errorf("%+v", s.c)
 	}
+	// Reports never take anything back, and never say more than there is.
+	g := Grant{Incarnation: 1, Number: 1, Permits: 10, Used: 3, Returned: 2, Charged: noon, Ends: noon + 60*second}
+	for name, y := range map[string]struct{ permits, used, returned, wantUsed, wantReturned int64 }{
+		"less":       {4, 1, 1, 3, 2},
+		"more":       {10, 4, 5, 4, 5},
+		"all used":   {10, 8, 2, 8, 2},
+		"too much":   {10, 20, 2, 8, 2},
+		"all back":   {10, 3, 7, 3, 7},
+		"impossible": {10, 3, 20, 3, 7},
+	} {
+		c := Counter{Peers: []Peer{{Region: "b", Incarnation: 1, Number: 5, Grants: []Grant{{Incarnation: 1, Number: 0, Permits: 1, Ends: never}, g}}}}
+		c.State.Start, c.State.Count = noon, 100
+		said := g
+		said.Permits, said.Used, said.Returned = y.permits, y.used, y.returned
+		c.report(s.l, &c.Peers[0], noon, &Question{Incarnation: 1, Number: 0, Grants: []Grant{said}})
+		if got := c.Peers[0].Grants[1]; got.Used != y.wantUsed || got.Returned != y.wantReturned || got.Permits != 10 || c.State.Count != 100-(y.wantReturned-2) {
+			t.Errorf("%s: %+v, counted %d", name, got, c.State.Count)
+		}
+	}
+	near := g
+	near.Ends = noon + second
+	c := Counter{Peers: []Peer{{Region: "b", Incarnation: 1}}}
+	c.report(s.l, &c.Peers[0], noon+second, &Question{Incarnation: 1, Grants: []Grant{near}})
+	if c.Learning != 0 {
+		t.Error("it waits although the window has ended")
+	}
+	c = Counter{Peers: []Peer{{Region: "b", Incarnation: 1}}}
+	c.report(s.l, &c.Peers[0], noon, &Question{Incarnation: 1, Grants: []Grant{near}})
+	if c.Peers[0].Grants[0].Expires != near.Ends {
+		t.Error("it expires after its window")
+	}
+	c = Counter{Peers: []Peer{{Region: "b", Incarnation: 1}}}
+	c.report(s.l, &c.Peers[0], noon, &Question{Incarnation: 1, Grants: []Grant{g}})
+	if c.Peers[0].Grants[0].Expires != noon+longestLife {
+		t.Error("it expires after its life")
+	}
+	c.Peers[0].Grants[0].Ends, c.Peers[0].Grants[0].Permits = near.Ends, near.Permits
+	// What one permit is left of is not settled.
+	c.Peers[0].Grants[0].Used = 7
+	if c.Peers[0].forget(noon); c.Peers[0].Settled != 0 || len(c.Peers[0].Grants) != 1 {
+		t.Errorf("%+v", c.Peers[0])
+	}
+	if c.Peers[0].Grants[0].Used = 8; c.Peers[0].Settled != 0 {
+		t.Error()
+	}
+	if c.Peers[0].forget(noon); c.Peers[0].Settled != 1 || len(c.Peers[0].Grants) != 0 {
+		t.Errorf("%+v", c.Peers[0])
+	}
+	c.Peers[0] = Peer{Incarnation: 1, Grants: []Grant{{Incarnation: 1, Number: 3}, {Incarnation: 1, Number: 2}}}
+	if c.Peers[0].forget(noon); c.Peers[0].Settled != 3 {
+		t.Errorf("%+v", c.Peers[0])
+	}
+	// Only what is older than everything that is open is settled.
+	c.Peers[0] = Peer{Incarnation: 1, Settled: 2, Grants: []Grant{{Incarnation: 1, Number: 4, Permits: 1}, {Incarnation: 1, Number: 5}, {Incarnation: 1, Number: 3}, {Incarnation: 2, Number: 1, Permits: 1, Expires: noon}}}
+	if c.Peers[0].forget(noon); c.Peers[0].Settled != 3 || len(c.Peers[0].Grants) != 2 {
+		t.Errorf("%+v", c.Peers[0])
+	}
 }
 
 func TestGrantSizes(t *testing.T) {
@@ -338,6 +418,19 @@ func TestGrantSizes(t *testing.T) {
 	grant(1000, 7, 7) // requests that wait come first
 	grant(0, 1000, 600-150-7)
 	grant(5, 5, 0)
+	enough := func(remaining, need int64, want Result) {
+		t.Helper()
+		c := Counter{}
+		c.Take(at(noon), s.l, s.d, fixed-remaining)
+		c.peer("c").Grants = []Grant{{Permits: 150, Expires: never}}
+		if a := c.Exchange(at(noon), s.l, s.d, &Question{Region: "b", Epoch: 1, Incarnation: 1, Number: 1, Want: 9, Need: need}); a.Result != want || a.Result != Granted && a.Remaining != remaining {
+			t.Errorf("%d remain, %d are needed: %+v", remaining, need, a)
+		}
+	}
+	enough(1, 0, Enough)
+	enough(0, 0, Full)
+	enough(0, 1, Full)
+	enough(1, 1, Granted)
 	q.Number, q.Need = 99, 1
 	if a := s.answer(noon, q); a.Result != Full || a.RetryAfter != 60*second || a.Limit != fixed {
 		t.Errorf("%+v", a)
@@ -380,14 +473,19 @@ func TestWhoMayAskWhom(t *testing.T) {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
-	c := Counter{Epoch: 2}
+	newer := *s.d
+	newer.Epoch = 2
+	var c Counter
+	if c.Take(at(noon), s.l, &newer, 0); c.Epoch != 2 {
+		t.Errorf("%+v", c)
+	}
 	if a := c.Exchange(at(noon), s.l, s.d, &q); a.Result != Outdated {
 		t.Errorf("a process with an older list than the counter's: %+v", a)
 	}
 	if _, ok := c.Take(at(noon), s.l, s.d, 1); ok {
 		t.Error("it takes")
 	}
-	if _, ok := s.a.Ask(at(noon), "b", 0, fixed, 1, 7); ok {
+	if _, ok := (&Account{Epoch: 1}).Ask(at(noon), "b", 0, fixed, 1, 7); ok {
 		t.Error("a process with an older list than the account's asks")
 	}
 	// A new list: the answer to the question that waits may come from a home that is none any more.
@@ -405,7 +503,19 @@ func TestWhoMayAskWhom(t *testing.T) {
 		again  int64
 	}{{Inactive, 0, patience}, {Outdated, 600 * second, second}, {Full, 0, patience / 4}, {Full, second / 3, second / 3}, {Full, 60 * second, second}} {
 		b := s.a
-		b.Apply(at(noon+1), &Answer{Epoch: 2, Incarnation: next.Incarnation, Number: next.Number, Nonce: next.Nonce, Result: x.result, RetryAfter: x.after})
+		b.demand.size = 40
+		if !b.Apply(at(noon+1), &Answer{Epoch: 2, Incarnation: next.Incarnation, Number: next.Number, Nonce: next.Nonce, Result: x.result, RetryAfter: x.after, Remaining: 3}) {
+			t.Errorf("%+v: not applied", x)
+		}
+		if full := b.Full; full && (b.demand.size != 0 || b.Remaining != 3) {
+			t.Errorf("%+v", b)
+		}
+		if c := b; c.Full {
+			c.Grants = []Grant{{Permits: 1, Expires: never}}
+			if taken := c.Take(at(noon+1), 1); !taken.Allowed || taken.Full {
+				t.Errorf("allowed, and full: %+v", taken)
+			}
+		}
 		if b.Again != noon+1+x.again || b.Full != (x.result == Full) {
 			t.Errorf("%+v: again after %d", x, b.Again-noon-1)
 		}
@@ -462,6 +572,52 @@ func TestWhenAnAccountAsks(t *testing.T) {
 	if got := b.demand.ahead(); got < 148 || got > 152 {
 		t.Errorf("%d in 15 s at 10 per second", got)
 	}
+	// What was used two seconds ago counts 1/e.
+	b.demand = demand{count: 100, since: noon}
+	b.demand.measure(noon + 2*second)
+	if got := b.demand.rate * second; math.Abs(got-50*(1-1/math.E)) > 1e-9 || b.demand.count != 0 || b.demand.since != noon+2*second {
+		t.Errorf("%+v", b.demand)
+	}
+	b.demand.count = 1
+	if b.demand.measure(noon + 2*second + second/4 - 1); b.demand.count != 1 {
+		t.Error("measured too early")
+	}
+	if b.demand.measure(noon + 2*second + second/4); b.demand.count != 0 {
+		t.Error("not measured")
+	}
+	// Half empty, but idle.
+	b = Account{demand: demand{size: 40, last: noon}}
+	if b.due(noon+second, 0) || !b.due(noon+second-1, 0) {
+		t.Error("an idle account asks for more")
+	}
+	// What is returned waits for a second.
+	b = Account{SentAt: noon, Grants: []Grant{{Permits: 1, Expires: noon - 1}}}
+	if b.due(noon+second-1, 0) || !b.due(noon+second, 0) || b.returns(noon-1) != 1 || b.returns(noon-2) != 1 {
+		t.Error("it does not return once a second")
+	}
+	b = Account{Grants: []Grant{{Permits: 1, Expires: noon}}, demand: demand{last: noon, size: 9}}
+	if b.returns(noon-1) != 0 || b.returns(noon) != 1 {
+		t.Error("what has just expired is not returned")
+	}
+	if b.giveBack(noon); b.Grants[0].Returned != 1 {
+		t.Errorf("%+v", b.Grants)
+	}
+	// An expired grant is not used, although it has permits.
+	b = Account{Grants: []Grant{{Permits: 5, Expires: noon}, {Permits: 5, Expires: noon + 1}}}
+	if b.Take(at(noon), 2); b.Grants[0].Used != 0 || b.Grants[1].Used != 2 {
+		t.Errorf("%+v", b.Grants)
+	}
+	// What it wants is what it will use, less what it has. It wants more if the last grant was used up within two seconds.
+	for _, y := range []struct{ size, asked, want int64 }{{10, noon, 30 - 7}, {14, noon, 30 - 7}, {40, noon, 80}, {15, noon, 30 - 7}, {16, noon, 32}, {40, noon - 2*second, 30 - 7}, {16, noon - 2*second + 1, 32}} {
+		b = Account{Grants: []Grant{{Permits: 7, Expires: never}}, AskedAt: y.asked, demand: demand{size: y.size, last: noon, since: noon, rate: 2.0 / second}}
+		if q, ok := b.Ask(at(noon), "b", 1, fixed, 1, 7); !ok || q.Want != y.want {
+			t.Errorf("%+v: %+v", y, q)
+		}
+	}
+	b = Account{AskedAt: noon, demand: demand{size: 2, last: noon, since: noon, rate: 2.0 / second}}
+	if q, _ := b.Ask(at(noon), "b", 1, fixed, 1, 7); q.Want != 30 {
+		t.Errorf("%+v", q)
+	}
 	b.demand.rate = 1e300
 	if got := b.demand.ahead(); got != math.MaxInt32 {
 		t.Error(got)
@@ -484,6 +640,12 @@ func TestDemandIsKept(t *testing.T) {
 	if q.Grants[0].Returned != 39 {
 		t.Errorf("%+v", q)
 	}
+	// An answer settles only what its question has said.
+	b := Account{Epoch: 1, Incarnation: 1, Waiting: true, Grants: []Grant{{Incarnation: 1, Number: 1, Permits: 5, Used: 5}, {Incarnation: 1, Number: 2, Permits: 5, Used: 5}, {Incarnation: 1, Number: 3, Permits: 5, Used: 5}}}
+	b.Question = Question{Number: 4, Grants: []Grant{{Incarnation: 1, Number: 1, Permits: 5, Used: 4}, {Incarnation: 1, Number: 2, Permits: 5, Used: 5}}}
+	if b.Apply(at(noon), &Answer{Epoch: 1, Incarnation: 1, Number: 4, Result: Enough}); len(b.Grants) != 2 || b.Grants[0].Number != 1 || b.Grants[1].Number != 3 {
+		t.Errorf("%+v", b.Grants)
+	}
 	// Several grants: the newest permits go back first, the oldest are used first.
 	s = newSystem(t, descriptor.Limit{})
 	s.hold(noon, 10)
@@ -491,6 +653,16 @@ func TestDemandIsKept(t *testing.T) {
 	s.hold(noon, 12)
 	s.take(noon, 15, true)
 	if g := s.a.Grants; g[0].Used != 10 || g[1].Used != 5 || g[2].Used != 0 {
+		t.Errorf("%+v", g)
+	}
+	s.a.demand.size = 10
+	s.a.giveBack(noon) // 18 are left
+	if g := s.a.Grants; g[0].Returned != 0 || g[1].Returned != 0 || g[2].Returned != 8 {
+		t.Errorf("%+v", g)
+	}
+	s.a.demand.size = 1
+	s.a.giveBack(noon) // 10 are left
+	if g := s.a.Grants; g[1].Returned != 5 || g[2].Returned != 12 {
 		t.Errorf("%+v", g)
 	}
 	s.a.giveBack(noon + second)
@@ -541,8 +713,28 @@ func TestAClockThatWasSetBack(t *testing.T) {
 	if s.a.Apply(at(noon-5*second), &a) {
 		t.Error("an answer to a question that was asked by the other clock is applied")
 	}
-	if s.a.demand.last > noon-5*second || s.a.demand.since > noon-5*second {
+	if s.a.demand.since > noon-5*second {
 		t.Error("demand is measured in the future")
+	}
+	s = hold()
+	s.ask(noon, 10)
+	s.a.demand.last = noon
+	if a := s.a.Question; s.a.Apply(at(noon-5*second), &Answer{Epoch: 1, Incarnation: a.Incarnation, Number: a.Number, Nonce: a.Nonce}) || s.a.demand.last != noon-5*second {
+		t.Error("the last take is in the future")
+	}
+	s = hold()
+	s.a.demand.last = noon - 20*second
+	if s.a.Apply(at(noon-5*second), &Answer{}); s.a.demand.last != noon-20*second {
+		t.Error("the last take is later than it was")
+	}
+	s = hold()
+	q = s.ask(noon, 10)
+	a = s.answer(noon, q)
+	if s.a.Apply(Reading{Now: noon, Least: noon + 1}, &a) {
+		t.Error("a process applies an answer although it knows that the clock was set back")
+	}
+	if _, ok := (&Account{}).Ask(Reading{Now: noon, Least: noon + 1}, "b", 1, fixed, 1, 7); ok {
+		t.Error("a process asks although it knows that the clock was set back")
 	}
 
 	var w Watch
@@ -586,6 +778,9 @@ func TestARole(t *testing.T) {
 	if got := until(noon + second); got != full {
 		t.Errorf("until %d, want %d", got, full)
 	}
+	if d := r.Duty(at(noon-1), e); d.Until != 0 {
+		t.Error("a consent from the future counts")
+	}
 	r.Consented(at(noon+3*second), e, "c", noon+2*second)
 	if got := until(noon + 3*second); got != 2*second+full {
 		t.Errorf("until %d with a second consent", got-full)
@@ -599,8 +794,8 @@ func TestARole(t *testing.T) {
 	if d := r.Duty(at(noon), e); d.Epoch != 5 || d.Regions != 3 || d.From != 0 || d.Grants {
 		t.Errorf("%+v", d)
 	}
-	if d := r.Duty(at(noon), e); d.Until != full+noon {
-		t.Errorf("a consent from the future counts: until %d", d.Until-full-noon)
+	if d := r.Duty(at(noon), &Epoch{Number: 6, Home: "a", Regions: []string{"a"}}); d.Until != 0 {
+		t.Errorf("the duty of another list: %+v", d)
 	}
 	if d := r.Duty(Reading{Now: noon, Least: noon + 1}, e); d.Until != 0 {
 		t.Errorf("a clock that was set back: %+v", d)
@@ -675,8 +870,8 @@ func TestAHomeThatMoves(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	r.Consented(at(noon), e, "a", noon)
-	if r.From != never {
-		t.Error("half of the regions are no majority")
+	if d := r.Duty(at(noon), e); r.From != never || d.Until != 0 {
+		t.Errorf("half of the regions are no majority: %+v", d)
 	}
 	r.Consented(at(noon+second), e, "b", noon)
 	if r.From != noon+second+wait {
@@ -697,6 +892,23 @@ func TestAHomeThatMoves(t *testing.T) {
 	r.Consented(at(noon), two, "a", noon)
 	if r.From == never {
 		t.Error("both of two regions are not enough")
+	}
+	far := &Epoch{Number: 2, Home: "d", Regions: []string{"c", "d", "e", "f", "g"}, Before: []string{"a", "b", "c"}}
+	r = Role{}
+	r.Begin(at(noon), far)
+	r.Consented(at(noon), far, "a", noon)
+	r.Consented(at(noon), far, "b", noon)
+	if r.From != never {
+		t.Error("a majority of the list before is enough")
+	}
+	r.Consented(Reading{Now: noon, Least: noon + 1}, far, "e", noon)
+	r.Consented(Reading{Now: noon, Least: noon + 1}, far, "f", noon)
+	if len(r.Consents) != 2 {
+		t.Error("it believes a clock that was set back")
+	}
+	r.Consented(at(noon), far, "e", noon)
+	if d := r.Duty(at(noon), far); d.Until != 0 || d.From != never {
+		t.Errorf("%+v", d)
 	}
 	two.Stopped = true
 	r = Role{}
@@ -726,6 +938,10 @@ func TestAHomeThatMoves(t *testing.T) {
 	s = newSystem(t, descriptor.Limit{})
 	s.hold(noon, 10)
 	s.d.Epoch, s.d.From, s.c = 2, noon+10*second, Counter{}
+	if s.answer(noon+20*second, s.ask(noon+20*second, 5)); s.c.Learning != 0 {
+		t.Error("it charges what the home before has granted")
+	}
+	s.a.Waiting = false
 	a := s.answer(noon+61*second, s.ask(noon+61*second, 5))
 	if a.Result != Granted || s.c.Learning != 0 {
 		t.Errorf("%+v", a)
@@ -745,6 +961,7 @@ func TestTerms(t *testing.T) {
 		"shorter":         {descriptor.Limit{Window: descriptor.Window{Unit: descriptor.Second, Multiplier: 3}}, false, 3 * second},
 		"sliding":         {descriptor.Limit{Algorithm: descriptor.SlidingWindow, Window: second30, Precision: 5}, true, 6 * second},
 		"log":             {descriptor.Limit{Algorithm: descriptor.SlidingLog, Window: descriptor.Window{Unit: descriptor.Second, Multiplier: 100}}, true, 4 * second},
+		"log of a day":    {descriptor.Limit{Algorithm: descriptor.SlidingLog, Window: descriptor.Window{Unit: descriptor.Day}}, true, 30 * second},
 		"log of a minute": {descriptor.Limit{Algorithm: descriptor.SlidingLog}, false, 60 * second / 25},
 		"bucket":          {descriptor.Limit{Algorithm: descriptor.TokenBucket}, false, 0},
 		"interval":        {descriptor.Limit{Algorithm: descriptor.TokenBucket, Interval: true}, true, 30 * second},
@@ -775,6 +992,11 @@ func TestIntervalsAreNotMixed(t *testing.T) {
 	s.c.Take(at(noon+60*second), s.l, s.d, 40)
 	s.answer(noon+60*second, s.ask(noon+60*second, 0))
 	s.wantCounted(noon+60*second, 40)
+	// A sliding window remembers.
+	s = newSystem(t, descriptor.Limit{Algorithm: descriptor.SlidingWindow})
+	s.hold(noon, 50)
+	s.answer(noon+61*second, s.ask(noon+61*second, 0))
+	s.wantCounted(noon+61*second, 0)
 	s = newSystem(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Interval: true, Burst: 600})
 	s.hold(noon, 50)
 	s.answer(noon+59*second, s.ask(noon+59*second, 0))

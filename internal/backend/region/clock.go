@@ -40,7 +40,7 @@ type Watch struct {
 // Saw takes in a reading whose answer arrived at heard, on the process' monotonic clock. Of all readings the one that promises the
 // latest time stays, because an answer may have been delayed.
 func (w *Watch) Saw(heard, shown int64) {
-	if !w.knows || shown > w.Least(heard) {
+	if shown > w.Least(heard) {
 		w.heard, w.shown, w.knows = heard, shown, true
 	}
 }

@@ -108,7 +108,7 @@ func (c *Counter) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *Question
 		switch {
 		case c.learns(now):
 			a.Result, a.RetryAfter = Inactive, c.Learning-now
-		case a.Remaining > 0 && q.Need <= a.Remaining:
+		case a.Remaining > 0:
 			a.Result = Enough
 		default:
 			a.Result, a.RetryAfter = Full, micros(left.MoreAfter)

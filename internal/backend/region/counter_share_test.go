@@ -188,13 +188,14 @@ func TestAPartIsCountedUntilItIsGivenUp(t *testing.T) {
 func TestALostHolding(t *testing.T) {
 	x := newDivision(t, descriptor.Limit{})
 	x.renew(noon, "a", 600)
+	lost := x.h["a"].Incarnation
 	x.h["a"] = &Holding{}
 	x.renew(noon+second, "a", 600)
 	x.wantRates(map[string]int64{"a": 50}) // the lost part may still be in use somewhere
 	if x.s.Holders[0].Lost != 550 {
 		t.Errorf("%+v", x.s)
 	}
-	if late := x.answer(noon+second, ShareQuestion{Region: "a", Epoch: 1, Incarnation: x.s.Holders[0].Former, Number: 2}); late.Result != Stale || x.s.Holders[0].Lost != 550 {
+	if late := x.answer(noon+second, ShareQuestion{Region: "a", Epoch: 1, Incarnation: lost, Number: 2}); late.Result != Stale || x.s.Holders[0].Lost != 550 {
 		t.Errorf("a late question of the lost one: %+v", late)
 	}
 	x.renew(noon+29*second, "a", 600)
@@ -433,7 +434,195 @@ func TestSharesOfANewHome(t *testing.T) {
 	if x.s.Saved != 0 || len(x.s.Holders) != 1 || x.s.Epoch != 2 {
 		t.Errorf("%+v", x.s)
 	}
-	x.d.Epoch = 3 // the same home: it keeps what it knows
+	x.renew(noon+second, "b", 0)
+	x.d.Epoch, x.d.From = 3, noon+2*second
+	x.h["a"].SentAt -= renewal
+	x.renew(noon+2*second, "a", 600)
+	if len(x.s.Holders) != 1 || x.s.Epoch != 3 {
+		t.Errorf("%+v", x.s)
+	}
+	x.d.Epoch = 4 // the same home: it keeps what it knows
 	x.renew(noon+2*second, "a", 600)
 	x.wantRates(map[string]int64{"a": 550})
+	if x.s.Epoch != 4 {
+		t.Errorf("%+v", x.s)
+	}
+}
+
+// What a home answers, from what it has written down.
+func TestShareSums(t *testing.T) {
+	l := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: 1200})
+	s := Shares{Saved: 100, Holders: []Holder{{Region: "a", Held: 200, Given: 100, Expires: never}, {Region: "b", Held: 50, Given: 150, Lost: 10, LostExpires: never, Expires: never}}}
+	a, b := &s.Holders[0], &s.Holders[1]
+	if a.counted() != 200 || b.counted() != 160 {
+		t.Errorf("%d and %d are counted", a.counted(), b.counted())
+	}
+	if n := s.mint(l, a); n != 0 || s.Saved != 100 {
+		t.Errorf("a smaller part gets %d tokens, %d are left", n, s.Saved)
+	}
+	if n := s.mint(l, b); n != 100 || s.Saved != 0 {
+		t.Errorf("a larger part gets %d tokens, %d are left", n, s.Saved)
+	}
+	s.Saved = 250
+	if n := s.mint(l, b); n != 200 || s.Saved != 50 {
+		t.Errorf("a larger part gets %d tokens, %d are left", n, s.Saved)
+	}
+	s.Saved, a.Held = 600, 400
+	if n := s.mint(l, b); n != 200 || s.Saved != 1200-800-320 {
+		t.Errorf("a larger part gets %d tokens, %d are left", n, s.Saved)
+	}
+	s.Saved, a.Held = 600, 600
+	if n := s.mint(l, b); n != 200 || s.Saved != 0 {
+		t.Errorf("a larger part gets %d tokens, %d are left", n, s.Saved)
+	}
+
+	b.lose()
+	if b.Lost != 160 || b.LostExpires != never {
+		t.Errorf("%+v", b)
+	}
+	*b = Holder{Held: 50, LostExpires: noon + 50, Expires: noon + 5}
+	if b.lose(); b.LostExpires != noon+50 {
+		t.Errorf("%+v", b)
+	}
+	*b = Holder{Region: "b", Held: 50, Given: 20, Lost: 7, LostExpires: noon, Expires: noon + 5}
+	if b.lose(); b.Lost != 57 || b.LostExpires != noon+5 {
+		t.Errorf("%+v", b)
+	}
+	if s.expire(noon + 4); b.Lost != 57 || b.Held != 50 {
+		t.Errorf("%+v", b)
+	}
+	if s.expire(noon + 5); b.Lost != 0 || b.Held != 0 || b.Given != 0 {
+		t.Errorf("%+v", b)
+	}
+
+	// The limit was lowered: nobody grows, and nobody loses what it has by growing.
+	low := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Requests: 300})
+	s = Shares{Holders: []Holder{{Region: "a", Held: 280, Given: 280, Expires: never}, {Region: "b", Held: 50, Demand: 300, Expires: never}}}
+	if got := s.give(low, duty(), &s.Holders[1], noon); got != 50 {
+		t.Errorf("b gets %d", got)
+	}
+	if got := tokens(low, 900); got != 300 {
+		t.Errorf("%d tokens", got)
+	}
+	if got := tokens(&descriptor.Limit{Algorithm: descriptor.TokenBucket, Requests: 7, Burst: 1 << 40}, 3); got != 3<<40/7 {
+		t.Errorf("%d tokens", got)
+	}
+
+	// More regions ask than the list has: the list of this home is older.
+	four := Shares{}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		four.holder(name).Expires = never
+	}
+	if got := four.fair(l, duty(), &four.Holders[0], noon); got != 18+(600-4*18)/4 {
+		t.Errorf("a gets %d of 600", got)
+	}
+	// What a region wants is a tenth more than its demand, while its part lasts.
+	s = Shares{Holders: []Holder{{Region: "a", Demand: 100, Expires: noon + 1}}}
+	if got := s.fair(l, duty(), &s.Holders[0], noon); got != 111+(600-111-25-25)/3 {
+		t.Errorf("a gets %d", got)
+	}
+	if got := s.fair(l, duty(), &s.Holders[0], noon+1); got != 25+(600-3*25)/3 {
+		t.Errorf("a gets %d", got)
+	}
+
+	for _, y := range []struct {
+		rate, tokens int64
+		ok           bool
+	}{{1, 1, true}, {0, 1, false}, {1, 0, false}, {0, 0, false}} {
+		if own, ok := ofShare(l, y.rate, y.tokens); ok != y.ok || ok && own.Capacity() != 1 {
+			t.Errorf("%+v: %v, %d", y, ok, own.Capacity())
+		}
+	}
+
+	// A region that says it holds what it held before the last answer: that answer was lost, and nothing was forgotten.
+	s = Shares{Begun: true, Holders: []Holder{{Region: "a", Incarnation: 1, Number: 1, Held: 300, Given: 100, Expires: never}}}
+	s.Exchange(at(noon), l, duty(), &ShareQuestion{Region: "a", Epoch: 1, Incarnation: 1, Number: 2, Held: 300})
+	if s.Learning != 0 {
+		t.Error("it has forgotten nothing")
+	}
+	again := s.Exchange(at(noon+longestLife+second), l, duty(), &ShareQuestion{Region: "a", Epoch: 1, Incarnation: 1, Number: 2, Held: 300})
+	if again.ValidFor != 0 || again.Rate != 0 {
+		t.Errorf("an expired part: %+v", again)
+	}
+	s.Learning = noon + 100
+	if s.Holders[0].Held = 0; s.give(l, duty(), &s.Holders[0], noon+99) != 0 || s.give(l, duty(), &s.Holders[0], noon+100) == 0 {
+		t.Error("it learns too long, or too short")
+	}
+}
+
+func TestAHoldingIsMeasured(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{})
+	x.renew(noon, "a", 0)
+	h := x.h["a"]
+	h.demand = demand{since: noon}
+	for range 50 {
+		x.take(noon+second, "a", 1)
+	}
+	if q := x.ask(noon+renewal, "a"); q.Demand < 500 || q.Demand > 600 {
+		t.Errorf("%+v", q) // 10 per second, and older is what was before
+	}
+	if h.Waiting = false; h.demand.count != 0 {
+		t.Error("it is not measured")
+	}
+	h.demand.rate = 1
+	if q := x.ask(noon+2*renewal, "a"); q.Demand != 600 {
+		t.Errorf("%+v", q)
+	}
+	if h.Apply(Reading{Now: noon + 2*renewal, Least: noon + 3*renewal}, x.l, &ShareAnswer{Epoch: 1, Incarnation: h.Incarnation, Number: h.Question.Number, Nonce: h.Question.Nonce}) {
+		t.Error("a process applies an answer although it knows that the clock was set back")
+	}
+	h.demand.since = noon + 3*renewal
+	if h.enter(at(noon)); h.demand.since != noon {
+		t.Error("demand is measured in the future")
+	}
+
+	// A new list of regions, while a question waits: it is asked again at once, and not earlier than it would be.
+	h = &Holding{Epoch: 1, Waiting: true, SentAt: noon, AskedAt: noon}
+	if _, ok := h.Ask(at(noon+1), x.l, "a", 2, 7); !ok || h.SentAt != noon+1 {
+		t.Error("it waits for the home of the list before")
+	}
+
+	// The part stays if nothing changes, and only then.
+	apply := func(now int64, change func(*ShareAnswer)) *Holding {
+		h := &Holding{Epoch: 1, Incarnation: 1, Rate: 60, Tokens: 60, Expires: noon + 10*second, Waiting: true, AskedAt: now, Question: ShareQuestion{Number: 1}}
+		h.Take(at(noon), x.l, 40)
+		h.Waiting = true
+		a := ShareAnswer{Epoch: 1, Incarnation: 1, Number: 1, Rate: 60, Tokens: 60, ValidFor: longestLife}
+		change(&a)
+		if !h.Apply(at(now), x.l, &a) {
+			t.Fatal("not applied")
+		}
+		return h
+	}
+	left := func(h *Holding, now int64) int64 { return h.Take(at(now), x.l, 0).Left }
+	for name, y := range map[string]struct {
+		at     int64
+		change func(*ShareAnswer)
+		left   int64
+	}{
+		"the same":          {noon, func(*ShareAnswer) {}, 20},
+		"minted":            {noon, func(a *ShareAnswer) { a.Mint = 3 }, 23},
+		"too much minted":   {noon, func(a *ShareAnswer) { a.Mint = 300 }, 60},
+		"another rate":      {noon, func(a *ShareAnswer) { a.Rate = 50 }, 20},
+		"a smaller bucket":  {noon, func(a *ShareAnswer) { a.Tokens = 10 }, 10},
+		"just in time":      {noon + 10*second - 1, func(*ShareAnswer) {}, 29},
+		"too late":          {noon + 10*second, func(*ShareAnswer) {}, 0},
+		"late, and smaller": {noon + 10*second, func(a *ShareAnswer) { a.Rate = 50 }, 0},
+	} {
+		if got := left(apply(y.at, y.change), y.at); got != y.left {
+			t.Errorf("%s: %d tokens are left, want %d", name, got, y.left)
+		}
+	}
+	h = apply(noon, func(*ShareAnswer) {})
+	if h.Expires != noon+shortened(longestLife)-unnoticed {
+		t.Errorf("it expires at %d", h.Expires-noon)
+	}
+	h = apply(noon, func(a *ShareAnswer) { a.Rate = 50 })
+	if h.Rate != 50 {
+		t.Errorf("%+v", h)
+	}
+	h = &Holding{Rate: 5, Tokens: 5, Expires: noon, Epoch: 1}
+	if q, _ := h.Ask(at(noon), x.l, "a", 1, 7); q.Held != 0 || h.Tokens != 0 {
+		t.Errorf("an expired part is held: %+v", q)
+	}
 }

@@ -11,7 +11,7 @@ type Question struct {
 
 	Grants []Grant // all that the account knows: what it has used and returned, as totals
 
-	Want int64 // permits for some time ahead
+	Want int64 // permits for some time ahead; negative: it has more
 	Need int64 // permits that requests wait for
 }
 

@@ -77,7 +77,6 @@ func termsOf(l *descriptor.Limit) (terms, bool) {
 		// this counter are counted under the longer window.
 		a := &t.limit.Arithmetic
 		t.life = min(t.life, a.Length/logPart)
-		t.life -= t.life % a.Quantum
 		a.Length += t.life
 		if 2*a.Length/a.Quantum >= 1<<32 { // a log keeps the hits of two windows as 32-bit offsets
 			return terms{}, false

@@ -225,26 +225,39 @@ func explain(t *testing.T, s setup, steps []step, problems []string) {
 		s.rtt/ms, s.bad, problems[0], b.String(), requests, faults, strings.Join(lines, "\n"), w.seen.problems[0])
 }
 
-func runSeeds(t *testing.T, from, n uint64) (asked int64, questions int) {
+// runSeeds runs some seeds, and explains the first failure.
+func runSeeds(t *testing.T, from, n uint64) {
 	t.Helper()
+	began := time.Now()
+	histories := make(map[uint64]bool)
+	asked, questions, simulated := int64(0), 0, int64(0)
 	for seed := from; seed < from+n; seed++ {
 		s, steps := draw(seed)
 		w := s.run(steps, nil)
+		histories[w.Hash()] = true
 		for _, c := range w.seen.counts {
 			asked += c.asked
 		}
 		questions += w.questions
+		simulated += s.length
 		if len(w.seen.problems) > 0 {
 			explain(t, s, steps, w.seen.problems)
 			return
 		}
 	}
-	return asked, questions
+	if len(histories) != int(n) {
+		t.Errorf("%d seeds have %d histories", n, len(histories))
+	}
+	hours := float64(simulated) / float64(60*minute)
+	t.Logf("%d seeds, %d requests, %d questions, %.0f simulated hours, %.1f of them per minute", n, asked, questions, hours, hours/time.Since(began).Minutes())
 }
 
 func TestSeeds(t *testing.T) {
-	asked, questions := runSeeds(t, 0, 30)
-	t.Logf("%d requests, %d questions", asked, questions)
+	n := uint64(30)
+	if testing.Short() {
+		n = 10
+	}
+	runSeeds(t, 0, n)
 }
 
 func TestSameSeedSameHistory(t *testing.T) {
@@ -256,14 +269,17 @@ func TestSameSeedSameHistory(t *testing.T) {
 	}
 }
 
+// TestSeedsSoak begins with the seed in REGION_SEED, or with 1000.
 func TestSeedsSoak(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes minutes")
 	}
-	first, n := uint64(1000), uint64(2000)
-	if v, err := strconv.ParseUint(os.Getenv("REGION_SEED"), 10, 64); err == nil {
-		first = v
+	first := uint64(1000)
+	if v := os.Getenv("REGION_SEED"); v != "" {
+		var err error
+		if first, err = strconv.ParseUint(v, 10, 64); err != nil {
+			t.Fatal(err)
+		}
 	}
-	asked, questions := runSeeds(t, first, n)
-	t.Logf("%d requests, %d questions", asked, questions)
+	runSeeds(t, first, 2000)
 }

@@ -77,7 +77,7 @@ func Divisible(l *descriptor.Limit, regions int) bool {
 }
 
 func isBucket(l *descriptor.Limit) bool {
-	return backend.PermitsOf(&backend.Take{Limit: l}).Kind == backend.PermitsOfBucket && (!l.Has(descriptor.SettingNoDelay) || l.NoDelay == descriptor.NoDelayAll)
+	return backend.PermitsOf(&backend.Take{Limit: l}).Kind == backend.PermitsOfBucket
 }
 
 // floorPart: a region has at least 1/floorPart of an equal part of the rate, so that it can begin at once.
@@ -124,7 +124,7 @@ func (s *Shares) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *ShareQues
 		a.Result = Stale
 		return a
 	}
-	if again := h.Incarnation == q.Incarnation && h.Number == q.Number && h.Expires > 0; !again {
+	if again := h.Number == q.Number && h.Expires > 0; !again {
 		if q.Held > max(h.Held, h.Given) { // the home has forgotten it
 			s.Learning = now + pastLife
 		}
@@ -310,7 +310,7 @@ func (h *Holding) Ask(r Reading, l *descriptor.Limit, region string, epoch uint6
 	if epoch > h.Epoch {
 		h.Epoch, h.Waiting, h.SentAt = epoch, false, min(h.SentAt, r.Now-renewal)
 	}
-	if h.Waiting && r.Now >= h.AskedAt+longestLife {
+	if r.Now >= h.AskedAt+longestLife {
 		h.Waiting = false
 	}
 	if !h.due(r.Now) {

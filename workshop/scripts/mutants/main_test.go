@@ -1,20 +1,49 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 )
 
-// A package with one function that its test checks in part.
+// writePackage writes a package with functions that its test checks in part.
 func writePackage(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"go.mod":      "module example\n\ngo 1.26\n",
-		"big.go":      "package example\n\nfunc big(n int) bool { return n > 10 }\n",
-		"big_test.go": "package example\n\nimport \"testing\"\n\nfunc TestBig(t *testing.T) {\n\tif big(9) || !big(11) {\n\t\tt.Error(\"wrong\")\n\t}\n}\n",
+		"go.mod": "module example\n\ngo 1.26\n",
+		"big.go": `package example
+
+const most = 20
+
+var calls int
+
+func big(n int) bool {
+	calls++
+	if n < 0 {
+		n = -n
+	}
+	switch {
+	case n > most:
+		return true
+	}
+	return n > 10
+}
+`,
+		"big_test.go": `package example
+
+import "testing"
+
+func TestBig(t *testing.T) {
+	for n, want := range map[int]bool{9: false, 11: true, 21: true, -11: true, -9: false} {
+		if big(n) != want {
+			t.Error("wrong")
+		}
+	}
+}
+`,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -24,36 +53,42 @@ func writePackage(t *testing.T) string {
 }
 
 func TestMutants(t *testing.T) {
-	t.Chdir(writePackage(t))
-	all, err := mutants(".")
+	dir := writePackage(t)
+	temp := t.TempDir()
+	c, err := changes(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make(map[string]string)
-	for _, m := range all {
-		got[m.text+" "+m.by] = try(".", m)
+	all := filepath.Join(temp, "all")
+	if err := build(dir, temp, all, c.files); err != nil {
+		t.Fatal(err)
 	}
-	// 10 is not tested: >= 10 and > 10 differ there, and so do 10 and 11 at 11.
-	want := map[string]string{"> >=": "not noticed", "> <=": "noticed", "10 11": "noticed", "10 5": "noticed"}
-	for change, result := range want {
-		if got[change] != result {
-			t.Errorf("%s: %q, want %q", change, got[change], result)
+	if !passes(dir, all, 0) {
+		t.Fatal("the tests fail without a change")
+	}
+	got := make(map[string]bool)
+	for i := range c.mutants {
+		m := &c.mutants[i]
+		got[m.place+" "+m.text+" "+m.by] = try(dir, temp, all, m)
+	}
+	want := map[string]bool{
+		"big.go:3:14 20 21": false, "big.go:3:14 20 10": false, // what is above 20 is above 10 too
+		"big.go:8:2 calls++ ": false,
+		"big.go:9:7 < <=":     false, "big.go:9:7 < >=": true, "big.go:9:9 0 0+1": false,
+		"big.go:10:3 n = -n ": true, "big.go:10:7 - ": true,
+		"big.go:13:9 > >=": false, "big.go:13:9 > <=": true, "big.go:13:11 most most+1": false,
+		"big.go:14:10 true !true": true,
+		"big.go:16:11 > >=":       false, "big.go:16:11 > <=": true, "big.go:16:13 10 10+1": true,
+	}
+	if !maps.Equal(got, want) {
+		for _, k := range slices.Sorted(maps.Keys(got)) {
+			if w, ok := want[k]; !ok || w != got[k] {
+				t.Errorf("%q: %v", k, got[k])
+			}
 		}
+		t.Errorf("%d changes, want %d", len(got), len(want))
 	}
-	if len(got) != len(want) {
-		t.Errorf("changes: %v", got)
-	}
-	if result := try(".", mutant{file: "big.go", from: 0, to: 7, by: "nonsense"}); result != "does not compile" {
-		t.Errorf("a change that does not compile: %q", result)
-	}
-	if _, err := mutants(t.TempDir()); err == nil {
+	if _, err := changes(t.TempDir()); err == nil {
 		t.Error("an empty folder has changes")
-	}
-	places := make([]string, 0, len(all))
-	for _, m := range all {
-		places = append(places, m.place)
-	}
-	if !slices.Contains(places, "big.go:3:33") {
-		t.Errorf("places: %q", places)
 	}
 }
