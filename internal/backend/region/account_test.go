@@ -231,9 +231,9 @@ func TestALostAnswerIsFreeAgain(t *testing.T) {
 	s.answer(noon+longestLife, next)
 	s.wantCounted(noon+longestLife, 100)
 	// What a caller does with a question does not change the account's.
-	q, _ := s.a.Ask(at(noon+longestLife+patience), "b", 1, fixed, 1, 7)
+	s.a.Ask(at(noon+longestLife+patience), "b", 1, fixed, 1, 7)
 	s.a.Question.Grants = []Grant{{Number: 1}}
-	q, _ = s.a.Ask(at(noon+longestLife+2*patience), "b", 1, fixed, 1, 7)
+	q, _ := s.a.Ask(at(noon+longestLife+2*patience), "b", 1, fixed, 1, 7)
 	if q.Grants[0].Number = 99; s.a.Question.Grants[0].Number != 1 {
 		t.Error("the question is shared")
 	}
@@ -837,6 +837,16 @@ func TestARole(t *testing.T) {
 				t.Errorf("%d of %d consent: acts %v", have, n, acts)
 			}
 		}
+	}
+
+	five := &Epoch{Number: 1, Home: "a", Regions: []string{"a", "b", "c", "d", "e"}}
+	r = Role{}
+	r.Begin(at(noon), five)
+	for range 3 {
+		r.Consented(at(noon), five, "b", noon)
+	}
+	if d := r.Duty(at(noon), five); d.Until != 0 || len(r.Consents) != 1 {
+		t.Errorf("a region consents three times: %+v", r)
 	}
 
 	// A later list ends the role, also where this region has only consented to another home.
