@@ -93,6 +93,7 @@ var notRun = map[string][]string{
 		`go run ./workshop/bench -descriptors 3 -only a,c`,
 		`go run ./workshop/bench -half p`,
 		`go run ./workshop/bench -keys 1`,
+		`go run ./workshop/bench -shapes .`,
 		`go run ./workshop/bench -rate 2000`,
 		`go run ./workshop/bench -reservations`,
 		`go run ./workshop/bench -rounds 1 -duration 1s`,
