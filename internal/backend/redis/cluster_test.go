@@ -67,6 +67,39 @@ func TestClusterIsExact(t *testing.T) {
 	}
 }
 
+// While a slot moves, the requests of a batch in that slot go to its new node, and each of them counts once.
+func TestBatchFollowsASlot(t *testing.T) {
+	cluster := redistest.StartCluster(t, redistest.Setup{})
+	s := redis.New(redis.Options{Client: dialCluster(t, cluster), Timeout: patience})
+	t.Cleanup(func() { _ = s.Close() })
+	l, b, used := &descriptor.Limit{Requests: 1000, Window: descriptor.Window{Unit: descriptor.Year}}, newStarted(), int64(0)
+	round := func(when string) {
+		t.Helper()
+		b.start(t, s, 60, l)
+		requests := b.requests
+		b.send(t)
+		used++
+		for _, r := range requests {
+			if o := r.Outcomes[0]; !o.Allowed || o.Used != used {
+				t.Errorf("%s, %s: %+v, want %d used", when, r.Takes[0].Key, o, used)
+			}
+		}
+	}
+	round("before")
+	slot := cluster.Slot(t, "k0")
+	from, to := cluster.Primary(t, slot), cluster.Nodes[0]
+	if from == to {
+		to = cluster.Nodes[1]
+	}
+	m := cluster.Migrate(t, slot, to)
+	round("when no key has moved")
+	m.MoveKeys(t, 0)
+	round("when the key has moved") // the node asks to try the other one
+	m.Finish(t)
+	round("after")
+	round("when the client knows")
+}
+
 func TestSlotOf(t *testing.T) {
 	// From the specification of Redis Cluster, and from redis-cli.
 	for key, want := range map[string]uint16{"123456789": 0x31c3, "foo": 12182, "{user1000}.following": 3443, "{user1000}.followers": 3443, "foo{}{bar}": 8363, "": 0} {

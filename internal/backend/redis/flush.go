@@ -3,17 +3,16 @@ package redis
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
-	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// flush settles requests in one round trip; on a cluster, in one to each node. It has the store's timeout. Callers with an
-// earlier deadline leave earlier. It reports whether most takes were of a few hot counters, or returns hot if it does not
-// know.
+// flush settles requests in one round trip. It has the store's timeout. Callers with an earlier deadline leave earlier. It reports
+// whether most takes were of a few hot counters, or returns hot if it does not know.
 func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	if !q.store.cluster || len(batch) == 1 {
 		return q.send(batch)
@@ -21,46 +20,19 @@ func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	at := latest(batch)
 	m := q.store.terms(at, true, 0)
 	c := scriptCalls.Get().(*scriptCall)
-	slots := make(map[uint16]*inSlot)
 	for _, p := range batch {
 		key, _ := c.keyOf(&p.request.Takes[0], &m)
-		n := slotOf(key)
-		if slots[n] == nil {
-			slots[n] = &inSlot{key: string(key)}
-		}
-		slots[n].batch = append(slots[n].batch, p)
+		p.slot = slotOf(key)
 	}
+	key, _ := c.keyOf(&batch[0].request.Takes[0], &m)
+	first := string(key)
 	c.release()
-	if len(slots) == 1 && !m.lyft {
+	slices.SortStableFunc(batch, func(p, other *inFlight) int { return int(p.slot) - int(other.slot) })
+	if batch[0].slot == batch[len(batch)-1].slot && !m.lyft {
 		return q.send(batch)
 	}
-	ctx, cancel := q.store.bound(context.Background())
-	defer cancel()
-	var wg sync.WaitGroup
-	for _, batches := range q.byNode(ctx, slots) {
-		wg.Go(func() { q.pipeline(ctx, batches, at, m) })
-	}
-	wg.Wait()
+	q.sendSlots(batch, first, at, m)
 	return hot
-}
-
-// inSlot is a group of requests whose counters are in one slot, and one key of that slot.
-type inSlot struct {
-	key   string
-	batch []*inFlight
-}
-
-// byNode groups the requests of many slots by the node that probably owns each slot, so that a node that does not answer
-// delays only its own requests.
-func (q *queue) byNode(ctx context.Context, slots map[uint16]*inSlot) map[*goredis.Client][][]*inFlight {
-	nodes := make(map[*goredis.Client][][]*inFlight)
-	client := q.store.opts.Client.(*goredis.ClusterClient)
-	for _, s := range slots {
-		// If the owner cannot be found, such requests share one pipeline, whose error has the reason.
-		node, _ := client.MasterForKey(ctx, s.key)
-		nodes[node] = append(nodes[node], s.batch)
-	}
-	return nodes
 }
 
 func requestsOf(batch []*inFlight) []*backend.Request {
@@ -142,31 +114,61 @@ func (q *queue) sendPlain(batch []*inFlight) (others []*inFlight) {
 	return others
 }
 
-// pipeline settles the requests of each slot in one call, and sends all calls together. The slots were found with the terms m.
-// The end of ctx is not a caller's deadline, and must not look like one. A second attempt has its own timeout.
-func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m terms) {
-	s := q.store
-	type slotCall struct {
-		batch    []*inFlight
-		requests []*backend.Request
-		call     *scriptCall
-		cmd      *goredis.ZeroCopyStringCmd
-	}
-	pipe := s.opts.Client.Pipeline()
-	var all []slotCall
-	for _, batch := range slots {
-		f := slotCall{batch: batch, requests: requestsOf(batch), call: scriptCalls.Get().(*scriptCall)}
+// slotCall is a call for the requests of a flush whose counters are in one slot.
+type slotCall struct {
+	batch    []*inFlight
+	requests []*backend.Request
+	call     *scriptCall
+	cmd      *goredis.ZeroCopyStringCmd
+}
+
+// sendSlots settles requests that are sorted by the slots of their counters, with one call for each slot, and sends all calls together.
+// Their slots, and key, were found with the terms m. The end of the timeout is not a caller's deadline, and must not look like one. A
+// second attempt has its own timeout.
+func (q *queue) sendSlots(batch []*inFlight, key string, at int64, m terms) {
+	ctx, cancel := q.store.bound(context.Background())
+	defer cancel()
+	requests, calls := requestsOf(batch), make([]slotCall, 0, len(batch))
+	for from, to := 0, 0; from < len(batch); from = to {
+		for to = from + 1; to < len(batch) && batch[to].slot == batch[from].slot; to++ {
+		}
+		f := slotCall{batch: batch[from:to], requests: requests[from:to], call: scriptCalls.Get().(*scriptCall)}
 		if err := f.call.pack(m, f.requests...); err != nil {
 			f.call.release()
-			q.finishAll(batch, unsendable{err})
+			q.finishAll(f.batch, unsendable{err})
 			continue
 		}
+		calls = append(calls, f)
+	}
+	moved := q.sendCalls(ctx, q.pipelineOf(ctx, key), calls, at, true)
+	if len(moved) > 0 {
+		q.sendCalls(ctx, q.store.opts.Client.Pipeline(), moved, at, false)
+	}
+}
+
+// pipelineOf returns a pipeline to the node of this queue, which owns the slot of a key. The client of the whole cluster would look up each
+// slot again. It is asked for the requests whose node is unknown, and says why.
+func (q *queue) pipelineOf(ctx context.Context, key string) goredis.Pipeliner {
+	cluster := q.store.opts.Client.(*goredis.ClusterClient)
+	if q != q.store.queues.common {
+		if node, err := cluster.MasterForKey(ctx, key); err == nil {
+			return node.Pipeline()
+		}
+	}
+	return cluster.Pipeline()
+}
+
+// sendCalls sends calls together, and answers their requests. With again, it returns those that did nothing because another node
+// owns their slot.
+func (q *queue) sendCalls(ctx context.Context, pipe goredis.Pipeliner, calls []slotCall, at int64, again bool) (moved []slotCall) {
+	s := q.store
+	for i := range calls {
+		f := &calls[i]
 		f.cmd = f.call.command(ctx, "evalsha", f.call.script.Hash)
 		_ = pipe.Process(ctx, f.cmd)
-		all = append(all, f)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
-	for _, f := range all {
+	for _, f := range calls {
 		err := f.cmd.Err()
 		if err == nil {
 			f.call.reply = f.cmd.Bytes()
@@ -185,6 +187,9 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m t
 			if now, err = f.call.settle(); err == nil && f.call.calendar {
 				s.ahead.Store(now - at)
 			}
+		case again && isMoved(err):
+			moved = append(moved, f)
+			continue
 		case goredis.HasErrorPrefix(err, "NOSCRIPT"), goredis.HasErrorPrefix(err, noTime), // nothing was done
 			errors.Is(err, goredis.ErrPoolTimeout): // nothing was sent; a probe may have had the connection
 			q.sendAgain(at, f.call, f.batch)
@@ -195,6 +200,14 @@ func (q *queue) pipeline(ctx context.Context, slots [][]*inFlight, at int64, m t
 		f.call.release()
 		q.finishAll(f.batch, err)
 	}
+	return moved
+}
+
+// isMoved reports whether a call did nothing because its slot is, or may be, on another node: the node says so, the client has forgotten
+// the node, or nobody accepts connections there.
+func isMoved(err error) bool {
+	dial, ok := errors.AsType[*net.OpError](err)
+	return ok && dial.Op == "dial" || goredis.HasErrorPrefix(err, "MOVED") || goredis.HasErrorPrefix(err, "ASK") || errors.Is(err, goredis.ErrClosed)
 }
 
 // sendAgain settles requests whose first call did nothing. Keys that contain the time may now be in different slots, so with

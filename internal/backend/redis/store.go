@@ -129,6 +129,9 @@ func (s *Store) takeOfSlots(ctx context.Context, at int64, r *backend.Request) e
 }
 
 func (s *Store) inOneSlot(r *backend.Request) bool {
+	if len(r.Takes) == 1 {
+		return true
+	}
 	first := s.slotID(&r.Takes[0])
 	return !slices.ContainsFunc(r.Takes[1:], func(t backend.Take) bool { return s.slotID(&t) != first })
 }
