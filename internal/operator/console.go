@@ -64,6 +64,7 @@ type live struct {
 	Rules     liveRules       `json:"rules"`
 	Decisions *limiter.Totals `json:"decisions"` // nil: not known
 	Hot       *liveHot        `json:"hot"`       // nil: hot keys are off
+	Buckets   int             `json:"buckets"`   // quota buckets that clients of this process use
 }
 
 type liveRules struct {
@@ -125,6 +126,9 @@ func (o *Options) look(ctx context.Context) any {
 	if o.Decisions != nil {
 		t := o.Decisions.Totals()
 		e.Decisions = &t
+	}
+	if o.Shares != nil {
+		e.Buckets = o.Shares.Buckets()
 	}
 	if o.HotKeys != nil {
 		e.Hot = hotOf(o.HotKeys(hotkeys.Query{Limit: maxLiveRows}))
@@ -218,13 +222,19 @@ type oneRule struct {
 	Domain string              `json:"domain"`
 	Path   string              `json:"path"`
 	Name   string              `json:"name"`
-	Levels [][2]string         `json:"levels"` // key and value
-	Limits []string            `json:"limits"` // in words
+	Levels []oneLevel          `json:"levels"`
+	Limits [][2]string         `json:"limits"` // the name, if it has several limits, and the limit in words
 	Flags  []string            `json:"flags"`
 	File   string              `json:"file"`
 	Line   int                 `json:"line"`
 	Column int                 `json:"column"`
 	Totals *limiter.RuleTotals `json:"totals"` // nil: the names of its metrics depend on requests
+}
+
+type oneLevel struct {
+	Key   string `json:"key"`
+	Value string `json:"value"` // as the rule file writes it
+	Exact bool   `json:"exact"` // the value is no pattern
 }
 
 const (
@@ -234,11 +244,11 @@ const (
 )
 
 // ServeHTTP answers with a page of rules: from is the index to begin at, find a text that must be in the path, the name or
-// the file, refused wants only rules that refused something, limit is the size of the page.
+// the file, domain a domain that must be the rule's, refused wants only rules that refused something, limit is the size of the page.
 func (p *rulePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	query := r.URL.Query()
-	q := ruleQuery{find: strings.ToLower(query.Get("find")), refused: query.Get("refused") != ""}
+	q := ruleQuery{find: strings.ToLower(query.Get("find")), domain: query.Get("domain"), refused: query.Get("refused") != ""}
 	q.from, _ = strconv.Atoi(query.Get("from"))
 	q.limit, _ = strconv.Atoi(query.Get("limit"))
 	if q.limit <= 0 {
@@ -270,6 +280,7 @@ func (p *rulePages) page(q *ruleQuery) (*rulePage, error) {
 type ruleQuery struct {
 	from, limit int
 	find        string // in lower case
+	domain      string // empty: all
 	refused     bool   // only rules that refused something
 }
 
@@ -282,7 +293,7 @@ func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, totals func(index i
 	size := 0
 	for i, rule := range tree.Rules {
 		did := totals(i)
-		if !ruleMatches(rule, q.find) || q.refused && (did == nil || did.Refused == 0) {
+		if !ruleMatches(rule, q.find) || q.domain != "" && q.domain != rule.Domain || q.refused && (did == nil || did.Refused == 0) {
 			continue
 		}
 		p.Matched++
@@ -311,21 +322,21 @@ func ruleMatches(r *descriptor.Rule, find string) bool {
 
 func ruleRow(r *descriptor.Rule) oneRule {
 	row := oneRule{
-		Domain: shown(r.Domain), Path: shown(r.Path), Name: shown(r.Name), Levels: [][2]string{}, Limits: []string{}, Flags: []string{},
+		Domain: shown(r.Domain), Path: shown(r.Path), Name: shown(r.Name), Levels: []oneLevel{}, Limits: [][2]string{}, Flags: []string{},
 		File: shown(r.Position.File), Line: r.Position.Line, Column: r.Position.Col,
 	}
 	for _, l := range r.Levels {
-		row.Levels = append(row.Levels, [2]string{shown(l.Key), shown(l.Value)})
+		row.Levels = append(row.Levels, oneLevel{shown(l.Key), shown(l.Value), l.Kind == descriptor.MatchExact && shown(l.Value) == l.Value})
 	}
 	for i := range r.Limits {
-		words := r.LimitWords(i)
-		if name := r.Limits[i].Name; name != "" && len(r.Limits) > 1 {
-			words = shown(name) + ": " + words
+		name := ""
+		if len(r.Limits) > 1 {
+			name = shown(r.Limits[i].Name)
 		}
-		row.Limits = append(row.Limits, words)
+		row.Limits = append(row.Limits, [2]string{name, r.LimitWords(i)})
 	}
 	if r.Unlimited {
-		row.Limits = append(row.Limits, "unlimited")
+		row.Limits = append(row.Limits, [2]string{"", "unlimited"})
 	}
 	for _, flag := range []struct {
 		set  bool

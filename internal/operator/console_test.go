@@ -92,8 +92,14 @@ func TestConsoleRules(t *testing.T) {
 	if len(seen) != 1234 {
 		t.Errorf("%d rules", len(seen))
 	}
-	if p := page("find=B%3E77"); p.Matched != 11 || p.Rules[0].Levels[0] != [2]string{"k", "<b>77"} || p.Rules[0].Limits[0] != "5 per minute, fixed window" {
+	if p := page("find=B%3E77"); p.Matched != 11 || p.Rules[0].Levels[0] != (oneLevel{"k", "<b>77", true}) || p.Rules[0].Limits[0] != ([2]string{"", "5 per minute, fixed window"}) {
 		t.Errorf("%+v", p)
+	}
+	if p := page("domain=d&limit=1"); p.Matched != 1234 {
+		t.Errorf("%d rules of their domain", p.Matched)
+	}
+	if p := page("domain=other"); p.Matched != 0 {
+		t.Errorf("%d rules of another domain", p.Matched)
 	}
 	if p := page("limit=99999999&from=-5"); len(p.Rules) != maxRulePage {
 		t.Errorf("a page of %d", len(p.Rules))

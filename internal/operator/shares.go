@@ -18,6 +18,9 @@ type Shares interface {
 	// Shares returns the n buckets of a domain with most demand whose ids have all entries of where, how many such buckets there are, and how many
 	// the domain has.
 	Shares(now time.Time, domain string, where []descriptor.Entry, n int) (all []assigner.BucketShares, matching, total int)
+
+	// Buckets returns how many buckets are kept for clients, in all domains.
+	Buckets() int
 }
 
 // maxHeld is how many clients of a bucket are listed.

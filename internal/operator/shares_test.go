@@ -35,6 +35,8 @@ func (h held) Shares(_ time.Time, domain string, where []descriptor.Entry, n int
 	return all[:min(n, len(all))], len(all), len(h)
 }
 
+func (h held) Buckets() int { return len(h) }
+
 func shares(t *testing.T, opts Options) func(*adminv1.ListSharesRequest) (*adminv1.ListSharesResponse, error) {
 	t.Helper()
 	opts.Access = Access{Tokens: owners{annsToken: "ann read"}}

@@ -65,6 +65,13 @@ func (a *Assigner) Shares(_ time.Time, domain string, where []descriptor.Entry, 
 	return all, len(found), total
 }
 
+// Buckets returns how many buckets are kept for clients, in all domains.
+func (a *Assigner) Buckets() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.buckets)
+}
+
 // hasAll reports whether entries has each of where.
 func hasAll(entries, where []descriptor.Entry) bool {
 	return !slices.ContainsFunc(where, func(e descriptor.Entry) bool { return !slices.Contains(entries, e) })

@@ -266,7 +266,7 @@ func TestConsolePages(t *testing.T) {
 			case "now":
 				c.until(t, `document.querySelectorAll("tbody tr").length > 4`)
 			case "customer":
-				c.until(t, `!!document.querySelector('[aria-label="Table: Usage"]')`) // it is wide
+				c.until(t, `!!document.querySelector('[aria-label="Table: Callers"]')`) // it is wide
 			}
 			c.fits(t, p.name+"-"+view.name, view.width)
 			c.accessible(t, p.name+", "+view.name)
@@ -442,7 +442,8 @@ descriptors:
 	c.quiet(t)
 }
 
-// The page of a customer lists the counters in use with these entries, of all rules. Each can be reset, and given other numbers.
+// The page of a customer lists the counters in use with these entries and others, of all rules: each leads to its own page, and can be
+// reset. The counters of the customer are not listed again, and there is one form for an override.
 func TestConsoleUsage(t *testing.T) {
 	c := openConsole(t, slowRules, "RATELIMITD_OVERRIDES=redis", "REDIS_URL="+redistest.Start(t).Addr)
 	c.hits(t, "shop", 60, "tenant", "acme")
@@ -450,30 +451,114 @@ func TestConsoleUsage(t *testing.T) {
 	c.hits(t, "shop", 3, "tenant", "globex")
 	const usage = `[...document.querySelectorAll("section")].find(s => s.innerText.startsWith("Usage"))`
 	c.page(t, customer, "tenant=acme, path=/search/shoes")
-	c.until(t, usage+`.querySelectorAll("tbody tr").length === 2`)
+	c.until(t, usage+`.querySelectorAll("tbody tr").length === 1`)
 	if text := browser.Ask[string](t, c.Browser, usage+`.innerText`); !strings.Contains(text, "250") || strings.Contains(text, "globex") {
 		t.Errorf("usage is\n%s", text)
 	}
+	c.accessible(t, "usage")
+	c.Click(t, "section[aria-labelledby=p-override] input[name=number]")
+	if n := browser.Ask[int](t, c.Browser, `document.querySelectorAll("input[name=number]").length`); n != 1 {
+		t.Errorf("%d forms for an override", n)
+	}
+	c.Type(t, "100")
+	c.push(t, "Set override")
+	c.shows(t, "The next request passes.")
 	push := func(text string) {
 		t.Helper()
 		c.until(t, fmt.Sprintf(`(() => { const b = [...%s.querySelectorAll("button")].find(b => b.innerText === %q); if (b) b.click(); return !!b; })()`, usage, text))
 	}
-	push("Override")
-	c.until(t, `!!`+usage+`.querySelector("input[name=number]")`)
-	c.accessible(t, "usage with an override")
-	if *update {
-		c.Resize(t, 1240, 900)
-		save(t, "console-usage.png", c.Picture(t, 1240, 900))
-	}
-	c.Click(t, "section[aria-labelledby=p-override-of-one] input[name=number]")
-	c.Type(t, "100")
-	push("Set override")
-	c.shows(t, "The next request passes.")
-	push("Close")
 	push("Reset")
 	push("Yes")
-	c.shows(t, "Cleared: tenant=acme")
-	c.until(t, usage+`.querySelectorAll("tbody tr").length === 1`)
+	c.shows(t, "Cleared: tenant=acme, path=/search/shoes")
+	c.shows(t, "No other counter on this page is in use.")
+	c.page(t, customer, "The next request passes.")
+	c.quiet(t)
+}
+
+// One box finds a customer by a value: under which rules it counts, and what is used of each. So does the list of the busiest callers.
+func TestConsoleFindsCustomer(t *testing.T) {
+	c := openConsole(t, map[string]string{"shop.yaml": slowRules["shop.yaml"], "sms.yaml": `domain: sms
+descriptors:
+  - key: type
+    value: marketing
+    descriptors:
+      - {key: to, rate_limit: {unit: year, requests_per_unit: 5000}}
+  - key: partner
+    descriptors:
+      - {key: user, usage: true, rate_limit: {unit: year, requests_per_unit: 7}}
+  - {key: to, rate_limit: {unit: year, requests_per_unit: 100}}
+`})
+	c.hits(t, "sms", 6000, "type", "marketing", "to", "2065551234")
+	c.hits(t, "sms", 40, "to", "2065551234")
+	c.hits(t, "sms", 2, "partner", "p1", "user", "2065551234")
+	c.page(t, "#/customer", "type=marketing|to=2065551234") // the busiest
+	c.Click(t, "textarea[name=entries]")
+	c.Type(t, "2065551234\r")
+	const found = `[...document.querySelectorAll("tbody tr")].map(r => r.querySelector("th").innerText + ": " + r.querySelectorAll("td")[1].innerText).join("; ")`
+	const want = "type=marketing, to=2065551234 in sms: 6,000; to=2065551234 in sms: 40; partner=p1, user=2065551234 in sms: 2"
+	c.until(t, found+` === `+strconv.Quote(want))
+	c.accessible(t, "found customers")
+	if *update {
+		save(t, "console-find.png", c.Picture(t, 1240, 520))
+	}
+	c.push(t, "Show 3 more that have used nothing")
+	c.shows(t, "remote_address=2065551234")
+	browser.Ask[bool](t, c.Browser, `document.querySelector("tbody a").click(), true`)
+	c.shows(t, "Refused. Used up: 5,000 per year, fixed window.")
+
+	// The rule is chosen, and its keys are fields. Another rule keeps what has been written.
+	choose := func(name, text string) {
+		t.Helper()
+		c.until(t, fmt.Sprintf(`(() => { const s = document.querySelector("select[name=%s]"), o = s && [...s.options].find(o => o.text === %q);
+			if (o) { s.value = o.value; s.dispatchEvent(new Event("change", { bubbles: true })); } return !!o; })()`, name, text))
+	}
+	const fields = `[...document.querySelectorAll("input[name=value]")].map(i => i.parentNode.innerText + "=" + i.value).join()`
+	c.until(t, fields+` === "type=marketing,to=2065551234" && document.querySelector("select[name=rule]").selectedOptions[0].text === "type=marketing, to"`)
+	choose("rule", "to")
+	c.until(t, fields+` === "to=2065551234"`)
+	c.push(t, "Look up")
+	c.shows(t, "60 of 100 left.")
+	choose("domain", "shop")
+	choose("rule", "tenant, path=/checkout")
+	c.until(t, fields+` === "tenant=,path=/checkout"`)
+	c.push(t, "Look up")
+	c.shows(t, "Which tenant? It is missing.")
+	c.Click(t, "input[name=value]")
+	c.Type(t, "acme\r")
+	c.until(t, `location.hash === "#/customer?domain=shop&k=tenant&v=acme&k=path&v=%2Fcheckout"`)
+	c.shows(t, "2 of 2 left.")
+	c.page(t, "#/customer?domain=other&k=to&v=1", "Nothing limits this: no rules are loaded for this domain")
+	c.quiet(t)
+}
+
+// A name breaks after dots and slashes, and not inside of a word. The tab of quota buckets is there where they are used.
+func TestConsoleBreaksNames(t *testing.T) {
+	path := "/partners/warehouses/deliveries/international/statements"
+	c := openConsole(t, map[string]string{"shop.yaml": "domain: shop\ndescriptors:\n  - {key: " + path + ", rate_limit: {unit: day, requests_per_unit: 1}}\n"})
+	if code := c.hits(t, "shop", 2, path, ""); code != http.StatusTooManyRequests {
+		t.Fatal(code)
+	}
+	c.page(t, "#/now", path)
+	c.Resize(t, 390, 760)
+	lines := browser.Ask[[]string](t, c.Browser, `(() => {
+		const name = [...document.querySelectorAll("main .name")].find(n => n.innerText === "shop.`+path+`"), lines = [];
+		const all = document.createTreeWalker(name, NodeFilter.SHOW_TEXT);
+		for (let top = -1; all.nextNode();) for (let i = 0; i < all.currentNode.data.length; i++) {
+			const r = document.createRange();
+			r.setStart(all.currentNode, i); r.setEnd(all.currentNode, i + 1);
+			const at = r.getBoundingClientRect().top;
+			if (at > top + 3) lines.push("");
+			top = at;
+			lines[lines.length - 1] += all.currentNode.data[i];
+		}
+		return lines; })()`)
+	if len(lines) < 2 || slices.ContainsFunc(lines[:len(lines)-1], func(l string) bool { return !strings.HasSuffix(l, "/") && !strings.HasSuffix(l, ".") }) {
+		t.Errorf("the lines are %q", lines)
+	}
+	if tabs := browser.Ask[string](t, c.Browser, `document.querySelector("nav").innerText`); strings.Contains(tabs, "Shares") {
+		t.Errorf("a process without quota buckets shows the tabs %q", tabs)
+	}
+	c.page(t, "#/shares?domain=shop", "No client of this process uses a quota bucket")
 	c.quiet(t)
 }
 
@@ -566,7 +651,7 @@ func TestConsoleWithManyRules(t *testing.T) {
 	}
 	c.push(t, "Next")
 	c.shows(t, "page 2 of 1,000")
-	c.page(t, "#/rules?find=t99998", "99999 per minute")
+	c.page(t, "#/rules?find=t99998", "99,999 per minute")
 	c.shows(t, "1 of 100,000")
 	t.Logf("three pages of 100,000 rules in %v", time.Since(began))
 	c.quiet(t)

@@ -33,6 +33,8 @@ func (h heldShares) Shares(_ time.Time, domain string, where []descriptor.Entry,
 	return all[:min(n, len(all))], len(all), len(h)
 }
 
+func (h heldShares) Buckets() int { return len(h) }
+
 // bucketsOf are buckets as a busy process has them: one with many clients, one whose names would be HTML, and many small ones.
 func bucketsOf(now time.Time) heldShares {
 	held := func(client string, perSecond float64) assigner.HeldShare {
@@ -117,6 +119,8 @@ func TestConsoleShares(t *testing.T) {
 	c.Type(t, "tenant=t7\r")
 	c.shows(t, "1 of 32 buckets")
 	c.until(t, `location.hash === "#/shares?domain=shop&k=tenant&v=t7"`)
+	c.page(t, "#/now", "Decisions")
+	c.until(t, `document.querySelector("nav").innerText.includes("Shares")`)
 	c.page(t, "#/shares?domain=other", "There are no rules for this domain.")
 	c.quiet(t)
 }

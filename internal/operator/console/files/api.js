@@ -41,7 +41,7 @@ async function ask(path, init = {}) {
     code = error.code || code;
     message = error.message || message;
   } catch { /* it is text */ }
-  if (code === "unauthenticated") tokenWanted.value = message;
+  if (code === "unauthenticated") tokenWanted.value = token.value || message.includes("certificate") ? message : "This process shows nothing without a token.";
   throw new Failure(code, message);
 }
 

@@ -38,7 +38,7 @@ function App() {
     <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); heading.current.focus(); }}>Skip to the page</a>
     <header class="top">
       <span class="brand">ratelimitd</span>
-      <nav aria-label="Pages"><ul>${pages.map(([p, label]) => html`<li><a href=${"#/" + p} aria-current=${p === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
+      <nav aria-label="Pages"><ul>${pages.filter(([p]) => p !== "shares" || id === p || (live.value && live.value.buckets)).map(([p, label]) => html`<li><a href=${"#/" + p} aria-current=${p === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
       <${State} />
     </header>
     <main id="main">
@@ -57,7 +57,7 @@ function State() {
   return html`<div class="state">
     <span class="host" title="this process">${visible(host)}</span>
     <span class=${"dot " + (stale.value ? "stale" : "fresh")} role="status">${stale.value ? (event ? "stale: " + age.value + " s old" : "connecting") : "live"}</span>
-    ${token.value ? html`<button type="button" class="mini" onClick=${() => useToken("")}>forget token</button>` : html`<button type="button" class="mini" aria-expanded=${asking} onClick=${() => { tokenWanted.value = "A token lets this tab do what its owner may do."; ask(true); }}>token</button>`}
+    ${token.value ? html`<button type="button" class="mini" onClick=${() => useToken("")}>forget token</button>` : html`<button type="button" class="mini" aria-expanded=${asking} onClick=${() => { tokenWanted.value = "Enter a token to see counters and to change something."; ask(true); }}>token</button>`}
   </div>`;
 }
 

@@ -6,10 +6,8 @@ import { html, Name, Panel, Table, count, rate, range, percent, fromKey, link } 
 
 export function Now() {
   const event = live.value, now = rates.value;
-  const [by, setBy] = useState("refused");
   const hot = event && event.hot;
   const rules = hot ? hot.rules.filter((r) => r.refused > 0) : [];
-  const keys = hot ? hot[by] : [];
   return html`
     <${Cards} event=${event} now=${now} />
     <${Panel} title="Decisions" note="per second, of this process, since this page is open"><${Chart} /></${Panel}>
@@ -21,14 +19,22 @@ export function Now() {
             <th scope="row"><a href=${"#/rules?find=" + encodeURIComponent(r.rule)}><${Name} text=${r.rule} max=${80} /></a>${r.shadow && html` <span class="tag">shadow</span>`}</th>
             <td class="n bad">${count(r.refused)}</td><td class="n">${count(r.used)}</td><td class="n">${percent(r.refused, r.used)}</td></tr>`)} />
       </${Panel}>
-      <${Panel} title=${by === "refused" ? "Callers that are refused" : "Callers that ask most"} note=${"last " + Math.round(hot.seconds) + " s"}
-        tools=${html`<span role="group" aria-label="Sort callers">${["refused", "used"].map((b) => html`<button type="button" aria-pressed=${by === b} onClick=${() => setBy(b)}>most ${b}</button>`)}</span>`}>
-        <${Table} label="Callers" head=${["Counter", "#refused", "#used"]} empty=${by === "refused" ? "Nobody was refused." : "Nobody asked."}
-          rows=${keys.map((k) => html`<tr key=${k.key}>
-            <th scope="row"><${Key} of=${k} />${k.shadow && html` <span class="tag">shadow</span>`}</th>
-            <td class=${"n " + (k.refused[1] > 0 ? "bad" : "")}>${range(k.refused)}</td><td class="n">${range(k.used)}</td></tr>`)} />
-      </${Panel}>
+      <${Callers} />
     </div>`}`;
+}
+
+// Callers are the busiest of the last minute.
+export function Callers() {
+  const [by, setBy] = useState("refused");
+  const hot = live.value && live.value.hot;
+  if (!hot) return null;
+  return html`<${Panel} title=${by === "refused" ? "Callers that are refused" : "Callers that ask most"} note=${"last " + Math.round(hot.seconds) + " s"}
+    tools=${html`<span role="group" aria-label="Sort callers">${["refused", "used"].map((b) => html`<button type="button" aria-pressed=${by === b} onClick=${() => setBy(b)}>most ${b}</button>`)}</span>`}>
+    <${Table} label="Callers" head=${["Counter", "#refused", "#used"]} empty=${by === "refused" ? "Nobody was refused." : "Nobody asked."}
+      rows=${hot[by].map((k) => html`<tr key=${k.key}>
+        <th scope="row"><${Key} of=${k} />${k.shadow && html` <span class="tag">shadow</span>`}</th>
+        <td class=${"n " + (k.refused[1] > 0 ? "bad" : "")}>${range(k.refused)}</td><td class="n">${range(k.used)}</td></tr>`)} />
+  </${Panel}>`;
 }
 
 // Key is the key of a counter. It leads to the customer if it names the entries.

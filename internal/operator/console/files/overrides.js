@@ -1,7 +1,7 @@
 // Operators' overrides: numbers for one caller that replace a rule's.
 import { useState } from "preact/hooks";
 import { call, live, token } from "./api.js";
-import { html, Name, Panel, Table, Problem, Confirm, Since, useLoad, count, utc, readDescriptor, writeEntries, link } from "./parts.js";
+import { html, Name, Panel, Table, Problem, Confirm, Since, useLoad, count, words, utc, readDescriptor, writeEntries, link } from "./parts.js";
 
 // numbers says in words what an override gives.
 export function numbers(o) {
@@ -18,7 +18,7 @@ function When({ o }) {
   return html`${o.notBefore && html`<div>from ${utc(o.notBefore)}</div>`}${o.expiresAt ? html`<div>until ${utc(o.expiresAt)}</div>` : "for ever"}${s && html` <span class="tag">${s}</span>`}`;
 }
 
-const same = (a, b) => JSON.stringify((a || []).map((e) => [e.key, e.value || ""])) === JSON.stringify((b || []).map((e) => [e.key, e.value || ""]));
+export const same = (a, b) => JSON.stringify((a || []).map((e) => [e.key, e.value || ""])) === JSON.stringify((b || []).map((e) => [e.key, e.value || ""]));
 
 // identity is what names an override.
 const identity = (o) => ({ domain: o.domain, rule: o.rule, limit: o.limit || "", entries: o.entries });
@@ -83,7 +83,7 @@ function Outcome({ of }) {
   const effects = of.change.effects || [];
   return html`<div role="status"><p class="note">A dry run: nothing was changed.</p>
     <${Table} label="Effects" head=${["Limit", "#used", "Before", "After", "Next request"]} empty="No counter of this caller changes."
-      rows=${effects.map((e, i) => html`<tr key=${i}><th scope="row"><${Name} text=${e.limit || "the rule’s"} /></th><td class="n">${count(e.used)}</td><td class="wrap">${e.wordsBefore}</td><td class="wrap">${e.wordsAfter}</td>
+      rows=${effects.map((e, i) => html`<tr key=${i}><th scope="row"><${Name} text=${e.limit || "the rule’s"} /></th><td class="n">${count(e.used)}</td><td class="wrap">${words(e.wordsBefore)}</td><td class="wrap">${words(e.wordsAfter)}</td>
         <td>${verdict(e.refusedBefore)} → <b class=${e.refusedAfter ? "bad" : "good"}>${verdict(e.refusedAfter)}</b></td></tr>`)} /></div>`;
 }
 
@@ -104,7 +104,7 @@ async function find(asked, size, pageToken, signal) {
 }
 
 // OverrideOf is the override of one customer.
-export function OverrideOf({ asked, rule, id, title = "Override" }) {
+export function OverrideOf({ asked, rule }) {
   const path = rule ? rule.path : "";
   const [limit, setLimit] = useState("");
   const where = Object.fromEntries(asked.entries.map((e) => [e.key, e.value]));
@@ -114,7 +114,7 @@ export function OverrideOf({ asked, rule, id, title = "Override" }) {
   const all = ((found.data && found.data.overrides) || []).filter((o) => same(o.entries, asked.entries));
   const names = (rule.limits || []).map((l) => l.name).filter(Boolean);
   const current = all.find((o) => (o.limit || "") === limit);
-  return html`<${Panel} id=${id} title=${title} note="other numbers for this caller alone">
+  return html`<${Panel} title="Override" note="other numbers for this caller alone">
     ${known() === false ? html`<p class="empty">Overrides are off in this process: RATELIMITD_OVERRIDES turns them on.</p>` : html`
       <${Problem} error=${found.error} />
       ${all.map((o) => html`<p key=${o.limit || ""}><b>${o.limit ? html`<${Name} text=${o.limit} />: ` : ""}${numbers(o)}</b> <${When} o=${o} /> ${o.reason && html`“<${Name} text=${o.reason} />”`} <span class="note">by <${Name} text=${o.author || "?"} max=${60} /></span></p>`)}

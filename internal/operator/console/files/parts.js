@@ -18,10 +18,13 @@ const longest = 140, titled = 4000;
 // Name shows a text of a caller or a rule. Of a long one it shows the beginning; the whole is in the title, and can be copied.
 export function Name({ text, max = longest }) {
   const shown = visible(text);
-  if (shown.length <= max) return html`<bdi class="name">${shown}</bdi>`;
+  if (shown.length <= max) return html`<bdi class="name">${breaks(shown)}</bdi>`;
   const whole = shown.length > titled ? shown.slice(0, titled) + "…" : shown;
-  return html`<bdi class="name" title=${whole}>${shown.slice(0, max)}…</bdi> <${Copy} text=${text} label=${"Copy all " + shown.length + " characters"} />`;
+  return html`<bdi class="name" title=${whole}>${breaks(shown.slice(0, max))}…</bdi> <${Copy} text=${text} label=${"Copy all " + shown.length + " characters"} />`;
 }
+
+// breaks lets lines end after a dot, a slash and the like, and within a word only if it is long.
+const breaks = (text) => (text.match(/.{1,24}?(?:[^\w]|$)|.{1,24}/gsu) || []).map((part) => html`${part}<wbr />`);
 
 function Copy({ text, label = "Copy" }) {
   const [done, set] = useState(false);
@@ -32,6 +35,8 @@ function Copy({ text, label = "Copy" }) {
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 export const count = (n) => whole.format(Number(n || 0));
+// words writes the numbers in the words of a limit as count does; a year in them is no number.
+export const words = (text) => (text || "").replace(/\b\d{4,}\b(?!-)/g, (n) => whole.format(BigInt(n)));
 export const rate = (n) => (n >= 10000 ? short.format(n) : n >= 100 || n === 0 ? whole.format(n) : n.toFixed(1));
 export const range = ([least, most]) => (Number(least) === Number(most) ? count(least) : count(least) + "–" + count(most));
 export const percent = (part, all) => (all > 0 ? (part >= all ? "100" : (100 * part / all).toFixed(1)) + " %" : "–");
@@ -63,7 +68,7 @@ export function Since({ at }) {
   return html`<time datetime=${new Date(t).toISOString()} title=${utc(t)}>${duration(Math.max(0, (Date.now() - t) / 1000))} ago</time>`;
 }
 
-// Panel is a part of a page with a title. One that is on a page twice needs an id.
+// Panel is a part of a page with a title. One whose title is not a text needs an id.
 export function Panel({ title, note, tools, children, kind = "", id = "p-" + title.toLowerCase().replace(/[^a-z]+/g, "-") }) {
   return html`<section class=${"panel " + kind} aria-labelledby=${id}>
     <header><h2 id=${id}>${title}</h2>${note && html`<span class="note">${note}</span>`}<span class="tools">${tools}</span></header>
@@ -91,6 +96,9 @@ export function Meter({ used, of, label }) {
   const part = of > 0 ? Math.min(1, used / of) : 1;
   return html`<span class=${"meter " + (part >= 1 ? "full" : part >= 0.8 ? "near" : "")} role="img" aria-label=${label}><svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect width=${100 * part} height="8"/></svg></span>`;
 }
+
+// LimitWords says in words what a limit is, with its name if the rule has several.
+export const LimitWords = ({ name, text }) => html`${name && html`<b><${Name} text=${name} max=${60} /></b> `}${words(text)}`;
 
 // useLoad calls load when a key changes, and returns what it gave. An answer that is overtaken is dropped.
 export function useLoad(load, key, every = 0) {
@@ -168,37 +176,6 @@ export function link(page, domain, entries) {
 export function fromQuery(query) {
   const keys = query.getAll("k"), values = query.getAll("v");
   return { domain: query.get("domain") || "", entries: keys.map((key, i) => ({ key, value: values[i] || "" })) };
-}
-
-// Ask is the form for a descriptor.
-export function Ask({ page, asked, domains, action }) {
-  const [domain, setDomain] = useState(asked.domain);
-  const [text, setText] = useState(writeEntries(asked.entries));
-  const [error, setError] = useState("");
-  const key = JSON.stringify(asked);
-  useEffect(() => { setDomain(asked.domain); setText(writeEntries(asked.entries)); setError(""); }, [key]);
-  const submit = (e) => {
-    e.preventDefault();
-    try {
-      const read = readDescriptor(text);
-      const of = read.domain || domain || (domains.length === 1 ? domains[0] : "");
-      if (!of) throw new Error("Which domain? It is missing.");
-      if (!read.entries.length) throw new Error("Which entries? Write each on a line, as key=value.");
-      setError("");
-      location.hash = link(page, of, read.entries);
-    } catch (e) {
-      setError(e instanceof SyntaxError ? "This looks like JSON, but is not: " + e.message : e.message);
-    }
-  };
-  const keys = (e) => { if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) submit(e); };
-  return html`<form class="ask" onSubmit=${submit}>
-    <label>Domain<input name="domain" list="domains" value=${domain} onInput=${(e) => setDomain(e.target.value)} autocomplete="off" spellcheck=${false} placeholder=${domains.length === 1 ? domains[0] : ""} /></label>
-    <datalist id="domains">${domains.map((d) => html`<option value=${d} />`)}</datalist>
-    <label class="wide">Entries <span class="note">one per line as key=value, in their order; or paste a counter’s key, or a request as JSON</span>
-      <textarea name="entries" rows=${Math.min(8, Math.max(2, text.split("\n").length))} value=${text} onInput=${(e) => setText(e.target.value)} onKeyDown=${keys} spellcheck=${false} /></label>
-    <button class="main">${action}</button>
-    <${Problem} error=${error} />
-  </form>`;
 }
 
 // Confirm is a button that asks once more before it acts.

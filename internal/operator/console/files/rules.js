@@ -1,7 +1,7 @@
 // The rules in force, and the files that they come from.
 import { useState, useEffect } from "preact/hooks";
 import { call, get, live, token } from "./api.js";
-import { html, Name, Panel, Table, Problem, Since, useLoad, count, percent } from "./parts.js";
+import { html, Name, Panel, Table, Problem, Since, LimitWords, useLoad, count, percent } from "./parts.js";
 
 const size = 100;
 const states = { RULE_FILE_STATE_LOADED: ["good", "loaded"], RULE_FILE_STATE_STALE: ["bad", "stale: its last good version is in use"], RULE_FILE_STATE_REJECTED: ["bad", "rejected: nothing of it is in use"] };
@@ -57,9 +57,9 @@ function List({ query, changed }) {
         const same = before ? shared(before, r) : 0;
         before = r;
         return html`<tr key=${r.domain + "|" + r.path}>
-          <th scope="row" class="tree"><${Level} key_=${r.domain} value="" dim=${same > 0} />${r.levels.map(([key, value], i) => html`<span class="sep" aria-hidden="true">›</span><${Level} key_=${key} value=${value} dim=${same > i + 1} />`)}
+          <th scope="row" class="tree"><${Level} key_=${r.domain} value="" dim=${same > 0} />${r.levels.map((l, i) => html`<span class="sep" aria-hidden="true">›</span><${Level} key_=${l.key} value=${l.value} dim=${same > i + 1} />`)}
             ${r.name && html` <span class="note">(<${Name} text=${r.name} max=${60} />)</span>`}${r.flags.map((f) => html` <span class="tag"><${Name} text=${f} max=${60} /></span>`)}</th>
-          <td class="wrap">${r.limits.map((l) => html`<div>${l}</div>`)}</td>
+          <td class="wrap">${r.limits.map(([name, text]) => html`<div><${LimitWords} name=${name} text=${text} /></div>`)}</td>
           <${Did} rule=${r} />
           <td>${r.file && html`<${Name} text=${r.file + ":" + r.line} max=${60} />`}</td></tr>`;
       })} />
@@ -84,7 +84,7 @@ function Did({ rule: { totals } }) {
 function shared(a, b) {
   if (a.domain !== b.domain) return 0;
   let n = 1;
-  for (let i = 0; i < a.levels.length && i < b.levels.length - 1 && a.levels[i][0] === b.levels[i][0] && a.levels[i][1] === b.levels[i][1]; i++) n++;
+  for (let i = 0; i < a.levels.length && i < b.levels.length - 1 && a.levels[i].key === b.levels[i].key && a.levels[i].value === b.levels[i].value; i++) n++;
   return n;
 }
 

@@ -1,22 +1,22 @@
 // Who holds what of the limits of quota buckets: the clients of this process that decide themselves.
 import { useEffect, useState } from "preact/hooks";
-import { call, live, token } from "./api.js";
-import { html, visible, Name, Panel, Table, Since, Problem, useLoad, count, duration, utc, readDescriptor, link, fromQuery } from "./parts.js";
+import { call, token } from "./api.js";
+import { Domain, domains } from "./ask.js";
+import { html, visible, Name, Panel, Table, Since, Problem, useLoad, count, words, duration, utc, readDescriptor, link, fromQuery } from "./parts.js";
 
 const shown = 20; // buckets on the page
 
 export function Shares({ query }) {
   const asked = fromQuery(query);
-  const domains = live.value ? live.value.rules.domains : [];
-  const domain = asked.domain || (domains.length === 1 ? domains[0] : "");
+  const domain = asked.domain || (domains().length === 1 ? domains()[0] : "");
   return html`
-    <${Panel} title="Which buckets?"><${Choose} domain=${domain} entries=${asked.entries} domains=${domains} /></${Panel}>
+    <${Panel} title="Which buckets?"><${Choose} domain=${domain} entries=${asked.entries} /></${Panel}>
     ${domain && html`<${Buckets} key=${JSON.stringify([domain, asked.entries])} domain=${domain} entries=${asked.entries} />`}`;
 }
 
 const list = (entries) => entries.map((e) => e.key + "=" + (e.value || "")).join(", ");
 
-function Choose({ domain, entries, domains }) {
+function Choose({ domain, entries }) {
   const [of, setOf] = useState(domain);
   const [text, setText] = useState(list(entries));
   const [error, setError] = useState("");
@@ -34,8 +34,7 @@ function Choose({ domain, entries, domains }) {
     }
   };
   return html`<form class="form" onSubmit=${submit}>
-    <label>Domain<input name="domain" list="domains" value=${of} onInput=${(e) => setOf(e.target.value)} autocomplete="off" spellcheck=${false} /></label>
-    <datalist id="domains">${domains.map((d) => html`<option value=${d} />`)}</datalist>
+    <${Domain} value=${of} set=${setOf} />
     <label class="grow">Entries of a bucket’s id <span class="note">as key=value, with commas between them; empty: all buckets</span>
       <input name="entries" value=${text} onInput=${(e) => setText(e.target.value)} spellcheck=${false} /></label>
     <button class="main">Show</button>
@@ -59,7 +58,7 @@ function Bucket({ b, id }) {
   const [more, setMore] = useState(10);
   const all = b.held || [], whole = b.limitRate, held = b.heldRate || {};
   return html`<${Panel} id=${id} title=${html`<${Name} text=${list(b.entries || []) || "the bucket without entries"} />`}
-      note=${b.rule ? html`<a href=${"#/rules?find=" + encodeURIComponent(b.rule)}><${Name} text=${b.rule} /></a>${b.limit && html`: ${visible(b.limit)}`}` : "no rule matches"}>
+      note=${b.rule ? html`<a href=${"#/rules?find=" + encodeURIComponent(b.rule)}><${Name} text=${b.rule} /></a>${b.limit && html`: ${words(visible(b.limit))}`}` : "no rule matches"}>
     ${whole && html`<p>The clients hold ${perTime(held.perSecond)}, burst ${count(held.burst)}, of ${perTime(whole.perSecond)}, burst ${count(whole.burst)}.
       ${b.processes > 1 && html` ${count(b.processes)} processes share the limit; this one has ${perTime((b.processRate || {}).perSecond)}, burst ${count((b.processRate || {}).burst)}.`}</p>`}
     <${Table} label=${"Clients of bucket " + id.replace("bucket-", "")} head=${["Client", "May pass", "(share)", "#Burst", "#Demand", "Since", "Expires"]} empty="Nobody uses it."

@@ -1,0 +1,112 @@
+// The form that asks for a descriptor, and the search for a customer by a value.
+import { useEffect, useState } from "preact/hooks";
+import { call, get, live, token } from "./api.js";
+import { html, visible, Problem, readDescriptor, writeEntries, fromKey, useLoad, link } from "./parts.js";
+
+const mostRules = 500; // that are offered, and searched
+
+// rulesOf loads the rules of a domain; of all domains, if it is empty.
+const rulesOf = async (domain, signal) => (await get("rules?" + new URLSearchParams({ limit: mostRules, domain }), { signal })).rules;
+
+export const domains = () => (live.value ? live.value.rules.domains : []);
+
+// Domain offers the domains that exist. Of very many domains, the page knows only some: then the name can be typed.
+export function Domain({ value, set, any = "" }) {
+  const all = domains();
+  return html`<label>Domain${all.length < 100 ? html`<select name="domain" value=${value} onChange=${(e) => set(e.target.value)}>
+      ${(any || all.length !== 1) && html`<option value="">${any || "choose…"}</option>`}
+      ${(value && !all.includes(value) ? [value, ...all] : all).map((d) => html`<option key=${d} value=${d}>${offered(d)}</option>`)}</select>`
+    : html`<input name="domain" list="domains" value=${value} onInput=${(e) => set(e.target.value)} autocomplete="off" spellcheck=${false} />
+      <datalist id="domains">${all.map((d) => html`<option value=${d} />`)}</datalist>`}</label>`;
+}
+
+const offered = (text) => visible(text).slice(0, 100); // as a choice
+
+const ruleName = (r) => offered(r.levels.map((l) => l.key + (l.value && "=" + l.value)).join(", "));
+
+// Ask is the form for a descriptor: a field for each key of a rule, or a text. find: a text that is only a value is searched for.
+export function Ask({ page, asked, action, find, value = "", matched }) {
+  const [domain, setDomain] = useState(asked.domain);
+  const [rule, setRule] = useState(null); // the path of the chosen one; empty: the entries are written as a text
+  const [entries, setEntries] = useState(asked.entries);
+  const [text, setText] = useState(value);
+  const [error, setError] = useState("");
+  useEffect(() => { setDomain(asked.domain); setEntries(asked.entries); setText(value); setError(""); setRule(null); }, [JSON.stringify([asked, value])]);
+  const of = domain || (domains().length === 1 ? domains()[0] : "");
+  const rules = useLoad((signal) => (of ? rulesOf(of, signal) : Promise.resolve([])), of + (live.value ? live.value.rules.checksum : "") + token.value).data || [];
+  const chosen = rules.find((r) => r.path === (rule === null ? matched : rule));
+  const written = !chosen && (rule === "" || !entries.length);
+  const choose = (path) => {
+    const r = rules.find((x) => x.path === path);
+    if (r) setEntries(r.levels.map((l) => ({ key: l.key, value: l.exact ? l.value : (entries.find((e) => e.key === l.key) || {}).value || "" })));
+    else setText(writeEntries(entries));
+    setRule(path);
+  };
+  const submit = (e) => {
+    e.preventDefault();
+    try {
+      const read = written ? readDescriptor(text) : { entries };
+      if (find && read.entries.length === 1 && !read.entries[0].value) {
+        location.hash = "#/" + page + "?" + new URLSearchParams({ domain, value: read.entries[0].key });
+        return;
+      }
+      const empty = rule && entries.find((e) => !e.value);
+      if (empty) throw new Error("Which " + empty.key + "? It is missing.");
+      if (!read.entries.length) throw new Error("Which entries? Choose a rule, or write each entry on a line, as key=value.");
+      if (!(read.domain || of)) throw new Error("Which domain? It is missing.");
+      setError("");
+      location.hash = link(page, read.domain || of, read.entries);
+    } catch (e) {
+      setError(e instanceof SyntaxError ? "This looks like JSON, but is not: " + e.message : e.message);
+    }
+  };
+  const keys = (e) => { if (e.key === "Enter" && (e.ctrlKey || e.metaKey || !text.includes("\n") && !e.shiftKey)) submit(e); };
+  return html`<form class="form" onSubmit=${submit}>
+    <${Domain} value=${of} set=${(d) => { setDomain(d); setRule(null); }} any=${find && "any"} />
+    ${rules.length > 0 && html`<label>Rule<select name="rule" value=${chosen ? chosen.path : written ? "" : "-"} onChange=${(e) => choose(e.target.value)}>
+      <option value="">${find ? "any" : "as written"}</option>${!written && !chosen && html`<option value="-">–</option>`}
+      ${rules.map((r) => html`<option key=${r.path} value=${r.path}>${ruleName(r)}</option>`)}</select></label>`}
+    ${written ? html`<label class="grow">${find ? "A value, such as a customer’s number; or entries" : "Entries"}, one per line as key=value; or a counter’s key; or a request as JSON
+      <textarea name="entries" rows=${Math.min(8, Math.max(1, text.split("\n").length))} value=${text} onInput=${(e) => setText(e.target.value)} onKeyDown=${keys} spellcheck=${false} /></label>`
+    : entries.map((e, i) => html`<label key=${i}>${offered(e.key)}<input name="value" value=${e.value} placeholder=${chosen && chosen.levels[i] ? chosen.levels[i].value : ""}
+      onInput=${(x) => setEntries(entries.map((old, j) => (j === i ? { key: old.key, value: x.target.value } : old)))} autocomplete="off" spellcheck=${false} /></label>`)}
+    <button class="main">${action}</button>
+    <div class="outcome"><${Problem} error=${error} /></div>
+  </form>`;
+}
+
+const mostAsked = 60; // counters that one search reads
+
+// search returns the callers with a value, as UsageService lists them: those that rules with one open key would count for it, those that are
+// hot, and those with more entries that are in use.
+export async function search(value, domain, peek, signal) {
+  const asks = new Map(), lists = new Map(), found = new Map();
+  const add = (map, of, entries) => map.set(JSON.stringify([of, entries]), { domain: of, entries });
+  const rules = await rulesOf(domain, signal);
+  for (const r of rules) {
+    r.levels.forEach((l, i) => {
+      if (l.exact && l.value !== value) return;
+      if (r.levels.every((o, j) => j === i || o.exact)) add(asks, r.domain, r.levels.map((o, j) => ({ key: o.key, value: j === i ? value : o.value })));
+      else add(lists, r.domain, [{ key: l.key, value }]);
+    });
+  }
+  const none = (error) => { if (error.name === "AbortError") throw error; return {}; };
+  const hot = await call("AdminService/HotKeys", { domain, limit: 256 }, { signal }).catch(none);
+  for (const k of [...(hot.mostRefused || []), ...(hot.mostUsed || [])]) {
+    const x = !k.cut && fromKey(k.key);
+    if (x && x.entries.some((e) => e.value === value)) add(asks, x.domain, x.entries);
+  }
+  const some = [...asks.values()].slice(0, mostAsked);
+  await Promise.all([
+    ...some.map(async (a) => { const x = await peek(a, signal); if (x.rule) found.set(JSON.stringify(a), { ...a, ...x }); }),
+    ...[...lists.values()].slice(0, mostAsked).map(async (a) => {
+      const x = await call("UsageService/List", { domain: a.domain, where: a.entries, pageSize: 20 }, { signal }).catch(none);
+      for (const u of x.usages || []) {
+        const o = { domain: a.domain, entries: u.entries.map((e) => ({ key: e.key || "", value: e.value || "" })) };
+        found.set(JSON.stringify(o), { ...u, ...o });
+      }
+    }),
+  ]);
+  const used = (x) => Math.max(0, ...(x.counters || []).map((c) => Number(c.used || 0) / Number(c.capacity || 1)));
+  return { callers: [...found.values()].sort((a, b) => used(b) - used(a)), all: some.length === asks.size && rules.length < mostRules };
+}
