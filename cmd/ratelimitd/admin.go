@@ -15,16 +15,16 @@ import (
 
 // adminOptions say who may use the debug port, and how it is encrypted.
 type adminOptions struct {
-	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that the debug port requires for everything; its bearer may also show and clear counters, and change overrides. Other users can see the command line: set the variable, or better the file."`
-	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens: each line is a token; before it may be a name, a role (read or operate) or both. Without a role a token operates. The file is read for every call, so it may change."`
-	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" help:"File of the debug port's certificate; it turns TLS on there. Read again when it changes."`
-	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" help:"File of that certificate's key."`
-	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities for client certificates on the debug port. A client with such a certificate may show and clear counters, and change overrides; if there is a token too, it needs both."`
+	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that every request to the admin port needs. Its bearer may also show and clear counters, and change overrides. Other users can see the command line: set the variable, or better the file."`
+	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens, one on each line. A name, a role (read or operate) or both may precede a token; without a role it operates. Read for every call, so it may change."`
+	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" help:"File of the admin port's certificate; it turns on TLS there. Read again when it changes."`
+	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" help:"File of the key of RATELIMITD_ADMIN_TLS_CERT."`
+	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" help:"File of the authorities for client certificates on the admin port. A client with one may show and clear counters, and change overrides. If a token is set too, it needs both."`
 
-	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names that requests may use for the debug port, besides localhost, DEBUG_HOST and IP addresses. *.example.org is every name below that, * every name."`
-	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that a client certificate on the debug port must have."`
+	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names by which requests may address the admin port, in addition to localhost, DEBUG_HOST and IP addresses. *.example.org is every name below that, * every name."`
+	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that a client certificate on the admin port must have."`
 
-	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"Names, of which a client certificate needs one to change something; others only read. Unset: every client certificate may."`
+	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"Names of which a client certificate needs one to have the role operate; others have the role read. Unset: every client certificate operates."`
 }
 
 // access sets up who may use the debug port.

@@ -30,7 +30,7 @@ type explainCommand struct {
 
 	Rules     ruleOptions   `embed:"" group:"Rules, as serve has them"`
 	Overrides string        `placeholder:"FILE" group:"Rules, as serve has them" help:"File of overrides, as --overrides of serve; for --rules."`
-	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as serve has them" help:"Prefix of every counter's key."`
+	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as serve has them" help:"Prefix of every counter's key in Redis. Replicas that share counters need the same one."`
 	Answers   answerOptions `embed:"" group:"Answers, as serve has them"`
 }
 

@@ -26,17 +26,17 @@ import (
 
 // ruleOptions are the settings of rules.
 type ruleOptions struct {
-	Rules  string `always:"" help:"Folder of rule files. Overrides the RUNTIME_ variables." placeholder:"DIR"`
-	Strict bool   `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Refuse a rule file with a duplicate or misplaced key. Unset: read it as envoyproxy/ratelimit does, with a warning."`
-	Merge  bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of refusing the second one."`
-	Force  bool   `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start even if the rule folder is missing, with green health while there are no rules yet."`
+	Rules  string `always:"" help:"Directory of rule files. It replaces the RUNTIME_ variables." placeholder:"DIR"`
+	Strict bool   `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Reject a rule file with a duplicate or misplaced key. Unset: read it as envoyproxy/ratelimit does, with a warning."`
+	Merge  bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of rejecting the second one."`
+	Force  bool   `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start with green health while there are no rules yet, even if the rule directory is missing. Unset: health is red until there are rules."`
 
-	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the rules in force have no domain."`
+	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the active rules have no domain."`
 
 	ConfigType    string `env:"CONFIG_TYPE" oneof:"FILE,GRPC_XDS_SOTW" default:"FILE" placeholder:"FILE|GRPC_XDS_SOTW" help:"Source of rules: files, or a server that sends them over xDS."`
-	RuntimeRoot   string `env:"RUNTIME_ROOT" nonempty:"" default:"/srv/runtime_data/current" help:"With the next two flags: the folder of rule files is ROOT/SUBDIRECTORY/APPDIRECTORY."`
-	RuntimeSubdir string `name:"runtime-subdirectory" env:"RUNTIME_SUBDIRECTORY" help:"Folder below --runtime-root."`
-	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"Folder of rule files below --runtime-subdirectory."`
+	RuntimeRoot   string `env:"RUNTIME_ROOT" nonempty:"" default:"/srv/runtime_data/current" help:"First part of the rule directory, RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY. --rules replaces all three."`
+	RuntimeSubdir string `name:"runtime-subdirectory" env:"RUNTIME_SUBDIRECTORY" help:"Second part of the rule directory."`
+	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"Third part of the rule directory."`
 }
 
 // dir is the folder of rule files, and the settings that it comes from.
@@ -56,21 +56,21 @@ type listenOptions struct {
 	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" range:"0..65535" default:"8081" help:"Port of gRPC; 0 chooses a free one."`
 	Host      string `env:"HOST" default:"0.0.0.0" help:"Address that HTTP (/json, /healthcheck, /metrics) listens on."`
 	Port      int    `env:"PORT" range:"0..65535" default:"8080" help:"Port of HTTP; 0 chooses a free one."`
-	DebugHost string `env:"DEBUG_HOST" default:"127.0.0.1" help:"Address that the debug port listens on."`
-	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Port of /rlconfig, /stats and /debug/pprof; 0 chooses a free one."`
+	DebugHost string `env:"DEBUG_HOST" default:"127.0.0.1" help:"Address that the admin port listens on. Other than loopback, set a token or a client CA too."`
+	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Admin port: /console/, /rlconfig, /stats, /debug/pprof and the admin API; 0 chooses a free one."`
 
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
-	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long the calls of such a client may then continue; 0: forever; negative: not at all."`
-	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server that answers rate limit and reservation calls: lean (our own, which answers only these) or grpc-go. All other calls on the port are answered by grpc-go."`
+	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long calls of such a client may then continue. 0: forever; negative: not at all."`
+	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server for rate limit and reservation calls: lean (the built-in one, which answers only these) or grpc-go. Other calls on the port always go to grpc-go."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
-	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Other processes of the same user may listen on the same ports (SO_REUSEPORT)."`
-	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the debug port."`
-	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin service (gRPC) on the debug port."`
+	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Let other processes of the same user listen on the same ports (SO_REUSEPORT)."`
+	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the admin port."`
+	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin API (gRPC) on the admin port."`
 	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. A request with a longer one fails, and Envoy lets it pass by default: keep this above Envoy's max_request_headers_kb."`
 	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum number of gRPC connections, and of HTTP connections. Beyond it a new one replaces an idle one, or is closed at once."`
-	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the port of callers, as grpcurl and Kuadrant's gateway need it."`
-	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum number of calls in flight on all connections; more are refused at once. One connection alone gets nearly half of them."`
-	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"The same bound for all gRPC connections together. Beyond it the connection that holds most is closed."`
+	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the callers' port, for grpcurl and Kuadrant's gateway. A question of 50 bytes makes an answer of 50 KB."`
+	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum number of calls in flight on all connections; more are rejected at once. One connection gets at most nearly half of them."`
+	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"Maximum memory for unfinished messages and unread answers on all gRPC connections, in bytes. Beyond it the connection that holds most is closed."`
 	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Maximum number of descriptors in a request."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving after health has turned red, before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
@@ -127,30 +127,30 @@ func address(host string, port int) string { return net.JoinHostPort(host, strco
 // answerOptions are the settings of decisions and answers.
 type answerOptions struct {
 	Shadow bool `name:"shadow-mode" env:"SHADOW_MODE" help:"Measure every rule, enforce none."`
-	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode."`
-	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"A refused request counts only in the limits that refuse it."`
+	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode: a request is denied only when all of its descriptors are over their limits."`
+	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"Count a denied request only in the limits that deny it."`
 
-	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission. independent: each descriptor counts on its own. all_or_nothing: a refused request consumes nothing anywhere."`
+	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission. independent: each descriptor counts on its own. all_or_nothing: a denied request consumes nothing anywhere."`
 	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"For rules and domains without on_error, the answer when counters cannot be read: error, allow the request, deny it, or count in local memory."`
-	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many processes share the limits: with on_error local each enforces its part. Unset: processes that share a Redis count each other."`
+	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many replicas share the limits; with on_error local each enforces its part. Unset: replicas that share a Redis count each other."`
 
-	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Headers that clients of domains without headers get, by family: ratelimit, x-ratelimit, ietf, retry-after."`
+	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Header families for clients of domains without headers: ratelimit, x-ratelimit, ietf, retry-after."`
 
-	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Send clients their limit in the headers of the next three flags: the family ratelimit."`
-	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" otherwise:"RateLimit-Limit" default:"RateLimit-Limit" help:"Header with the requests per unit."`
-	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Header with the requests left."`
-	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" otherwise:"RateLimit-Reset" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
+	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Send clients the headers of the family ratelimit, with the names below."`
+	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" otherwise:"RateLimit-Limit" default:"RateLimit-Limit" help:"Name of the header with the requests per unit."`
+	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Name of the header with the requests left."`
+	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" otherwise:"RateLimit-Reset" default:"RateLimit-Reset" help:"Name of the header with the seconds until the limit resets."`
 
-	HideShadow bool `name:"hide-shadow-limits" env:"RATELIMITD_HIDE_SHADOW_LIMITS" help:"Answers do not show the limits of shadow rules. Unset: Envoy uses them for its x-ratelimit headers too, if those are on."`
+	HideShadow bool `name:"hide-shadow-limits" env:"RATELIMITD_HIDE_SHADOW_LIMITS" help:"Leave the limits of shadow rules out of answers. Unset: Envoy's own x-ratelimit headers show them."`
 
-	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Answers carry dynamic metadata."`
-	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Dynamic metadata has the rule that decided, what is left, and how long to wait."`
+	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Send dynamic metadata with answers."`
+	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Add to dynamic metadata the rule that decided, what is left, and how long to wait."`
 	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Do not count decisions in metrics; for comparison."`
-	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Share of a limit above which hits count as near the limit."`
-	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"How many keys of counters are tracked to find hot ones, in lists of 128; 0 turns this off. A key takes 0.9 to 1.6 KB, but only while its rule is busy: at most 55 MB by default, usually less than 1 MB."`
-	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum number of rule names in metrics; further names share one."`
+	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Fraction of a limit, from 0 to 1, above which hits count as near the limit."`
+	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Maximum number of counter keys that are tracked to find the hot ones, in lists of 128; 0 turns this off. A key uses 0.9 to 1.6 KB while its rule is busy: at most 55 MB by default, usually less than 1 MB."`
+	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum number of rule names in metrics; further names share one series."`
 
-	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days, for fixed windows and for limits of requests."`
+	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days, for fixed windows and for limits that requests carry."`
 }
 
 func (o *answerOptions) settings() limiter.Settings {
@@ -187,30 +187,30 @@ func (o *answerOptions) tree() descriptor.Options {
 
 // backendOptions are the settings of counters.
 type backendOptions struct {
-	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counts live. Unset: Redis if REDIS_URL is set, else this process' memory."`
-	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of every counter's key."`
-	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the over-limit cache, at least 512 KiB; 0 turns it off."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum number of counters in memory. A counter in use is never evicted. When a rule is beyond its share, its new callers use shared counters."`
+	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counters live: memory or redis. Unset: Redis if REDIS_URL is set, else this replica's memory."`
+	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of every counter's key in Redis. Replicas that share counters need the same one."`
+	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the denial cache, at least 512 KiB; 0 turns it off."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum number of counters in memory. A counter in use is never evicted: when a rule is beyond its portion, its new callers use shared counters."`
 
-	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: counters that envoyproxy/ratelimit has too get its keys, so that both services count together."`
-	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"Maximum random extra lifetime of keys in the format lyft; unset: 300. Other keys expire with their window."`
+	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft gives counters the keys of envoyproxy/ratelimit wherever that service can count, so that both count together."`
+	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"With REDIS_KEY_FORMAT=lyft, the maximum random extra lifetime of a key. Unset: 300. Other keys expire with their window."`
 
 	Startup startupOptions `embed:""`
-	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while there is no connection to Redis."`
+	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while Redis does not answer within a second."`
 
 	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Each request makes its own round trip to Redis; for comparison."`
 
 	Redis redisOptions     `embed:"" prefix:"redis-" envprefix:"REDIS_"`
 	Both  bothRedisOptions `embed:"" prefix:"redis-" envprefix:"REDIS_"`
 
-	UsePerSecond bool         `name:"redis-persecond" env:"REDIS_PERSECOND" help:"Count limits per second in a second Redis, which the flags below set."`
+	UsePerSecond bool         `name:"redis-persecond" env:"REDIS_PERSECOND" help:"Count limits per second in a second Redis, which the REDIS_PERSECOND_ settings describe."`
 	PerSecond    redisOptions `embed:"" prefix:"redis-persecond-" envprefix:"REDIS_PERSECOND_"`
 }
 
 // overrideOptions are the settings of operators' overrides.
 type overrideOptions struct {
-	From string `name:"overrides" env:"RATELIMITD_OVERRIDES" placeholder:"redis|FILE" help:"Where operators' overrides are: redis (the Redis of REDIS_URL), or a YAML file. Unset: there are none."`
-	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"File that has a copy of the overrides in Redis, for a start without Redis."`
+	From string `name:"overrides" env:"RATELIMITD_OVERRIDES" placeholder:"redis|FILE" help:"Where operators' overrides are: redis (the Redis of REDIS_URL, shared by all replicas), or a YAML file. Unset: there are none."`
+	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"File for a copy of the overrides in Redis, for a start without Redis. Each replica needs its own."`
 }
 
 // packageDefaults are the defaults of flags that a package states.
@@ -224,20 +224,20 @@ type redisOptions struct {
 	URL          string        `env:"URL" help:"host:port, the path of a unix socket, or redis://host:port/db. For SENTINEL: master,sentinel,sentinel and so on. For CLUSTER: node,node and so on."`
 	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"Kind of Redis."`
 	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,tcp4,tcp6,unix" placeholder:"tcp|tcp4|tcp6|unix" help:"Unset: unix if the URL is a path, else tcp. Sentinels and clusters are reached over TCP."`
-	Auth         string        `env:"AUTH" help:"password, or user:password."`
-	AuthFile     string        `env:"AUTH_FILE" help:"File with the password, or user:password. It is read for every new connection, so it may change."`
-	SentinelAuth string        `env:"SENTINEL_AUTH" help:"password or user:password of the sentinels."`
+	Auth         string        `env:"AUTH" help:"Password, or user:password."`
+	AuthFile     string        `env:"AUTH_FILE" help:"File with the password, or user:password. Read for every new connection, so it may change."`
+	SentinelAuth string        `env:"SENTINEL_AUTH" help:"Password, or user:password, of the sentinels."`
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum number of connections; on a cluster, to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, creates one more, or fails."`
-	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including login and TLS."`
-	TLS          bool          `env:"TLS" help:"Encrypt connections."`
+	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including TLS and login."`
+	TLS          bool          `env:"TLS" help:"Encrypt connections to Redis."`
 }
 
 // bothRedisOptions are the settings that both Redis share: the reference has one set of TLS files.
 type bothRedisOptions struct {
-	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"How long a call to Redis may take, if the caller's deadline is not nearer. Unset: the time to connect."`
-	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust; unset: the system's."`
-	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of the client certificate."`
+	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time for a call to Redis, unless the caller's deadline is earlier. Unset: the time to connect."`
+	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust for Redis. Unset: the system's. Read for every new connection."`
+	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of the client certificate for Redis. Read for every new connection."`
 	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"File of that certificate's key."`
 	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not check the server's name against its certificate."`
 }
@@ -319,47 +319,47 @@ func (o *backendOptions) redis() (bool, error) {
 // tlsOptions are the settings of TLS for gRPC.
 type tlsOptions struct {
 	Use       bool   `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"Encrypt gRPC."`
-	Cert      string `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"File of the certificate; read again when it changes."`
-	Key       string `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of that certificate's key."`
-	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities for client certificates; it turns mTLS on."`
-	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must have."`
+	Cert      string `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"File of gRPC's certificate; read again when it changes."`
+	Key       string `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of the key of GRPC_SERVER_TLS_CERT."`
+	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities for callers' certificates. It turns mTLS on; only these authorities are trusted."`
+	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a caller's certificate must have. It needs GRPC_CLIENT_TLS_CACERT."`
 }
 
 // tracingOptions are the settings of tracing.
 type tracingOptions struct {
 	Enabled    bool    `name:"tracing-enabled" env:"TRACING_ENABLED" help:"Trace sampled calls with OpenTelemetry. The OTEL_EXPORTER_OTLP_ variables set the destination."`
-	Protocol   string  `name:"tracing-exporter-protocol" env:"TRACING_EXPORTER_PROTOCOL" oneof:"http,grpc" placeholder:"http|grpc" default:"http" help:"OTLP over http or grpc."`
-	Service    string  `name:"tracing-service-name" env:"TRACING_SERVICE_NAME" help:"Unset: OTEL_SERVICE_NAME, else RateLimit."`
-	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Unset: none."`
-	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Unset: a random one."`
-	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Share of calls that are traced, from 0 to 1, if the caller does not send a trace."`
+	Protocol   string  `name:"tracing-exporter-protocol" env:"TRACING_EXPORTER_PROTOCOL" oneof:"http,grpc" placeholder:"http|grpc" default:"http" help:"Protocol of OTLP."`
+	Service    string  `name:"tracing-service-name" env:"TRACING_SERVICE_NAME" help:"Service name in traces. Unset: OTEL_SERVICE_NAME, else RateLimit."`
+	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Service namespace in traces. Unset: none."`
+	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Service instance in traces. Unset: a random one."`
+	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Fraction of calls, from 0 to 1, that are traced if the caller sends no trace."`
 }
 
 // statisticsOptions are the settings of the reference's statistics.
 type statisticsOptions struct {
-	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Turn off the reference's statistics: StatsD, the listener for Prometheus, and the reference's names in /metrics."`
+	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Turn off the statistics of envoyproxy/ratelimit: StatsD, the listener for Prometheus, and its names in /metrics."`
 
-	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve the metrics on a second listener too."`
-	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Address of that listener."`
+	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve the metrics on PROMETHEUS_ADDR too."`
+	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Address of the second listener for metrics."`
 	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" otherwise:"/metrics" default:"/metrics" help:"Path of the metrics on that listener."`
-	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"Mapping of the reference's statistics to Prometheus names, in the language of statsd_exporter. Unset: the reference's own mapping."`
-	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"ratelimit_service_response_time_seconds is in milliseconds."`
+	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"File that maps the statistics of envoyproxy/ratelimit to Prometheus names, in the language of statsd_exporter. Unset: the mapping of envoyproxy/ratelimit."`
+	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"Report ratelimit_service_response_time_seconds in milliseconds."`
 
-	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send statistics to StatsD."`
+	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send the statistics of envoyproxy/ratelimit to StatsD."`
 	Host       string        `name:"statsd-host" env:"STATSD_HOST" default:"localhost" help:"Host of StatsD or DogStatsD."`
 	Port       int           `name:"statsd-port" env:"STATSD_PORT" clamp:"0..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
-	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"tcp or udp. DogStatsD is always sent over udp."`
+	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"Protocol of StatsD. DogStatsD always uses udp."`
 	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ns.." clamp:"1ms.." default:"10s" help:"How often statistics are sent."`
-	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags that are added to every statistic; for Prometheus they are labels."`
-	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send statistics to DogStatsD."`
+	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags for every statistic; for Prometheus they are labels."`
+	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send them to DogStatsD. Not together with USE_STATSD."`
 	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Rewrite names into tags: of the first whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches, _NAME and _TAGS give the new name and tags."`
 }
 
 // logOptions are the settings of the log.
 type logOptions struct {
-	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. The debug port can change it while the service runs."`
-	Format   string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"Format of the lines."`
-	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Maximum number of refusals logged per second; they contain what callers sent. 0: none."`
+	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. The admin port can change it while the service runs."`
+	Format   string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"Format of log lines."`
+	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Maximum number of denied requests logged per second; the lines contain what callers sent. 0: none."`
 }
 
 // logger makes the logger that writes to w, and its level, which can be changed.

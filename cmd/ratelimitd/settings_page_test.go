@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
+)
+
+// settingsPage is the page whose tables list all settings of serve.
+var settingsPage = filepath.Join("..", "..", "docs", "reference", "environment.md")
+
+// The tables of settings in docs/reference/environment.md are what the flags say, and a flag's name follows from its variable as the page
+// says. With -update the test writes the tables.
+func TestSettingsPage(t *testing.T) {
+	racetest.Sequential(t)
+	page, err := os.ReadFile(settingsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- settings: written by go test ./cmd/ratelimitd -run TestSettingsPage -update -->\n", "<!-- end of settings -->\n"
+	head, rest, found := strings.Cut(string(page), begin)
+	_, tail, ends := strings.Cut(rest, end)
+	if !found || !ends {
+		t.Fatalf("%s has no place for the settings", settingsPage)
+	}
+	model, _ := modelOf(t)
+	want := head + begin + settingsTables(t, model) + end + tail
+	if want == string(page) {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s differs from the settings: run go test ./cmd/ratelimitd -run TestSettingsPage -update, and read it", settingsPage)
+	}
+	if err := os.WriteFile(settingsPage, []byte(want), 0o644); err != nil { //nolint:gosec // a page of the repository
+		t.Fatal(err)
+	}
+}
+
+// settingsTables are the settings of serve, a table for each group.
+func settingsTables(t *testing.T, model *kong.Application) string {
+	var b strings.Builder
+	group, settings := "", 0
+	for _, f := range model.DefaultCmd.Flags {
+		if f.Hidden || len(f.Envs) == 0 {
+			continue
+		}
+		settings++
+		name := f.Envs[0]
+		flag := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, "RATELIMITD_"), "_", "-"))
+		if strings.HasPrefix(name, "LIMIT_") && strings.HasSuffix(name, "_HEADER") {
+			flag = strings.TrimPrefix(flag, "limit-")
+		}
+		if flag != f.Name {
+			t.Errorf("the flag of %s is --%s: the page says that it is --%s", name, f.Name, flag)
+		}
+		if f.Group.Title != group {
+			group = f.Group.Title
+			fmt.Fprintf(&b, "\n## %s\n\n| variable | type | default | meaning |\n|---|---|---|---|\n", group)
+		}
+		meaning := strings.NewReplacer("|", "\\|", "<", "&lt;").Replace(strings.TrimSuffix(f.Help, "."))
+		preset := shownDefault(f)
+		if preset != "" {
+			preset = "`" + preset + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kindOf(f), preset, meaning)
+	}
+	if settings < 120 {
+		t.Errorf("only %d settings", settings)
+	}
+	return b.String() + "\n"
+}
+
+// kindOf names the values that a setting accepts.
+func kindOf(f *kong.Flag) string {
+	target := f.Target.Type()
+	if target.Kind() == reflect.Pointer {
+		target = target.Elem()
+	}
+	if values := f.Tag.Get("oneof"); values != "" && target.Kind() != reflect.Slice {
+		return "`" + strings.ReplaceAll(values, ",", "`, `") + "`"
+	}
+	switch {
+	case target == reflect.TypeFor[time.Duration]():
+		return "duration"
+	case target.Kind() == reflect.Bool:
+		return "bool"
+	case target.Kind() == reflect.String:
+		return "text"
+	case target.Kind() == reflect.Slice:
+		return "list"
+	case target.Kind() == reflect.Map:
+		return "list of pairs"
+	case target.Kind() == reflect.Float32, target.Kind() == reflect.Float64:
+		return "number"
+	}
+	return "integer"
+}
