@@ -1,6 +1,6 @@
 # Commands for those who work on this project. They need only Go. Tests that need other programs install them where they
 # can; otherwise they are skipped, and the last lines say so. The tools are pinned in a module of their own, workshop/tools/go.mod.
-# What is needed more rarely is in scripts/: docs/do/testing.md lists all commands.
+# What is needed more rarely is in scripts/: docs/contributing/testing.md lists all commands.
 
 export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
@@ -28,13 +28,13 @@ quick: ## all that needs Go alone, in under three minutes: before each commit
 test: ## all tests, most of them with the race detector, after getting what they need besides Go; the last lines say what was left out and what failed
 	go run ./workshop/scripts/suite
 
-e2e: ## the tests with a real Envoy, which is installed first: docs/understand/e2e.md
+e2e: ## the tests with a real Envoy, which is installed first: docs/contributing/e2e.md
 	workshop/scripts/install-redis
 	workshop/scripts/install-envoy
 	workshop/scripts/install-nginx
 	cd workshop/e2e && go test -timeout 10m -count 1 -v .
 
-site: ## the documentation as a site in .tools/site/dist; opens every page in a browser. Needs npm: docs/do/testing.md
+site: ## the documentation as a site in .tools/site/dist; opens every page in a browser. Needs npm: docs/contributing/testing.md
 	workshop/scripts/site
 	workshop/scripts/install-browser
 	workshop/scripts/install-axe
@@ -81,7 +81,7 @@ bench: ## what a decision costs, as ratios in one run; what a counter costs in R
 	go test ./internal/backend/redis -run '^$$' -bench CPU -benchtime 50000x
 	go test ./internal/backend/memory -run '^$$' -bench Bytes -benchtime 1x
 
-attack: ## what one client can do to the others, in about fifteen minutes: docs/understand/attacks.md
+attack: ## what one client can do to the others, in about fifteen minutes: docs/contributing/attacks.md
 	go run ./workshop/attack
 
 ci: ## all that a change must pass

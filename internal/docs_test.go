@@ -134,7 +134,7 @@ func TestDecisionsAreListed(t *testing.T) {
 func TestArchitectureNamesPackages(t *testing.T) {
 	paths := regexp.MustCompile(`\b(?:middleware|internal|cmd|docs|config|workshop|deploy)/[\w./-]*\w`)
 	named := make(map[string]bool)
-	for _, name := range []string{"../docs/understand/architecture.md", "../CONTRIBUTING.md"} {
+	for _, name := range []string{"../docs/contributing/packages.md", "../CONTRIBUTING.md"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	}
 	for _, p := range packages(t) {
 		if strings.HasPrefix(p.dir, "internal/") && hasCode(p) && !named[p.dir] {
-			t.Errorf("docs/understand/architecture.md does not name the package %s", p.dir)
+			t.Errorf("docs/contributing/packages.md does not name the package %s", p.dir)
 		}
 	}
 }

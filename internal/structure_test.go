@@ -403,10 +403,10 @@ func exported(f *ast.File) map[string]bool {
 	return names
 }
 
-// namedInTable returns the names in the first column of the table in a section of docs/understand/architecture.md.
+// namedInTable returns the names in the first column of the table in a section of docs/contributing/packages.md.
 func namedInTable(t *testing.T, section string) map[string]bool {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "docs", "understand", "architecture.md"))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "contributing", "packages.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,12 +425,12 @@ func namedInTable(t *testing.T, section string) map[string]bool {
 		}
 	}
 	if len(named) == 0 {
-		t.Fatalf("docs/understand/architecture.md has no table in a section %q", section)
+		t.Fatalf("docs/contributing/packages.md has no table in a section %q", section)
 	}
 	return named
 }
 
-// docs/understand/architecture.md says of every package what it is for, and names no other folder.
+// docs/contributing/packages.md says of every package what it is for, and names no other folder.
 func TestPackagesAreDocumented(t *testing.T) {
 	named := namedInTable(t, "Packages")
 	exist := map[string]bool{
@@ -444,17 +444,17 @@ func TestPackagesAreDocumented(t *testing.T) {
 	}
 	for dir := range exist {
 		if !named[dir] {
-			t.Errorf("docs/understand/architecture.md does not say what %s is for", dir)
+			t.Errorf("docs/contributing/packages.md does not say what %s is for", dir)
 		}
 	}
 	for dir := range named {
 		if !exist[dir] {
-			t.Errorf("docs/understand/architecture.md names %s, which is no package", dir)
+			t.Errorf("docs/contributing/packages.md names %s, which is no package", dir)
 		}
 	}
 }
 
-// Every module that go.mod requires directly has a reason in docs/understand/architecture.md, and what is named there is required.
+// Every module that go.mod requires directly has a reason in docs/contributing/packages.md, and what is named there is required.
 func TestDependenciesHaveReasons(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "go.mod"))
 	if err != nil {
@@ -473,12 +473,12 @@ func TestDependenciesHaveReasons(t *testing.T) {
 	named := namedInTable(t, "Dependencies")
 	for module := range required {
 		if !named[module] {
-			t.Errorf("go.mod requires %s, and docs/understand/architecture.md gives no reason", module)
+			t.Errorf("go.mod requires %s, and docs/contributing/packages.md gives no reason", module)
 		}
 	}
 	for module := range named {
 		if !required[module] {
-			t.Errorf("docs/understand/architecture.md gives a reason for %s, which go.mod does not require", module)
+			t.Errorf("docs/contributing/packages.md gives a reason for %s, which go.mod does not require", module)
 		}
 	}
 }

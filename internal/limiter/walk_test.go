@@ -15,9 +15,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-var printWalk = flag.Bool("walk", false, "print the walk of docs/understand/decision.md instead of comparing it")
+var printWalk = flag.Bool("walk", false, "print the walk of docs/contributing/decision.md instead of comparing it")
 
-const walkPage = "../../docs/understand/decision.md"
+const walkPage = "../../docs/contributing/decision.md"
 
 // walk writes down what is known about a request after each stage.
 type walk struct {

@@ -23,7 +23,7 @@ const (
 	leastPingInterval = 10 * time.Millisecond
 )
 
-// Tuned are the options that make grpc-go cheap for small messages; docs/understand/measuring.md says what each saves. They are
+// Tuned are the options that make grpc-go cheap for small messages; docs/contributing/measuring.md says what each saves. They are
 // exported for a benchmark that compares a server without logic.
 //
 // Fixed windows turn the estimation of bandwidth off, with its pings. Workers keep their stacks, where a new goroutine

@@ -4,7 +4,7 @@
 //
 // The attacker is a separate process that sends HTTP/2 frames without a library.
 //
-// Everything is bounded in time and number, and runs on loopback only. docs/understand/attacks.md explains the table.
+// Everything is bounded in time and number, and runs on loopback only. docs/contributing/attacks.md explains the table.
 package main
 
 import (

@@ -5,7 +5,7 @@
 // With -observing it measures what metrics, hot keys and tracing add to a decision; with -reservations, what a reservation with
 // its commit costs; with -shapes, what loads of production cost.
 //
-// docs/understand/measuring.md explains the figures.
+// docs/contributing/measuring.md explains the figures.
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Package e2e tests ratelimitd as its users run it: through a real Envoy. Its tests start redis-server, ratelimitd as
 // processes, a small upstream and Envoy. They send HTTP and gRPC through Envoy, and check what a client sees, Envoy's own
-// statistics, and ours. docs/understand/e2e.md lists the scenarios.
+// statistics, and ours. docs/contributing/e2e.md lists the scenarios.
 //
 // TestMain finds Envoy and builds the service once. Scenarios that can share an Envoy run together; each of the others
 // starts its own.

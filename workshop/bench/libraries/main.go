@@ -2,7 +2,7 @@
 // memory and with Redis, and how exact each is when many goroutines ask at once. It starts its own Redis, takes short rounds of all
 // libraries in turn, and prints medians as markdown tables.
 //
-// docs/understand/libraries.md explains the figures.
+// docs/contributing/libraries.md explains the figures.
 package main
 
 import (

@@ -12,16 +12,20 @@ const anchor = (text) => text.trim().toLowerCase().replace(/[^\p{L}\p{N}\-_ ]/gu
 
 const served = (page) => '/' + page.replace(/README\.md$/, '').replace(/\.md$/, '')
 
-// The menu: each heading of docs/README.md, and the pages that its table names.
+// What only contributors need is in the repository, and not on the site.
+const offSite = ['contributing/', 'understand/decisions/']
+const isOffSite = (page) => offSite.some((folder) => page.startsWith(folder))
+
+// The menu: each heading of docs/README.md, and the pages of the site that its table names.
 function menu() {
   const groups = []
   for (const line of readFileSync(path.join(pages, 'README.md'), 'utf8').split('\n')) {
     const heading = line.match(/^## (.+)$/)
     const row = line.match(/^\| \[([^\]]+)\]\(([^)]+\.md)\)/)
     if (heading) groups.push({ text: heading[1], items: [] })
-    else if (row && groups.length) groups.at(-1).items.push({ text: row[1], link: served(row[2]) })
+    else if (row && groups.length && !isOffSite(row[2])) groups.at(-1).items.push({ text: row[1], link: served(row[2]) })
   }
-  return groups
+  return groups.filter((g) => g.items.length > 0)
 }
 
 // Links to what is not a page of the site, such as an example or a source file, lead to the repository.
@@ -34,7 +38,7 @@ function repositoryLinks(md) {
         if (!href || /^([a-z]+:|#)/.test(href)) continue
         const target = path.resolve(folder, href.split('#')[0])
         const inside = path.relative(pages, target)
-        if (inside.startsWith('..') || !target.endsWith('.md')) {
+        if (inside.startsWith('..') || !target.endsWith('.md') || isOffSite(inside)) {
           token.attrSet('href', `${repository}/blob/main/${path.join('docs', inside)}`)
         } else if (!existsSync(target)) {
           throw new Error(`${state.env.relativePath} links to ${href}, which does not exist`)
@@ -73,6 +77,7 @@ export default defineConfig({
   // The icon is a part of each page: a bar that is full at the top. Otherwise browsers ask for /favicon.ico.
   head: [['link', { rel: 'icon', href: 'data:image/svg+xml,' + encodeURIComponent('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect x="2" y="9" width="3" height="5" fill="#3451b2"/><rect x="6.5" y="5" width="3" height="9" fill="#3451b2"/><rect x="11" y="2" width="3" height="12" fill="#c0392b"/></svg>') }]],
   srcDir: 'docs',
+  srcExclude: offSite.map((folder) => `${folder}**`),
   outDir: 'dist',
   base: process.env.SITE_BASE || '/',
   rewrites: (id) => id.replace(/README\.md$/, 'index.md'),
