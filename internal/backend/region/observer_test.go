@@ -156,7 +156,7 @@ func (o *observer) steps(p *place, by int64) {
 	for _, e := range o.w.epochs {
 		if e.Home == p.name {
 			for i := range o.pardons {
-				o.pardons[i] = append(o.pardons[i], pardon{moment{n: o.most(i, 0)}, true})
+				o.pardons[i] = append(o.pardons[i], pardon{o.moment(o.most(i, 0)), true})
 			}
 			return
 		}

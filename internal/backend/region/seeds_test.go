@@ -258,6 +258,7 @@ func TestSeeds(t *testing.T) {
 		n = 10
 	}
 	runSeeds(t, 0, n)
+	runSeeds(t, 201976, 1) // the home's clock is set ahead by 91 ms, and a full bucket has four tokens more
 }
 
 func TestSameSeedSameHistory(t *testing.T) {
