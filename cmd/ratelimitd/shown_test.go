@@ -38,10 +38,10 @@ var followed = []struct {
 
 // heldElsewhere are pages whose commands other tests run, or hold against the files they name.
 var heldElsewhere = []string{
-	"do/containers.md", // deploy/containers
-	"do/install.md",    // deploy: release_test.go
-	"do/kubernetes.md", // deploy: TestKubernetesPage
-	"contributing/release.md",    // deploy: release_test.go
+	"do/containers.md",        // deploy/containers
+	"do/install.md",           // deploy: release_test.go
+	"do/kubernetes.md",        // deploy: TestKubernetesPage
+	"contributing/release.md", // deploy: release_test.go
 }
 
 // notRun lists, by reason, the commands of pages that no test runs. A page's command is here or is run.
