@@ -48,6 +48,7 @@ func runPenalties(t *testing.T, open func(t testing.TB) backend.Store) {
 		rapid.Check(t, func(rt *rapid.T) { checkPenalties(rt, s) })
 	})
 	t.Run("one reset ends it", func(t *testing.T) { testPenaltyReset(t, s) })
+	t.Run("a take that a penalty stops clamps its counter", func(t *testing.T) { testPenalisedClamps(t, s) })
 }
 
 func checkPenalties(rt *rapid.T, s backend.Store) {
@@ -116,6 +117,29 @@ func checkPenalties(rt *rapid.T, s backend.Store) {
 				rt.Fatalf("step %d, take %d (%d hits, together %v): %s, want %d in use", step, k, r.Takes[k].Hits, r.Together, outcomeText(o), of.count)
 			}
 		}
+	}
+}
+
+// A state that lies further in the future than a limit allows is saved nearer, also if a penalty stops the take. Here the take before it in
+// the group has moved the state there, under a slower limit.
+func testPenalisedClamps(t *testing.T, s backend.Store) {
+	slow, fast := Limit("1/10s,leaky,burst=1"), Limit("100/1s,leaky,burst=1")
+	name := key(newCase(), "k", slow)
+	first, second := backend.Take{Key: name, Limit: slow, Hits: 1}, backend.Take{Key: name, Limit: fast, Hits: 1, Vote: backend.VoteNone}
+	offence := second
+	offence.Hits = 100
+	for _, takes := range [][]backend.Take{{guard(&offence, time.Hour), offence}, {first, guard(&second, time.Hour), second}} {
+		r := &backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes))}
+		if err := backend.Await(t.Context(), s, epoch, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &backend.Request{Takes: []backend.Take{{Key: name, Limit: slow}}, Outcomes: make([]backend.Outcome, 1)}
+	if err := backend.Await(t.Context(), s, epoch, r); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.Outcomes[0].ResetAfter, 20*time.Millisecond; got != want {
+		t.Errorf("the counter is empty in %s, want %s: all that the fast limit holds", got, want)
 	}
 }
 

@@ -421,6 +421,8 @@ local function vote(from, to, reservations)
         if not refused then charge(o, k, shape, o.least > 0 and allowed[at] and least or hits, limit, p1, p2, p3) end
       elseif hits < 0 or (not penalised and (not refused or (count_denied == 1 and not allowed[at]))) then
         add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
+      else
+        prepare(k, shape, times, limit, p1, p2, p3)
       end
       penalised = false
     end

@@ -37,6 +37,8 @@ for at = from, to, SIZE do
         else
           if hits < 0 or (not penalised and (not refused or (count_denied == 1 and not allowed[i]))) then
             add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
+          else
+            prepare(k, shape, times, limit, p1, p2, p3) -- an earlier take may have moved the state since
           end
           penalised = false
         end
