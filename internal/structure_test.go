@@ -74,6 +74,7 @@ var imports = map[string][]string{
 	"workshop/bench/emptyserver":        {"internal/server/...", "internal/platform/intake"},
 	"workshop/attack":                   {},
 	"workshop/bench":                    {"internal/testkit/envoytest"},
+	"workshop/models":                   {},
 	"workshop/scripts/...":              {},
 }
 

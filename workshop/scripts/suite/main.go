@@ -1,7 +1,7 @@
 // Command suite runs all tests of all modules of the repository. Its last lines list what was skipped and what failed,
 // with a command for each failure. `make test` runs it. It needs only Go.
 //
-// It first tries to install the other programs that tests need (redis-server, promtool, Chromium, Envoy), with
+// It first tries to install the other programs that tests need (redis-server, promtool, Chromium, Envoy, TLC), with
 // workshop/scripts/install-*. As root that installs packages; for other users it unpacks into .tools what needs no root. Tests
 // whose program is missing are skipped, or fail if CI is set.
 //
@@ -22,7 +22,7 @@ import (
 )
 
 // parts are what tests need besides Go. The C compiler is for the race detector, and for a Redis whose clock is set.
-var parts = []string{"redis", "promtool", "browser", "envoy", "nginx", "cc"}
+var parts = []string{"redis", "promtool", "browser", "envoy", "nginx", "tlc", "cc"}
 
 // modules are the folders with a go.mod and tests, the service's first.
 var modules = []string{".", "workshop/bench/libraries", "deploy", "workshop/e2e"}
@@ -97,7 +97,7 @@ func packagesOf(module string, args []string) (packages []string) {
 // goroutines of their own, tests that start programs which are built without the detector, and tests of other libraries.
 // Within the others, tests say it themselves, with package racetest.
 var notConcurrent = []string{
-	"workshop/bench/libraries", "deploy", "docs", "workshop/e2e/browser", "workshop/e2e/build", "workshop/scripts", "internal/authoring/accesslog", "internal/descriptor",
+	"workshop/bench/libraries", "deploy", "docs", "workshop/e2e/browser", "workshop/e2e/build", "workshop/scripts", "workshop/models", "internal/authoring/accesslog", "internal/descriptor",
 	"internal/authoring/explain", "internal/testkit/redistest", "internal/authoring/rulecheck", "internal/authoring/ruleschema", "internal/authoring/simulate/report",
 	"internal/backend/region", "internal/testkit/simkit",
 }
