@@ -14,7 +14,7 @@ import (
 // conformCommand is the subcommand that compares a service with envoyproxy/ratelimit.
 type conformCommand struct {
 	Target string `required:"" placeholder:"ADDRESS" help:"Address of the service's gRPC port: host:port or unix:PATH."`
-	Rules  string `required:"" placeholder:"DIR" help:"Directory from which the service reads rule files; conform-*.yaml in it are replaced."`
+	Rules  string `required:"" writes:"" placeholder:"DIR" help:"Directory from which the service reads rule files; conform-*.yaml in it are replaced."`
 
 	Setup   string        `default:"plain" placeholder:"NAME" help:"Cases to run: plain, or those for services with certain settings (headers, quota, shadow and others)."`
 	Match   string        `name:"run" placeholder:"REGEXP" help:"Run only the cases whose \"LEVEL/NAME\" this matches; levels are protocol, recorded and exact."`

@@ -42,6 +42,7 @@ func TestYAMLIsTheJSON(t *testing.T) {
 		"usage":    "-d counted -w k=a -s " + p.Debug,
 		"shares":   "-d edge -s " + p.Debug,
 		"fleet":    "-s " + p.Debug,
+		"conform":  "--target " + p.GRPC + " --rules " + rules + " --run ^protocol/no-domain",
 		"simulate": "--rules " + root + "/config/domains --mapping " + root + "/examples/simulate/envoy.yaml --log " + root + "/examples/simulate/access.log",
 	}
 	if code, _, stderr := asks(t, "call", "-d", "counted", "k=a", "-s", p.GRPC); code != 0 {
@@ -157,9 +158,12 @@ func TestStandardInput(t *testing.T) {
 		"reset token-file":    {"reset --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
 	}
 	// A bad file is named; a good one leads to a server that speaks no TLS.
-	for _, command := range []string{"explain -d d k=a", "call -d d k=a", "peek -d d k=a", "reset -d d k=a", "override list -d d k=a", "usage -d d -w k=a", "shares -d d", "fleet"} {
+	conform := "conform --wait 1ms --run ^protocol/ --rules " + t.TempDir() + " --target " + p.GRPC
+	for _, command := range []string{conform, "explain -d d k=a", "call -d d k=a", "peek -d d k=a", "reset -d d k=a", "override list -d d k=a", "usage -d d -w k=a", "shares -d d", "fleet"} {
 		name, _, _ := strings.Cut(command, " ")
-		command += " --timeout 3s --server " + p.GRPC
+		if command += " --timeout 3s"; name != "conform" {
+			command += " --server " + p.GRPC
+		}
 		cases[name+" ca"] = input{command + " --ca -", string(authority.PEM), 1, "UNAVAILABLE"}
 		cases[name+" cert"] = input{command + " --cert - --key -", string(pair.Cert) + string(pair.Key), 1, "UNAVAILABLE"}
 		cases[name+" key"] = input{command + " --cert - --key -", "nothing", 2, "certificate <stdin> and key <stdin>"}
