@@ -73,6 +73,9 @@ func documents(t *testing.T) map[string]document {
 			return nil
 		}
 		text, err := os.ReadFile(name)
+		if strings.Contains("\n"+string(text), "\n<<<<<<< ") {
+			t.Errorf("%s has a conflict of a merge in it", name)
+		}
 		all[name] = parseDocument(string(text))
 		return err
 	})
