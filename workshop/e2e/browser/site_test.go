@@ -128,7 +128,7 @@ func TestSiteInBrowser(t *testing.T) {
 	b.Resize(t, 1360, 1100)
 	b.Visit(t, server.URL+"/", ".vp-doc h1")
 	found := browser.Ask[[]string](t, b, fmt.Sprintf(searchFor, "burst"))
-	if !slices.ContainsFunc(found, func(link string) bool { return strings.HasPrefix(link, "/reference/rule-keys") }) {
+	if !slices.ContainsFunc(found, func(link string) bool { return strings.HasPrefix(link, "/do/rules") }) {
 		t.Errorf("a search for burst finds %q", found)
 	}
 	if err := os.WriteFile(filepath.Join(pictures, "search.png"), b.Picture(t, 1360, 1100), 0o644); err != nil {
