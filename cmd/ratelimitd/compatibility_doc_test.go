@@ -53,7 +53,7 @@ func tableOf(t *testing.T, name, heading string) [][]string {
 var judgement = regexp.MustCompile(`^(same|better: \S.*|different: \S.*|new|no effect: \S.*)`)
 
 // TestEnvironmentIsDocumented compares the variables in docs/reference/compatibility.md with the list of the reference's variables: one
-// without a row has the reference's default and an effect, and the row of one without effect says so.
+// without a row must have the default of envoyproxy/ratelimit and must have an effect. The row of a variable without effect must say so.
 func TestEnvironmentIsDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	model, _ := modelOf(t)

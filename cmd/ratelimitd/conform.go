@@ -18,9 +18,9 @@ type conformCommand struct {
 
 	Setup   string        `default:"plain" placeholder:"NAME" help:"Cases to run: plain, or those for services with certain settings (headers, quota, shadow and others)."`
 	Match   string        `name:"run" placeholder:"REGEXP" help:"Run only the cases whose \"LEVEL/NAME\" this matches; levels are protocol, recorded and exact."`
-	Load    string        `placeholder:"COMMAND" help:"Shell command that makes the service read its rules. Unset: it notices by itself."`
+	Load    string        `placeholder:"COMMAND" help:"Shell command that makes the service reload its rules. Unset: the service watches the directory itself."`
 	Restart string        `placeholder:"COMMAND" help:"Shell command that restarts the service. Unset: restarts are not tried."`
-	Wait    time.Duration `default:"30s" help:"Longest time until the service has the rules."`
+	Wait    time.Duration `default:"30s" help:"Longest time to wait until the service has loaded the rules."`
 	JUnit   string        `name:"junit" writes:"" placeholder:"FILE" help:"Also write JUnit XML to this file."`
 
 	Connect connectOptions `embed:"" group:"Connection"`
