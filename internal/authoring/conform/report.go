@@ -2,11 +2,12 @@ package conform
 
 import (
 	"encoding/json"
-	"encoding/xml"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/platform/junit"
 	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
 )
 
@@ -62,46 +63,27 @@ func WriteJSON(to io.Writer, r *Report) error {
 	return e.Encode(r)
 }
 
-// The elements of JUnit's format.
-type (
-	junitSuite struct {
-		XMLName  xml.Name    `xml:"testsuite"`
-		Name     string      `xml:"name,attr"`
-		Tests    int         `xml:"tests,attr"`
-		Failures int         `xml:"failures,attr"`
-		Skipped  int         `xml:"skipped,attr"`
-		Cases    []junitCase `xml:"testcase"`
-	}
-	junitCase struct {
-		Name    string     `xml:"name,attr"`
-		Class   string     `xml:"classname,attr"`
-		Failure *junitText `xml:"failure"`
-		Skipped *junitText `xml:"skipped"`
-	}
-	junitText struct {
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	}
-)
-
-// WriteJUnit writes a report as JUnit XML.
+// WriteJUnit writes a report as JUnit XML: a suite for each level.
 func WriteJUnit(to io.Writer, r *Report) error {
-	s := junitSuite{Name: "conform " + r.Setup, Tests: len(r.Results), Failures: r.Failed, Skipped: r.Skipped}
+	all := junit.Suites{Tests: len(r.Results), Failures: r.Failed, Skipped: r.Skipped, Time: junit.Seconds(r.Seconds * float64(time.Second))}
 	for i := range r.Results {
 		one := &r.Results[i]
-		c := junitCase{Name: one.Name, Class: string(one.Level)}
-		if one.Failure != "" {
-			c.Failure = &junitText{Message: one.Why, Text: fmt.Sprintf("request %d: %s\n%s\n%s", one.Step, one.Request, one.Failure, one.Rules)}
+		name := r.Setup + " " + string(one.Level)
+		if n := len(all.Suites); n == 0 || all.Suites[n-1].Name != name {
+			all.Suites = append(all.Suites, junit.Suite{Name: name})
 		}
-		if one.Skipped != "" {
-			c.Skipped = &junitText{Message: one.Skipped}
+		s := &all.Suites[len(all.Suites)-1]
+		c := junit.Case{Name: one.Name, Class: string(one.Level)}
+		switch {
+		case one.Failure != "":
+			c.Failure = &junit.Text{Message: one.Why, Text: junit.Printable(fmt.Sprintf("request %d: %s\n%s\n%s", one.Step, one.Request, one.Failure, one.Rules))}
+			s.Failures++
+		case one.Skipped != "":
+			c.Skipped = &junit.Text{Message: one.Skipped}
+			s.Skipped++
 		}
+		s.Tests++
 		s.Cases = append(s.Cases, c)
 	}
-	if _, err := io.WriteString(to, xml.Header); err != nil {
-		return err
-	}
-	e := xml.NewEncoder(to)
-	e.Indent("", "  ")
-	return e.Encode(s)
+	return junit.Write(to, &all)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/junit"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
@@ -132,10 +133,10 @@ func TestReports(t *testing.T) {
 			r.Files[i].Cases[j].Elapsed = time.Millisecond
 		}
 	}
-	var text, color, asJSON, junit bytes.Buffer
+	var text, color, asJSON, asXML bytes.Buffer
 	for _, err := range []error{
 		WriteText(&text, r, TextOptions{Coverage: true, Verbose: true}), WriteText(&color, r, TextOptions{Color: true}),
-		WriteJSON(&asJSON, r), WriteJUnit(&junit, r),
+		WriteJSON(&asJSON, r), WriteJUnit(&asXML, r),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -143,7 +144,7 @@ func TestReports(t *testing.T) {
 	}
 	golden(t, "testdata/reports/report.txt", text.String())
 	golden(t, "testdata/reports/report.json", asJSON.String())
-	golden(t, "testdata/reports/report.xml", junit.String())
+	golden(t, "testdata/reports/report.xml", asXML.String())
 
 	if strings.Contains(text.String(), "\x1b") || !strings.Contains(color.String(), "\x1b[31m+ got       OVER_LIMIT\x1b[0m") {
 		t.Errorf("colours: %q", color.String())
@@ -155,8 +156,8 @@ func TestReports(t *testing.T) {
 	if err := json.Unmarshal(asJSON.Bytes(), &back); err != nil || back.Passed || back.Failed != r.Failed {
 		t.Errorf("JSON reads back as %+v, %v", back, err)
 	}
-	var suites junitSuites
-	if err := xml.Unmarshal(bytes.ReplaceAll(junit.Bytes(), []byte(" time="), []byte(" t=")), &suites); err != nil || suites.Failures != r.Failed {
+	var suites junit.Suites
+	if err := xml.Unmarshal(bytes.ReplaceAll(asXML.Bytes(), []byte(" time="), []byte(" t=")), &suites); err != nil || suites.Failures != r.Failed {
 		t.Errorf("XML reads back as %+v, %v", suites, err)
 	}
 }
