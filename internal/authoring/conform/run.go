@@ -3,7 +3,6 @@ package conform
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -68,9 +67,12 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	run := rand.Text()[:8]
 	cases := o.selected(setup.Cases, run)
-	exact := o.selected(exactCases, run)
+	var exact []Case
+	if o.Setup == Plain { // other settings may let requests pass
+		exact = o.selected(exactCases, run)
+	}
 	if len(cases)+len(exact) == 0 {
-		return nil, errors.New("no case matches")
+		return nil, fmt.Errorf("no case matches the regular expression %s: names are LEVEL/NAME, and setup %s has none like it", o.Match, o.Setup)
 	}
 	if err := o.writeRules(append(cases, exact...), run); err != nil {
 		return nil, err
