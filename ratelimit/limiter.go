@@ -90,12 +90,11 @@ func (l *Limiter) openRules(o *Options, settings limiter.Settings) (watch func(c
 	if o.Dir == "" && o.Files == nil && len(o.Domains) == 0 {
 		return nil, errors.New("there are no rules: set Options.Domains, Options.Files or Options.Dir")
 	}
-	fixed, err := o.fixedRules()
+	fixed, tree, err := o.fixedRules()
 	if err != nil {
 		return nil, err
 	}
 	if o.Dir == "" {
-		tree, _ := config.Compile(fixed, config.CompileOptions{Lenient: !o.Strict})
 		l.engine.Swap(tree, settings)
 		return nil, nil
 	}

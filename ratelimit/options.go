@@ -7,6 +7,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
@@ -61,10 +62,10 @@ type Headers uint8
 
 // The families: HeadersIETF|HeadersRetryAfter are two.
 const (
-	HeadersRateLimit  Headers = 1 << iota // RateLimit-Limit, -Remaining and -Reset, as envoyproxy/ratelimit sends them
-	HeadersXRateLimit                     // X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy sends them
-	HeadersIETF                           // RateLimit-Policy and RateLimit, of the IETF draft
-	HeadersRetryAfter                     // Retry-After on refusals
+	HeadersRateLimit  = Headers(descriptor.HeadersReference)  // RateLimit-Limit, -Remaining and -Reset, as envoyproxy/ratelimit sends them
+	HeadersXRateLimit = Headers(descriptor.HeadersDraft03)    // X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy sends them
+	HeadersIETF       = Headers(descriptor.HeadersIETF)       // RateLimit-Policy and RateLimit, of the IETF draft
+	HeadersRetryAfter = Headers(descriptor.HeadersRetryAfter) // Retry-After on denials
 )
 
 // Topology is how a Redis is built.

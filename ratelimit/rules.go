@@ -54,7 +54,8 @@ type Limit struct {
 	Window    time.Duration // whole milliseconds. A window of the largest whole unit up to a day: 24 h are a day
 	Algorithm Algorithm
 
-	// Burst is what a TokenBucket holds, or how many requests may wait in a LeakyBucket. Default Requests.
+	// Burst is how many tokens a TokenBucket holds, or how many requests may wait in a LeakyBucket. Default Requests; a LeakyBucket in
+	// which none may wait needs a rule file with `burst: 0`.
 	Burst uint64
 }
 
@@ -63,12 +64,12 @@ type Algorithm uint8
 
 // The algorithms. docs/learn/algorithms.md helps to choose.
 const (
-	FixedWindow   Algorithm = iota // Requests in each window of the clock
-	SlidingWindow                  // an estimate of the requests in the last Window
-	SlidingLog                     // exactly the requests in the last Window
-	TokenBucket                    // Burst at once, then Requests per Window, evenly
-	LeakyBucket                    // requests wait for their turn: one each Window/Requests, at most Burst of them
-	Concurrency                    // Requests at the same time; Window is when a place is free again that nobody gave back
+	FixedWindow   = Algorithm(descriptor.FixedWindow)   // Requests in each window of the clock
+	SlidingWindow = Algorithm(descriptor.SlidingWindow) // an estimate of the requests in the last Window
+	SlidingLog    = Algorithm(descriptor.SlidingLog)    // exactly the requests in the last Window
+	TokenBucket   = Algorithm(descriptor.TokenBucket)   // Burst at once, then Requests per Window, evenly
+	LeakyBucket   = Algorithm(descriptor.LeakyBucket)   // requests wait for their turn: one each Window/Requests, at most Burst of them
+	Concurrency   = Algorithm(descriptor.Concurrency)   // Requests at the same time; a place that nobody gives back is free after Window
 )
 
 // PerSecond allows n requests in each second.
@@ -174,15 +175,14 @@ func (l *Limit) pairs() (yamlform.Pairs, error) {
 	return nil, fmt.Errorf("the limit's Window is %s: it must be at least 1ms, in whole milliseconds", l.Window)
 }
 
-// fixedRules returns the rules that never change: those in code and those of Options.Files. It refuses them if they have a mistake,
-// because only a new version of the program can correct it.
-func (o *Options) fixedRules() ([]config.File, error) {
-	var files []config.File
+// fixedRules returns the rules that never change, those in code and those of Options.Files, and their tree. A mistake in them is an
+// error, because only a new version of the program can correct it.
+func (o *Options) fixedRules() (files []config.File, tree *descriptor.Tree, err error) {
 	for i := range o.Domains {
 		d := &o.Domains[i]
 		content, err := d.pairs()
 		if err != nil {
-			return nil, fmt.Errorf("domain %q: %w", d.Name, err)
+			return nil, nil, fmt.Errorf("domain %q: %w", d.Name, err)
 		}
 		files = append(files, config.File{Name: fmt.Sprintf("Options.Domains[%d]", i), Rules: content})
 	}
@@ -200,15 +200,15 @@ func (o *Options) fixedRules() ([]config.File, error) {
 			err = errors.New("there is no rule file (*.yaml)")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read Options.Files: %w", err)
+			return nil, nil, fmt.Errorf("read Options.Files: %w", err)
 		}
 	}
-	_, mistakes := config.Compile(files, config.CompileOptions{Lenient: !o.Strict})
+	tree, mistakes := config.Compile(files, config.CompileOptions{Lenient: !o.Strict})
 	all := make([]error, len(mistakes))
 	for i, e := range mistakes {
 		all[i] = e
 	}
-	return files, errors.Join(all...)
+	return files, tree, errors.Join(all...)
 }
 
 // isRuleFile reports whether a file has rules, judging by its name: tests of rules have a name of their own.
