@@ -182,7 +182,7 @@ func TestModels(t *testing.T) {
 
 func TestModelsSoak(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
-		t.Skip("takes long: make soak")
+		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes minutes")
 	}
 	for _, s := range larger {
 		t.Run(s.name, func(t *testing.T) { t.Logf("%s states", s.states(t)) })

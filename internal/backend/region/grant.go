@@ -91,7 +91,7 @@ func termsOf(l *descriptor.Limit) (terms, bool) {
 // enough for all, and its window is long enough for a grant to arrive and be used.
 func Grantable(l *descriptor.Limit, regions int) bool {
 	t, ok := termsOf(l)
-	return ok && t.life >= min(shortestLife, longestLife) && l.Capacity() >= uint64(leastForEach*regions)
+	return ok && t.life >= shortestLife && l.Capacity() >= uint64(leastForEach*regions)
 }
 
 func micros(d time.Duration) int64 { return d.Microseconds() }

@@ -309,6 +309,6 @@ func reportTrial(t *testing.T, results []result) {
 func soaking(t *testing.T) {
 	t.Helper()
 	if os.Getenv(asSoak) == "" {
-		t.Skip("takes long: make soak")
+		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes minutes")
 	}
 }
