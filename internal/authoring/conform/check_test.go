@@ -59,7 +59,7 @@ func TestSetups(t *testing.T) {
 			}
 		}
 	}
-	if setups[0].Name != Plain || setups[0].Cases[0].Level != Protocol || steps < 3840 {
+	if setups[0].Name != Plain || setups[0].Cases[0].Level != Protocol || steps != 4389 {
 		t.Errorf("%s is first, %d recorded steps", setups[0].Name, steps)
 	}
 }
