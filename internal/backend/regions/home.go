@@ -1,0 +1,33 @@
+package regions
+
+import "hash/fnv"
+
+// HomeOf returns the region that is the home of a counter for which the rule names none, or "" if the list is empty. All processes of all
+// regions must have the same list, in any order, and the same prefix of keys.
+//
+// Each region draws a number by its name and the key, and the largest wins. So when a region is added, only the counters that it wins
+// get another home.
+func HomeOf(key []byte, regions []string) (home string) {
+	most := uint64(0)
+	for _, name := range regions {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(name)) // it never fails
+		_, _ = h.Write([]byte{0})
+		_, _ = h.Write(key)
+		n := mixed(h.Sum64())
+		if home == "" || n > most || n == most && name < home {
+			home, most = name, n
+		}
+	}
+	return home
+}
+
+// mixed spreads every bit of a sum over all bits of the result, as the end of MurmurHash3 does: FNV alone would draw similar numbers for
+// keys that differ only at their end.
+func mixed(h uint64) uint64 {
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	h *= 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}
