@@ -240,6 +240,10 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	if !e.of(t.Limit) || t.Hits < e.hits {
 		return false
 	}
+	// More hits are refused too, but may have to wait longer than these: only the store knows how long, unless the whole counter is free then.
+	if t.Hits > e.hits && e.until < e.reset && t.Hits <= int64(t.Limit.Capacity()) {
+		return false
+	}
 	*o = backend.Outcome{
 		Cached: true, Before: e.used, Used: e.used,
 		RetryAfter: time.Duration(e.until-now) * time.Microsecond,
@@ -294,6 +298,9 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 		e.until, e.hits = e.reset, 0
 	} else if o.RetryAfter < 0 {
 		return // more hits than the capacity: the refusal says nothing about the counter
+	}
+	if old, ok := sh.refusals[string(t.Key)]; ok && old.of(t.Limit) && old.hits < e.hits && now < old.until {
+		return // what is known already refuses more takes
 	}
 	sh.remember(t.Key, e, c.perShard)
 }

@@ -80,6 +80,40 @@ func TestRefusalIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
 	}
 }
 
+// Where hits become free one after another, more hits wait longer: what the cache says is what the store says.
+func TestMoreHitsWaitLonger(t *testing.T) {
+	for _, algorithm := range []descriptor.Algorithm{descriptor.FixedWindow, descriptor.SlidingWindow, descriptor.SlidingLog, descriptor.TokenBucket, descriptor.LeakyBucket} {
+		l := &descriptor.Limit{Requests: 6, Burst: 6, NoDelay: descriptor.NoDelayAll, Algorithm: algorithm, Window: descriptor.Window{Unit: descriptor.Minute}}
+		if err := l.Compile(); err != nil {
+			t.Fatal(err)
+		}
+		store := &asking{Store: memory.New(memory.Options{})}
+		c := New(Options{Store: store})
+		for i := range 6 {
+			settle(t, c, noon.Add(time.Duration(i)*time.Second), false, take("k", l, 1))
+		}
+		smallest := int64(1)
+		if settle(t, c, noon.Add(6*time.Second), false, take("k", l, 1))[0].Allowed { // a leaky bucket holds one more
+			smallest = 2
+			settle(t, c, noon.Add(6*time.Second), false, take("k", l, 2))
+		}
+		for _, hits := range []int64{2, 4, 5, 3} {
+			now := noon.Add(7 * time.Second)
+			want := backend.Request{Takes: []backend.Take{take("k", l, hits)}, Outcomes: make([]backend.Outcome, 1)}
+			if err := store.Peek(t.Context(), now, &want); err != nil {
+				t.Fatal(err)
+			}
+			if o := settle(t, c, now, false, take("k", l, hits))[0]; o.Allowed || o.RetryAfter != want.Outcomes[0].RetryAfter {
+				t.Errorf("%s: %d hits: %+v, want %+v", algorithm, hits, o, want.Outcomes[0])
+			}
+		}
+		asked := store.takes
+		if o := settle(t, c, noon.Add(8*time.Second), false, take("k", l, smallest))[0]; o.Allowed || !o.Cached || store.takes != asked {
+			t.Errorf("%s: after larger refusals the smallest is forgotten: %+v", algorithm, o)
+		}
+	}
+}
+
 // A refusal that is in flight during a refund must not be cached: it may be older than the refund.
 func TestRefundWhileARefusalIsOnItsWay(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
