@@ -15,7 +15,7 @@ $(TOOL) buf generate -o $(1) && $(TOOL) buf generate --template buf.gen.callers.
 	$(TOOL) buf build --path proto/ratelimitd/v1 --exclude-imports --exclude-source-info --as-file-descriptor-set -o $(1)/internal/server/callers.binpb
 endef
 
-.PHONY: run quick test e2e soak site fmt lint lines prose generate bench attack ci
+.PHONY: run quick test simulate e2e soak site fmt lint lines prose generate bench attack ci
 
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
@@ -27,6 +27,9 @@ quick: ## all that needs Go alone, in under three minutes: before each commit
 
 test: ## all tests, most of them with the race detector, after getting what they need besides Go; the last lines say what was left out and what failed
 	go run ./workshop/scripts/suite
+
+simulate: ## run the simulated history of one SEED, and print what happens in it
+	go test ./workshop/simulate -run 'TestSeeds$$' -count 1 -v -args -seed $(SEED)
 
 e2e: ## the tests with a real Envoy, which is installed first: docs/contributing/e2e.md
 	workshop/scripts/install-redis

@@ -1,0 +1,166 @@
+package simulate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// rule is one rule of the fleet. Its limit is a number for each version of the rules.
+type rule struct {
+	key   string
+	yaml  string // of its limit, with the number as %[1]d
+	flags string // of the rule
+	kind  kind
+	hot   bool // permits are leased
+	held  bool // hits are reserved and committed
+	most  int  // of the number
+}
+
+// kind is what the oracle checks.
+type kind int
+
+const (
+	fixed kind = iota
+	log
+	bucket
+	sliding
+	places
+)
+
+// window is the window of all limits, and ttl how long a place is held at most.
+const (
+	window  = 10 * time.Second
+	ttl     = 15 * time.Second
+	callers = 3
+)
+
+var rules = []rule{
+	{key: "fixed", kind: fixed, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d"},
+	{key: "log", kind: log, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_log"},
+	{key: "bucket", kind: bucket, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: token_bucket"},
+	{key: "sliding", kind: sliding, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_window"},
+	{key: "tokens", kind: fixed, most: 400, held: true, flags: "reservations: true", yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d"},
+	{key: "places", kind: places, most: 6, held: true, flags: "reservations: true", yaml: "algorithm: concurrency, max_in_flight: %[1]d, ttl: 15s"},
+	{key: "hot-fixed", kind: fixed, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true"},
+	{key: "hot-bucket", kind: bucket, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: token_bucket"},
+	{key: "hot-log", kind: log, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: sliding_log"},
+	{key: "hot-sliding", kind: sliding, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: sliding_window"},
+}
+
+// version is the limit of each rule in one version of the rule file.
+type version []uint64
+
+func (v version) yaml() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "domain: %s\ndescriptors:\n", domain)
+	for i, r := range rules {
+		fmt.Fprintf(&b, "  - {key: %s, overridable: {max: 100000}, rate_limit: {%s}", r.key, fmt.Sprintf(r.yaml, v[i]))
+		if r.flags != "" {
+			fmt.Fprintf(&b, ", %s", r.flags)
+		}
+		b.WriteString("}\n")
+	}
+	return b.String()
+}
+
+// draw makes a fleet and its history from a seed.
+func draw(seed uint64) (setup, []step) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	s := setup{
+		seed: seed, replicas: 1 + r.IntN(4), trip: []time.Duration{time.Millisecond, 5 * time.Millisecond, 40 * time.Millisecond}[r.IntN(3)],
+		length: time.Minute, drift: r.Int64N(2001) - 1000,
+	}
+	if r.IntN(2) == 0 {
+		s.lost = 0.02
+	}
+	for range 3 {
+		v := make(version, len(rules))
+		for i := range rules {
+			v[i] = uint64(1 + r.IntN(rules[i].most))
+		}
+		s.versions = append(s.versions, v)
+	}
+	var steps []step
+	for i, rl := range rules {
+		if r.IntN(4) < 3 && rl.hot || r.IntN(2) == 0 {
+			continue
+		}
+		for caller := range 1 + r.IntN(callers) {
+			at := time.Duration(r.Int64N(int64(5 * time.Second)))
+			ids := byte(0)
+			for at < s.length {
+				// Phases of different demand, some of them only around the end of a window.
+				until, perSecond := at+time.Duration(1+r.Int64N(int64(10*time.Second))), float64(rl.most)/window.Seconds()*[]float64{0.1, 0.5, 1, 3}[r.IntN(4)]
+				edges := r.IntN(4) == 0
+				for at < until && at < s.length {
+					at += time.Duration(r.ExpFloat64() / perSecond * float64(time.Second))
+					if edges && at%window > window/10 && at%window < window*9/10 {
+						continue
+					}
+					st := step{at: at, what: "request", replica: r.IntN(s.replicas), rule: i, caller: caller, n: 1}
+					switch {
+					case rl.held && ids < 250:
+						steps = append(steps, reserved(r, st, &ids, rl.kind == places)...)
+						continue
+					case rl.kind == places || rl.held:
+						continue
+					case r.IntN(20) == 0:
+						st.what, st.n = "peek", 0
+					case r.IntN(10) == 0:
+						st.n = 1 + r.Int64N(int64(rl.most)/4+1)
+					case seed%4 == 0 && r.IntN(20) == 0:
+						st.what, st.n = "refund", -1-r.Int64N(3)
+					}
+					steps = append(steps, st)
+				}
+			}
+		}
+	}
+	for range r.IntN(8) {
+		st := step{at: time.Duration(r.Int64N(int64(s.length))), replica: r.IntN(s.replicas), rule: r.IntN(len(rules)), caller: r.IntN(callers)}
+		switch r.IntN(4) {
+		case 0:
+			st.what, st.n = "rules", r.Int64N(int64(len(s.versions)))
+		case 1:
+			st.what, st.n = "override", r.Int64N(2*int64(rules[st.rule].most))
+		case 2:
+			st.what = "kill"
+		case 3:
+			st.what, st.n = "clock", r.Int64N(41)-20
+		}
+		if rules[st.rule].kind == places && st.what == "override" {
+			continue
+		}
+		steps = append(steps, st)
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return int(a.at - b.at) })
+	return s, steps
+}
+
+// reserved is a reservation, and its commit: of fewer hits, of more, twice, late or never.
+func reserved(r *rand.Rand, st step, ids *byte, place bool) []step {
+	*ids++
+	st.what, st.id, st.n = "reserve", *ids, 1
+	end := st
+	end.what, end.at = "commit", st.at+time.Duration(r.Int64N(int64(4*time.Second)))
+	if !place {
+		st.n = 1 + r.Int64N(60)
+		end.n = r.Int64N(st.n + st.n/4 + 1)
+	}
+	switch r.IntN(10) {
+	case 0:
+		return []step{st}
+	case 1:
+		late := end
+		late.at += ttl
+		return []step{st, late}
+	case 2:
+		again := end
+		again.at += time.Second
+		return []step{st, end, again}
+	}
+	return []step{st, end}
+}

@@ -1,0 +1,373 @@
+package simulate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
+	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/simkit"
+)
+
+const domain = "d"
+
+// setup is a fleet at its beginning.
+type setup struct {
+	seed     uint64
+	replicas int
+	trip     time.Duration // the longest way of a message to the store, or back
+	lost     float64       // how many messages to the store, or answers of it, are lost
+	drift    int64         // how much faster the store's clock runs, in parts per million
+	versions []version     // of the rules, the first at the beginning
+	length   time.Duration
+
+	weaken func(settle settler) settler // what a test breaks on purpose; nil: nothing
+}
+
+// settler settles a request at a time of the store's clock.
+type settler func(now time.Time, r *backend.Request) error
+
+// step is something that happens to the fleet from outside.
+type step struct {
+	at      time.Duration
+	what    string // request, peek, refund, reserve, commit, rules, override, kill, clock
+	replica int
+	rule    int // in rules
+	caller  int
+	id      byte // of a reservation
+	n       int64
+}
+
+func (s step) String() string {
+	return fmt.Sprintf("%12.6f %-8s replica=%d rule=%s caller=%d id=%d n=%d", s.at.Seconds(), s.what, s.replica, rules[s.rule].key, s.caller, s.id, s.n)
+}
+
+// fleet is the replicas of a service and their store.
+type fleet struct {
+	setup
+	trace io.Writer // nil: nothing is written
+
+	began  time.Time
+	store  backend.Store
+	settle settler
+
+	mu       sync.Mutex // of what follows
+	clock    simkit.Clock
+	replicas []*replica
+	seen     oracle
+	order    int // of what happened last
+}
+
+func (f *fleet) next() int {
+	f.order++
+	return f.order
+}
+
+// replica is a process of the service. It is replaced when it is killed.
+type replica struct {
+	f       *fleet
+	index   int
+	limiter *limiter.Limiter
+	leases  *lease.Leases
+	cache   *overlimit.Cache
+	stop    func() // it gives back what it holds
+	kill    func()
+
+	version   int // of the rules
+	overrides map[who]uint64
+}
+
+// who is a counter as a caller names it.
+type who struct{ rule, caller int }
+
+// run runs a history and returns what the oracle found. The trace is of all events.
+func run(s setup, steps []step, store backend.Store, trace io.Writer) []string {
+	f := &fleet{setup: s, trace: trace, began: time.Now(), store: store, clock: simkit.NewClock(0, s.drift)}
+	f.settle = func(now time.Time, r *backend.Request) error {
+		return backend.Await(context.Background(), store, now, r)
+	}
+	if s.weaken != nil {
+		f.settle = s.weaken(f.settle)
+	}
+	for i := range s.replicas {
+		f.replicas = append(f.replicas, f.start(i, nil))
+	}
+	for _, st := range steps {
+		time.Sleep(st.at - time.Since(f.began)) //nolint:forbidigo // virtual time
+		f.do(st)
+	}
+	time.Sleep(time.Minute) //nolint:forbidigo // virtual time
+	for _, r := range f.replicas {
+		r.stop()
+	}
+	synctest.Wait()
+	return f.seen.judge(f)
+}
+
+// start starts a replica with the rules of a version.
+func (f *fleet) start(index int, old *replica) *replica {
+	r := &replica{f: f, index: index, overrides: make(map[who]uint64)}
+	if old != nil {
+		r.version = old.version
+		maps.Copy(r.overrides, old.overrides)
+	}
+	r.cache = overlimit.New(overlimit.Options{Store: &link{r}, Refunded: func(key []byte) { f.refunded(r, string(key)) }})
+	r.leases = lease.New(lease.Options{Store: r.cache, Replicas: f.setup.replicas, Timeout: time.Second, ReturnWithin: 2 * time.Second})
+	r.limiter = limiter.New(limiter.Options{Store: r.leases, NoMetrics: true})
+	ctx, end := context.WithCancelCause(context.Background())
+	r.kill, r.stop = func() { end(errKilled) }, func() { end(nil) }
+	go r.sweep(ctx)
+	r.load()
+	return r
+}
+
+// sweep does what lease.Leases.Run does, but can be killed: then it gives nothing back.
+func (r *replica) sweep(ctx context.Context) {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			r.leases.Sweep(ctx, time.Now())
+		case <-ctx.Done():
+			if !errors.Is(context.Cause(ctx), errKilled) {
+				r.leases.Close(context.WithoutCancel(ctx), time.Now())
+			}
+			return
+		}
+	}
+}
+
+// load makes the rules and overrides of the replica active.
+func (r *replica) load() {
+	tree, errs := config.Compile([]config.File{{Name: "rules.yaml", Data: []byte(r.f.versions[r.version].yaml())}}, config.CompileOptions{})
+	if len(errs) > 0 {
+		panic(errs[0])
+	}
+	r.limiter.Swap(tree, limiter.Settings{Headers: descriptor.HeadersIETF | descriptor.HeadersRetryAfter})
+	r.override()
+}
+
+func (r *replica) override() {
+	set := &override.Set{}
+	for rule := range rules {
+		for caller := range callers {
+			if n, ok := r.overrides[who{rule, caller}]; ok {
+				set = set.With(set.Version+1, []override.Change{{
+					Identity: override.Identity{Domain: domain, Rule: domain + "." + rules[rule].key, Entries: entries(rule, caller)},
+					Numbers:  override.Numbers{Kind: override.Replace, Requests: n},
+				}})
+			}
+		}
+	}
+	r.limiter.SetOverrides(set)
+}
+
+// number is the limit of a caller as this replica knows it.
+func (r *replica) number(w who) uint64 {
+	if n, ok := r.overrides[w]; ok {
+		return n
+	}
+	return r.f.versions[r.version][w.rule]
+}
+
+func entries(rule, caller int) []descriptor.Entry {
+	return []descriptor.Entry{{Key: rules[rule].key, Value: fmt.Sprintf("c%d", caller)}}
+}
+
+// refunded tells the other replicas that a counter has room again: they hear of it a moment later.
+func (f *fleet) refunded(from *replica, key string) {
+	for i := range f.setup.replicas {
+		d := f.delay("refunded", key, i)
+		time.AfterFunc(d, func() {
+			f.mu.Lock()
+			r := f.replicas[i]
+			f.mu.Unlock()
+			if r != from {
+				r.cache.Forget([]byte(key))
+			}
+		})
+	}
+}
+
+// random returns numbers that depend on the seed, the moment and what they are for: not on the order in which goroutines run.
+func (f *fleet) random(parts ...any) *rand.Rand {
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, append(parts, time.Since(f.began))...)
+	return rand.New(rand.NewPCG(f.seed, h.Sum64()))
+}
+
+// delay is how long a message is on its way.
+func (f *fleet) delay(parts ...any) time.Duration {
+	return 10*time.Microsecond + time.Duration(f.random(parts...).Int64N(int64(f.trip)))
+}
+
+// now is what the store's clock shows.
+func (f *fleet) now() time.Time {
+	d := time.Since(f.began).Microseconds()
+	return f.began.Add(time.Duration(f.clock.Read(d)) * time.Microsecond)
+}
+
+func (f *fleet) note(format string, args ...any) {
+	if f.trace != nil {
+		_, _ = fmt.Fprintf(f.trace, "%12.6f "+format+"\n", append([]any{time.Since(f.began).Seconds()}, args...)...)
+	}
+}
+
+// do carries out a step.
+func (f *fleet) do(s step) {
+	f.mu.Lock()
+	r := f.replicas[s.replica]
+	f.mu.Unlock()
+	switch s.what {
+	case "kill":
+		r.kill()
+		f.mu.Lock()
+		f.seen.changes = append(f.seen.changes, change{f.next(), time.Since(f.began), s})
+		f.replicas[s.replica] = f.start(s.replica, r)
+		f.mu.Unlock()
+		f.note("%s", s)
+	case "clock":
+		f.mu.Lock()
+		f.clock.Step(time.Since(f.began).Microseconds(), s.n*1e6)
+		f.seen.changes = append(f.seen.changes, change{f.next(), time.Since(f.began), s})
+		f.mu.Unlock()
+		f.note("%s", s)
+	case "rules":
+		f.change(s, func(r *replica) { r.version = int(s.n); r.load() })
+	case "override":
+		f.change(s, func(r *replica) {
+			if s.n == 0 {
+				delete(r.overrides, who{s.rule, s.caller})
+			} else {
+				r.overrides[who{s.rule, s.caller}] = uint64(s.n)
+			}
+			r.override()
+		})
+	default:
+		go f.ask(r, s)
+	}
+}
+
+// change reaches every replica within a second.
+func (f *fleet) change(s step, apply func(*replica)) {
+	f.note("%s", s)
+	f.mu.Lock()
+	f.seen.changes = append(f.seen.changes, change{f.next(), time.Since(f.began), s})
+	f.mu.Unlock()
+	for i := range f.setup.replicas {
+		time.AfterFunc(time.Duration(f.random(s, i).Int64N(int64(time.Second))), func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			apply(f.replicas[i])
+		})
+	}
+}
+
+// ask sends a request to a replica.
+func (f *fleet) ask(r *replica, s step) {
+	w := who{s.rule, s.caller}
+	d := limiter.Descriptor{Entries: entries(s.rule, s.caller), HasHits: true, Hits: uint64(max(s.n, -s.n)), Refund: s.what == "refund"}
+	req := limiter.Request{Domain: domain, Descriptors: []limiter.Descriptor{d}}
+	switch s.what {
+	case "reserve":
+		req.Reservation = &limiter.Reservation{Op: limiter.Reserve, ID: limiter.ReservationID{s.id, byte(s.caller)}}
+	case "commit":
+		req.Reservation = &limiter.Reservation{Op: limiter.Commit, ID: limiter.ReservationID{s.id, byte(s.caller)}, Final: true}
+	}
+	f.mu.Lock()
+	e := event{who: w, step: s, began: f.now(), limit: r.number(w), replica: r.index}
+	f.mu.Unlock()
+	trip := &trip{}
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), tripKey{}, trip), time.Second)
+	defer cancel()
+	var out limiter.Decision
+	err := r.limiter.Decide(ctx, time.Now(), &req, &out)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e.at, e.ended, e.order, e.asked, e.allowed = f.now(), time.Since(f.began), f.next(), trip.order > 0, out.Code == limiter.OK
+	if e.asked {
+		e.at, e.ended, e.order = trip.at, trip.ended, trip.order
+	}
+	e.failed = err != nil || f.replicas[s.replica] != r // a killed process answers nobody
+	if err == nil && len(out.Statuses) == 1 {
+		e.status = out.Statuses[0]
+		e.headers = out.Headers
+		if len(out.Reservations) == 1 {
+			e.reservation = out.Reservations[0]
+		}
+	}
+	f.seen.events = append(f.seen.events, e)
+	f.note("%s -> failed=%t %v left=%d retry=%v store=%t", s, e.failed, out.Code, e.status.Remaining, e.status.RetryAfter, e.asked)
+}
+
+// trip is what became of the takes of a request in the store.
+type trip struct {
+	at    time.Time // these are as in event
+	ended time.Duration
+	order int // 0: it did not arrive there
+}
+
+type tripKey struct{}
+
+var (
+	errLost   = errors.New("no answer")
+	errKilled = errors.New("killed")
+)
+
+// link is the way from a replica to the store.
+type link struct{ r *replica }
+
+func (l *link) send(ctx context.Context, r *backend.Request, settle func(now time.Time) error) error {
+	f := l.r.f
+	random := f.random(l.r.index, string(r.Takes[0].Key), r.Takes[0].Hits)
+	there, back := time.Duration(random.Int64N(int64(f.trip))), time.Duration(random.Int64N(int64(f.trip)))
+	before, after := random.Float64() < f.lost, random.Float64() < f.lost
+	time.Sleep(10*time.Microsecond + there) //nolint:forbidigo // virtual time
+	var err error
+	if !before {
+		f.mu.Lock()
+		now, ended, order := f.now(), time.Since(f.began), f.next()
+		err = settle(now)
+		f.mu.Unlock()
+		if t, ok := ctx.Value(tripKey{}).(*trip); ok {
+			t.at, t.ended, t.order = now, ended, order
+		}
+	}
+	time.Sleep(10*time.Microsecond + back) //nolint:forbidigo // virtual time
+	if before || after {
+		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // virtual time: until the replica gives up
+		backend.Fail(r.Outcomes)
+		return cmp.Or(err, errLost)
+	}
+	return err
+}
+
+// Start implements backend.Store.
+func (l *link) Start(ctx context.Context, _ time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+	return true, l.send(ctx, r, func(now time.Time) error { return l.r.f.settle(now, r) })
+}
+
+// Peek implements backend.Store.
+func (l *link) Peek(ctx context.Context, _ time.Time, r *backend.Request) error {
+	return l.send(ctx, r, func(now time.Time) error { return l.r.f.store.Peek(context.Background(), now, r) })
+}
+
+// Reset implements backend.Store.
+func (l *link) Reset(ctx context.Context, counters []backend.Counter) error {
+	return l.r.f.store.Reset(ctx, counters)
+}

@@ -1,0 +1,322 @@
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// oracle knows what was asked and answered, and by the store's clock when. It shares no code with the service.
+type oracle struct {
+	events  []event
+	changes []change
+}
+
+// event is a request and its answer.
+type event struct {
+	who
+	step    step
+	replica int
+	limit   uint64 // as the replica knew it when it was asked
+
+	began   time.Time     // by the store's clock: when it was asked
+	at      time.Time     // by the store's clock: when the store settled it, or when the replica answered without the store
+	ended   time.Duration // at, by the true time
+	order   int           // of all events, as the store and the replicas settled them
+	asked   bool          // the store settled it
+	failed  bool          // its caller did not get an answer
+	allowed bool
+
+	status      limiter.Status
+	headers     []limiter.Header
+	reservation limiter.ReservationOutcome
+}
+
+// change is a step that changes a limit.
+type change struct {
+	order int
+	at    time.Duration // by the true time
+	step
+}
+
+// changing is how long after a change a replica may still decide by the old limit: it hears of it within a second, and its requests
+// and its permits take a moment.
+const changing = 3 * time.Second
+
+// judge returns everything that is wrong.
+func (o *oracle) judge(f *fleet) (wrong []string) {
+	slices.SortStableFunc(o.events, func(a, b event) int { return cmp.Compare(a.order, b.order) })
+	for rule := range rules {
+		for caller := range callers {
+			w := who{rule, caller}
+			var events []event
+			for _, e := range o.events {
+				if e.who == w {
+					events = append(events, e)
+				}
+			}
+			h := history{f, w, events}
+			wrong = append(wrong, h.headers()...)
+			if f.lost == 0 && !rules[rule].hot && !rules[rule].held && f.seed%4 != 0 && !o.disturbed() {
+				wrong = append(wrong, h.exact()...)
+			}
+			for part := range o.calm(events) {
+				h.events = part
+				wrong = append(wrong, h.bounded()...)
+			}
+		}
+	}
+	return wrong
+}
+
+// disturbed reports whether a process was killed or the store's clock was set.
+func (o *oracle) disturbed() bool {
+	return slices.ContainsFunc(o.changes, func(c change) bool { return c.what == "kill" || c.what == "clock" })
+}
+
+// calm splits events where the store's clock was set: that costs at most one limit, and permits of before are used for a while.
+func (o *oracle) calm(events []event) iter.Seq[[]event] {
+	return func(yield func([]event) bool) {
+		for _, c := range o.changes {
+			if c.what != "clock" {
+				continue
+			}
+			n, _ := slices.BinarySearchFunc(events, c.order, func(e event, order int) int { return cmp.Compare(e.order, order) })
+			if !yield(events[:n]) {
+				return
+			}
+			for events = events[n:]; len(events) > 0 && events[0].ended < c.at+changing; events = events[1:] {
+			}
+		}
+		yield(events)
+	}
+}
+
+// history is what happened to one counter.
+type history struct {
+	f *fleet
+	who
+	events []event
+}
+
+func (h *history) wrong(e *event, format string, args ...any) string {
+	return fmt.Sprintf("%s at %s by the store's clock: ", e.step, e.at.Format("15:04:05.000000")) + fmt.Sprintf(format, args...)
+}
+
+// most is the largest limit that a replica may have known at any moment of the time before an event.
+func (h *history) most(before time.Duration, e *event) (most uint64) {
+	from, to := e.ended-before, e.ended
+	possible := func(value uint64, since, until time.Duration) {
+		if since <= to && until >= from {
+			most = max(most, value)
+		}
+	}
+	var began time.Duration
+	number, since := h.f.versions[0][h.rule], began
+	override, over := uint64(0), began
+	for _, c := range h.f.seen.changes {
+		switch {
+		case c.what == "rules":
+			possible(number, since, c.at+changing)
+			number, since = h.f.versions[c.n][h.rule], c.at
+		case c.what == "override" && c.rule == h.rule && c.caller == h.caller:
+			possible(override, over, c.at+changing)
+			override, over = uint64(c.n), c.at
+		}
+	}
+	possible(number, since, to)
+	possible(override, over, to)
+	return most
+}
+
+// bounded checks that nothing above the limit was admitted, whatever went wrong.
+func (h *history) bounded() (wrong []string) {
+	switch k := rules[h.rule].kind; k {
+	case places:
+		return h.held()
+	case bucket:
+		return h.drained()
+	default:
+		return h.windows(k)
+	}
+}
+
+// admitted is how many hits an answer admitted, and how many it gave back.
+func (e *event) admitted() (hits, returned int64) {
+	switch e.step.what {
+	case "request":
+		if e.allowed && !e.failed {
+			hits = e.step.n
+		}
+	case "refund":
+		returned = -e.step.n
+	case "reserve":
+		if e.allowed && !e.failed {
+			hits = e.reservation.Reserved
+		}
+	}
+	return hits, returned
+}
+
+// windows checks windows on the clock, and for a log every window.
+func (h *history) windows(k kind) (wrong []string) {
+	type admission struct {
+		at   time.Time
+		hits int64
+	}
+	var all []admission
+	reserved := make(map[byte]int64)
+	for i := range h.events {
+		e := &h.events[i]
+		hits, returned := e.admitted()
+		if e.step.what == "reserve" {
+			reserved[e.step.id] = hits
+		}
+		if e.step.what == "commit" && e.asked { // the hits that it did not use are free again
+			returned = max(reserved[e.step.id]-e.step.n, 0)
+			delete(reserved, e.step.id)
+		}
+		// A lease may answer while one window ends and the next begins.
+		if !e.asked && e.began.Truncate(window) != e.at.Truncate(window) && k != log {
+			continue
+		}
+		all = append(all, admission{e.at, hits - returned})
+		from := e.at.Truncate(window)
+		if k == log {
+			from = e.at.Add(-window)
+		}
+		sum := int64(0)
+		for j := len(all) - 1; j >= 0 && all[j].at.After(from.Add(-1)); j-- {
+			if k != log || all[j].at.After(from) {
+				sum += all[j].hits
+			}
+		}
+		if most := h.most(e.at.Sub(from), e); hits > 0 && sum > int64(most) {
+			wrong = append(wrong, h.wrong(e, "%d admitted in this window, of %d", sum, most))
+		}
+	}
+	return wrong
+}
+
+// drained checks a bucket: what was admitted drains at the rate of the limit.
+func (h *history) drained() (wrong []string) {
+	level := 0.0 // windows until it is empty
+	var last time.Time
+	for i := range h.events {
+		e := &h.events[i]
+		hits, returned := e.admitted()
+		if hits+returned == 0 {
+			continue
+		}
+		most := float64(h.most(0, e))
+		if e.at.After(last) {
+			level -= float64(e.at.Sub(last)) / float64(window)
+			last = e.at
+		}
+		level = max(level, 0) + float64(hits)/most
+		level = max(level-float64(returned)/most, 0)
+		if hits > 0 && level > 1+1e-6+0.01/most {
+			wrong = append(wrong, h.wrong(e, "%.6f of %v are in use", level*most, most))
+			level = 1
+		}
+	}
+	return wrong
+}
+
+// held checks that no more places are taken than there are.
+func (h *history) held() (wrong []string) {
+	ends := make(map[byte]time.Time)
+	for _, e := range h.events {
+		if e.step.what == "commit" {
+			if at, ok := ends[e.step.id]; !ok || e.began.Before(at) {
+				ends[e.step.id] = e.began
+			}
+		}
+	}
+	var taken []time.Time // until when
+	for i := range h.events {
+		e := &h.events[i]
+		if hits, _ := e.admitted(); hits == 0 {
+			continue
+		}
+		until := e.at.Add(ttl)
+		if at, ok := ends[e.step.id]; ok && at.Before(until) {
+			until = at
+		}
+		taken = slices.DeleteFunc(taken, func(t time.Time) bool { return !t.After(e.at) })
+		taken = append(taken, until)
+		if most := h.most(0, e); uint64(len(taken)) > most {
+			wrong = append(wrong, h.wrong(e, "%d places of %d are taken", len(taken), most))
+		}
+	}
+	return wrong
+}
+
+// exact checks each answer where nothing failed: the verdict, what is left, and when the same request would pass.
+func (h *history) exact() (wrong []string) {
+	var m model
+	switch rules[h.rule].kind {
+	case fixed:
+		m = new(fixedModel)
+	case log:
+		m = new(logModel)
+	case bucket:
+		m = new(bucketModel)
+	default:
+		return nil
+	}
+	for i := range h.events {
+		e := &h.events[i]
+		a := m.take(e.at, e.step.n, int64(e.limit), e.asked)
+		if a.close { // the exact answer lies between two numbers
+			continue
+		}
+		switch {
+		case e.failed:
+			wrong = append(wrong, h.wrong(e, "no answer, although nothing went wrong"))
+		case e.step.n > 0 && e.allowed != a.allowed:
+			wrong = append(wrong, h.wrong(e, "allowed is %t, want %t (limit %d, from the store: %t)", e.allowed, a.allowed, e.limit, e.asked))
+		case e.allowed && e.status.Remaining != uint64(a.left):
+			wrong = append(wrong, h.wrong(e, "%d left, want %d", e.status.Remaining, a.left))
+		case !e.allowed && (e.status.RetryAfter < 0) != (a.retry < 0), !e.allowed && (e.status.RetryAfter-a.retry).Abs() > h.tolerance(e):
+			wrong = append(wrong, h.wrong(e, "the same request would pass in %v, want %v", e.status.RetryAfter, a.retry))
+		}
+	}
+	return wrong
+}
+
+// tolerance is how exact retry_after is. A replica that remembers a refusal counts from when it heard of it.
+func (h *history) tolerance(e *event) time.Duration {
+	if e.asked {
+		return time.Millisecond
+	}
+	return 2*h.f.trip + window/500
+}
+
+// headers checks that headers say what the status says.
+func (h *history) headers() (wrong []string) {
+	for i := range h.events {
+		e := &h.events[i]
+		for _, header := range e.headers {
+			want := ""
+			switch strings.ToLower(header.Key) {
+			case "retry-after":
+				want = strconv.FormatInt(int64((e.status.RetryAfter+time.Second-1)/time.Second), 10)
+				if header.Value != want {
+					wrong = append(wrong, h.wrong(e, "retry-after: %s, want %s", header.Value, want))
+				}
+			case "ratelimit":
+				if want = fmt.Sprintf(";r=%d;", e.status.Remaining); !strings.Contains(header.Value, want) {
+					wrong = append(wrong, h.wrong(e, "RateLimit: %s, want %s", header.Value, want))
+				}
+			}
+		}
+	}
+	return wrong
+}
