@@ -97,8 +97,9 @@ func readCut(name string, data []byte, size int) *source {
 		maps.Copy(r.inheriting, readers[i].inheriting)
 		maps.Copy(r.unreserved, readers[i].unreserved)
 		r.byEntry = r.byEntry || readers[i].byEntry
+		r.regions = r.regions || readers[i].regions
 	}
-	r.finish(domain.Children)
+	r.finish(&domain)
 	s.rules += r.rules
 	for i := range readers { // a descriptor that cannot inherit is an error of its piece
 		if readers[i].Found() > 0 {

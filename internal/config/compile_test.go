@@ -301,7 +301,7 @@ func TestErrors(t *testing.T) {
 			"a.yaml:2:52: unknown key `requestsPerUnit`: did you mean `requests_per_unit`?",
 		}},
 		{"nothing like it", []string{"domain: a\nversion: 3\n"}, false, []string{
-			"a.yaml:2:1: unknown key `version`: the top of a rule file has `domain`, `descriptors`, `admission`, `on_error`, `headers`, `request_override`, `refunds`, `envoy_delay` and `quota_buckets`",
+			"a.yaml:2:1: unknown key `version`: the top of a rule file has `domain`, `descriptors`, `admission`, `on_error`, `headers`, `request_override`, `refunds`, `envoy_delay`, `quota_buckets` and `regions`",
 		}},
 		{"key in the wrong map", []string{"domain: a\ndescriptors: [{key: k, unit: day, rate_limit: {unlimited: true, shadow_mode: true}}]\n"}, false, []string{
 			"a.yaml:2:24: `unit` does not belong in a descriptor: it is a key of `rate_limit`",

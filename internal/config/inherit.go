@@ -28,10 +28,13 @@ func (r *ruleReader) inherit(d *descriptorReading) {
 }
 
 // finish does what needs all descriptors of a domain.
-func (r *ruleReader) finish(specs []descriptor.NodeSpec) {
-	r.complete(specs)
+func (r *ruleReader) finish(d *descriptor.DomainSpec) {
+	r.complete(d.Children)
 	if r.byEntry {
-		r.checkPaths(nil, specs)
+		r.checkPaths(nil, d.Children)
+	}
+	if r.regions || d.Regions != nil {
+		r.applyRegions(d, d.Children)
 	}
 }
 

@@ -160,6 +160,12 @@ var limitRows = []limitRow{
 			l.limit.Lease = v.Flag()
 			return true
 		}},
+	{Key: yamlform.Key{Name: "regions", Type: yamlform.MapOf("regions"), Extension: true,
+		Doc: "how the limit counts when the service runs in several regions; absent: the domain's `regions`"},
+		read: func(l *limitReading, v yamlform.Value) bool {
+			l.limit.Regions = readRegions(v)
+			return l.limit.Regions != nil
+		}},
 	{Key: yamlform.Key{Name: "active", Type: yamlform.MapOf("active"), Extension: true,
 		Doc: "when the limit applies: at other times it is as if it were not there; absent: always"},
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -390,6 +396,7 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 		return false
 	}
 	l.bad = l.bad || unknown
+	r.regions = r.regions || l.limit.Regions != nil
 	unit := l.at("unit")
 	if l.unknown != "" {
 		if l.unlimited && r.Lenient() {
@@ -469,7 +476,7 @@ func (l *limitReading) checkInFlight(at yamlform.Value) bool {
 // inFlight reports whether a concurrency limit may have the key.
 func (row *limitRow) inFlight() bool {
 	return row.appliesTo == descriptor.SettingInFlight || row.Name == "algorithm" || row.Name == "name" || row.Name == "replaces" || row.Name == "unlimited" ||
-		row.Name == "warn_at" || slices.Contains(enforcementKeys, row.Name)
+		row.Name == "warn_at" || row.Name == "regions" || slices.Contains(enforcementKeys, row.Name)
 }
 
 // check reports whether the keys of a limit fit together, and fills in its defaults and its arithmetic. at is the limit's

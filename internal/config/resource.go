@@ -39,7 +39,7 @@ func readResource(x *Resource) *source {
 		r.level++
 		domain.Children = r.unique(r.descriptorList(r.PlainItems(at, list), len(list)))
 		r.level--
-		r.finish(domain.Children)
+		r.finish(&domain)
 	}
 	return &source{domains: []descriptor.DomainSpec{domain}, rules: r.rules, errs: r.Errors()}
 }

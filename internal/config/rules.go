@@ -77,6 +77,9 @@ func init() {
 		{Key: yamlform.Key{Name: "quota_buckets", Type: yamlform.MapOf("quota_buckets"), Extension: true,
 			Doc: "how the buckets of Envoy's rate limit quota filter find their rules"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.QuotaBuckets = readQuotaBuckets(v) }},
+		{Key: yamlform.Key{Name: "regions", Type: yamlform.MapOf("regions"), Extension: true,
+			Doc: "how the limits of this domain count that have no `regions`, when the service runs in several regions; absent: each region counts on its own"},
+			Read: func(d *domainReading, v yamlform.Value) { d.spec.Regions = readRegions(v) }},
 	}...)
 
 	text, flag := yamlform.Type{Kind: yamlform.Text}, yamlform.Type{Kind: yamlform.Flag}
@@ -258,6 +261,7 @@ type ruleReader struct {
 	unreserved map[descriptor.Position]bool           // the descriptors with `reservations: false`
 	inherited  int                                    // descriptors, limits and costs that were copied for them
 	byEntry    bool                                   // a rule depends on the values of its entries
+	regions    bool                                   // a limit has `regions`
 }
 
 // newRuleReader returns a reader of a file, or of a piece of it; lines is how many lines of the file come before the piece.
@@ -301,7 +305,7 @@ func (d *descriptorReading) limited(v yamlform.Value, rule *descriptor.Rule) {
 func (r *ruleReader) document(v yamlform.Value) descriptor.DomainSpec {
 	d := domainReading{r: r}
 	read, unknown := yamlform.Read(v, fileForm, &d)
-	r.finish(d.spec.Children)
+	r.finish(&d.spec)
 	if d.spec.Position != (descriptor.Position{}) {
 		return d.spec
 	}

@@ -56,6 +56,7 @@ var DomainFacts = Facts[DomainSettings]{
 	{Key: "refunds", text: func(d *DomainSettings) string { return RefundsNames[d.Refunds] }},
 	{Key: "envoy_delay", text: func(d *DomainSettings) string { return when(d.EnvoyDelay, "true") }},
 	{Key: "quota_buckets", text: func(d *DomainSettings) string { return d.QuotaBuckets.String() }},
+	{Key: "regions", hashed: true, text: func(d *DomainSettings) string { return d.Regions.String() }},
 }
 
 // RuleFacts are the keys of a rule.
@@ -121,6 +122,9 @@ var LimitFacts = Facts[RuleLimit]{
 		words: func(l *RuleLimit) string {
 			return when(l.Reservations != nil, ", reservations "+l.Reservations.Words())
 		}},
+	{Key: "regions", hashed: true,
+		text:  func(l *RuleLimit) string { return l.Regions.String() },
+		words: func(l *RuleLimit) string { return l.Regions.Words() }},
 	{Key: "scale", text: func(l *RuleLimit) string { return l.Rule.ScaleOf(l.Index).String() }},
 	{Key: "active", text: func(l *RuleLimit) string {
 		if a := l.Rule.ActiveTimes(l.Index); a != nil {

@@ -44,6 +44,8 @@ type Limit struct {
 
 	Reservations *Reservations // nil: hits cannot be reserved
 
+	Regions *Regions // nil: each region counts on its own
+
 	// Penalty is in force for some time after a caller exceeded this limit, and refuses its requests: NewPenalty. Nil: there is none.
 	Penalty *Limit
 

@@ -23,6 +23,8 @@ type DomainSpec struct {
 
 	DomainSettings
 
+	AcrossRegions bool // a limit has Regions
+
 	// Copy makes the tree copy the rules, so that the spec stays unchanged and may be used again. The rules' limits must
 	// already be compiled. The tree shares the limits that it does not need to change.
 	Copy bool
@@ -37,6 +39,7 @@ type DomainSettings struct {
 	Refunds         Refunds
 	EnvoyDelay      bool          // answers tell Envoy to hold requests that a leaky bucket delays
 	QuotaBuckets    *QuotaBuckets // nil: pairs by key, and a bucket without a rule lets everything pass
+	Regions         *Regions      // of the limits that say nothing; package config has given it to them
 }
 
 // Or returns the settings, completed with the settings of another file of the domain where these say nothing.

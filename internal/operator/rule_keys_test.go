@@ -58,6 +58,7 @@ var keyCases = map[string]keyCase{
 	"file.request_override": {domain: "request_override: %s"},
 	"file.refunds":          {domain: "refunds: %s"},
 	"file.envoy_delay":      {domain: "envoy_delay: true", rule: "{key: k, rate_limit: {unit: day, requests_per_unit: 7, algorithm: leaky_bucket}}"},
+	"file.regions":          {domain: "regions: {mode: escrow}", rule: "{key: k, rate_limit: {unit: day, requests_per_unit: 700}}"},
 	"file.quota_buckets":    {domain: "quota_buckets: {order: [k]}"},
 
 	"header.name":  {domain: "headers: [{name: X-Left, value: '{remaining}'}]"},
@@ -117,6 +118,7 @@ var keyCases = map[string]keyCase{
 	"limit.precision":         limited("algorithm: sliding_window, precision: 2"),
 	"limit.nodelay":           limited("algorithm: leaky_bucket, nodelay: all"),
 	"limit.lease":             limited("lease: true"),
+	"limit.regions":           limited("regions: {mode: home}"),
 	"limit.active":            limited("active: {weekdays: [tuesday]}"),
 	"limit.scale":             limited("scale: {by: k, max: 5}", "condition: true"),
 	"limit.penalty":           limited("penalty: 10m"),
@@ -128,6 +130,9 @@ var keyCases = map[string]keyCase{
 
 	"scale.by":  limited("scale: {by: k, max: 2}", "condition: true"),
 	"scale.max": limited("scale: {by: k, max: 9}", "condition: true"),
+
+	"regions.mode": {rule: "{key: k, rate_limit: {unit: day, requests_per_unit: 700, regions: {mode: %s}}}"},
+	"regions.home": limited("regions: {mode: home, home: eu}"),
 
 	"active.from":     limited("active: {from: 2026-03-01}"),
 	"active.until":    limited("active: {until: 2026-12-01T18:00}"),

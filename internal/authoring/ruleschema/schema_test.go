@@ -136,6 +136,7 @@ var beyond = map[string]string{
 	"79-a-cost-without-the-other-values.yaml":      "which values a level matches",
 	"80-a-cost-by-an-entry-that-is-not-there.yaml": "the keys of the levels above",
 	"84-a-scale-by-a-value.yaml":                   "what the level with the number has",
+	"97-permits-of-a-small-limit.yaml":             "arithmetic on windows and regions",
 }
 
 func TestRulesAgreesWithRecordedVerdicts(t *testing.T) {

@@ -1,0 +1,149 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// regionsForm is the map of `regions`, of a limit and of a domain.
+var regionsForm = yamlform.NewForm("regions", "`regions`", []yamlform.Field[regionsReading]{
+	{Key: yamlform.Key{Name: "mode", Type: yamlform.OneOf(descriptor.RegionModeNames...), Required: true, Extension: true,
+		Doc: "`regional`: each region counts on its own; `home`: every request asks the home; `escrow`: the home grants permits in advance"},
+		Read: func(r *regionsReading, v yamlform.Value) {
+			i, _ := v.Choice()
+			r.regions.Mode, r.mode = descriptor.RegionMode(max(i, 0)), v
+		}},
+	{Key: yamlform.Key{Name: "home", Type: yamlform.Type{Kind: yamlform.Text, Pattern: regionPattern, Form: "the name of a region in lower case, such as eu or us-west-2"}, Extension: true,
+		Doc: "the region that counts, by its name in `RATELIMITD_REGIONS`; absent: each counter has a home of its own, chosen by a hash of its key"},
+		Read: func(r *regionsReading, v yamlform.Value) { r.regions.Home, _ = v.Text(); r.home = v }},
+}...)
+
+// regionPattern is what descriptor.ValidRegion accepts.
+const regionPattern = "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
+
+type regionsReading struct {
+	regions    descriptor.Regions
+	mode, home yamlform.Value
+}
+
+// readRegions reads `regions`. It returns nil if there are errors.
+func readRegions(v yamlform.Value) *descriptor.Regions {
+	var r regionsReading
+	read, unknown := yamlform.Read(v, regionsForm, &r)
+	switch {
+	case !read || unknown:
+		return nil
+	case !r.mode.Given():
+		v.Errorf("`regions` without a `mode`: write %s", yamlform.List(descriptor.RegionModeNames, "or"))
+		return nil
+	case r.home.Given() && r.regions.Home == "":
+		r.home.Errorf("`home` is empty: write the name of a region, or leave it out")
+		return nil
+	case r.home.Given() && !descriptor.ValidRegion(r.regions.Home):
+		r.home.Errorf("`home` must be the name of a region in lower case, such as eu or us-west-2, this is %s", yamlform.Quote(r.regions.Home))
+		return nil
+	case r.home.Given() && r.regions.Mode == descriptor.Regional:
+		r.home.Errorf("`home` and `mode: regional`: each region counts on its own, so there is no home; leave it out")
+		return nil
+	}
+	return &r.regions
+}
+
+// applyRegions gives the domain's `regions` to the limits that say nothing, and refuses what cannot hold across regions. An earlier
+// step has copied what is inherited.
+func (r *ruleReader) applyRegions(d *descriptor.DomainSpec, specs []descriptor.NodeSpec) {
+	for i := range specs {
+		if rule := specs[i].Rule; rule != nil {
+			r.applyRegionsTo(rule, d)
+		}
+		r.applyRegions(d, specs[i].Children)
+	}
+}
+
+func (r *ruleReader) applyRegionsTo(rule *descriptor.Rule, d *descriptor.DomainSpec) {
+	for i := range rule.Limits {
+		l := &rule.Limits[i]
+		fromDomain := l.Regions == nil
+		if fromDomain {
+			l.Regions = d.Regions
+		}
+		if l.Regions == nil || l.Regions.Mode == descriptor.Regional {
+			l.Regions = nil
+			continue
+		}
+		if why := notAcrossRegions(d, rule, l); why != "" {
+			what := fmt.Sprintf("`mode: %s` of `regions`", descriptor.RegionModeNames[l.Regions.Mode])
+			advice := ""
+			if fromDomain {
+				what += ", which the domain says,"
+				advice = "; or write `regions: {mode: regional}` in the limit"
+			}
+			r.ErrorAt(yamlform.Position(rule.Position), "%s and %s%s", what, why, advice)
+			continue
+		}
+		d.AcrossRegions = true
+		if l.Has(descriptor.SettingCountDenied) {
+			l.CountDenied = descriptor.DeniedDrop // a region that holds nothing must not use up what others have
+		}
+	}
+	if i := slices.IndexFunc(rule.Limits, func(l descriptor.Limit) bool { return l.Regions.String() != rule.Limits[0].Regions.String() }); i > 0 {
+		r.ErrorAt(yamlform.Position(rule.Position), "the limits %s and %s have different `regions`: give all limits of a rule the same, or write a descriptor for each",
+			yamlform.Quote(rule.Limits[0].Name), yamlform.Quote(rule.Limits[i].Name))
+	}
+}
+
+// notAcrossRegions returns why a limit cannot hold across regions, and what to do, or nothing if it can.
+func notAcrossRegions(d *descriptor.DomainSpec, rule *descriptor.Rule, l *descriptor.Limit) string {
+	switch {
+	case d.Admission == descriptor.AllOrNothing:
+		return "`admission: all_or_nothing`: what a refused request took in one region would have to be given back from another; leave out one of them"
+	case rule.Quota:
+		return "`quota_mode: true`: a region cannot know what the others refuse; leave out one of them"
+	case l.Algorithm == descriptor.Concurrency:
+		return "`algorithm: concurrency`: places are counted in one region only"
+	case l.Algorithm == descriptor.LeakyBucket && l.NoDelay != descriptor.NoDelayAll:
+		return "a `leaky_bucket` in which requests wait: their turn is known in one region only; use `token_bucket` or `nodelay: all`"
+	case l.Reservations != nil:
+		return "`reservations`: they are kept in one region only; leave out one of them"
+	case l.Penalty != nil:
+		return "`penalty`: a region cannot know whom the others punish; leave out one of them"
+	case l.Lease:
+		return "`lease: true`: the permits of a region do for its processes what a lease does; leave out `lease`"
+	case l.Scheduled:
+		return "`active`: the regions would begin and end at different moments; leave out one of them"
+	case l.CountDenied == descriptor.DeniedCount:
+		return "`count_denied: true`: refused hits count nowhere then; leave out `count_denied`"
+	case l.Regions.Mode == descriptor.InEscrow:
+		return notInEscrow(rule, l)
+	default:
+		return ""
+	}
+}
+
+// notInEscrow returns why permits of a limit cannot be granted to other regions, even if there are only two.
+func notInEscrow(rule *descriptor.Rule, l *descriptor.Limit) string {
+	least := descriptor.LeastGrant
+	if l.Algorithm == descriptor.SlidingLog {
+		least *= descriptor.LogGrants
+	}
+	part := l.Window.Length()
+	if l.Algorithm == descriptor.SlidingWindow {
+		part = time.Duration(l.Arithmetic.Length) * time.Microsecond
+	}
+	switch {
+	case rule.Scales() != nil:
+		return "`scale`: permits are granted under one number of requests; use `mode: home`"
+	case l.Algorithm == descriptor.LeakyBucket, l.Algorithm == descriptor.TokenBucket && !l.Interval:
+		return fmt.Sprintf("`algorithm: %s`: only limits with windows can grant permits; use `mode: home`", l.Algorithm)
+	case part < least:
+		return fmt.Sprintf("a window, or a part of one, of %s: a permit would end before it can be used, %s is the least; use `mode: home`", part, least)
+	case l.Capacity() < 2*descriptor.LeastForRegion:
+		return fmt.Sprintf("a limit of %d: it is too small to be divided, two regions need %d; use `mode: home`", l.Capacity(), 2*descriptor.LeastForRegion)
+	default:
+		return ""
+	}
+}
