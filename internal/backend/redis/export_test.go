@@ -49,7 +49,7 @@ func (s *Store) Waiting() int {
 func ReservationKeys(key string) []string {
 	var keys []string
 	for _, kind := range []string{reservationsKey, byIDKey, endsKey} {
-		keys = append(keys, string(appendReservationKey(nil, []byte(key), kind)))
+		keys = append(keys, string(appendRecordKey(nil, []byte(key), kind)))
 	}
 	return keys
 }

@@ -275,7 +275,7 @@ func (c *scriptCall) packOperation(t *backend.Take, k int, least int64) {
 // addReservationKeys adds the keys of lists to the keys of the counters.
 func (c *scriptCall) addReservationKeys() {
 	add := func(k int, kind string) {
-		c.keyText = appendReservationKey(c.keyText, c.keyAt(k), kind)
+		c.keyText = appendRecordKey(c.keyText, c.keyAt(k), kind)
 		c.keyEnds = append(c.keyEnds, len(c.keyText))
 	}
 	for _, k := range c.reserved {

@@ -32,7 +32,7 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 			keys := []string{key}
 			if l := counters[i].Limit; l != nil && l.Reservable() {
 				for _, kind := range [...]string{reservationsKey, byIDKey, endsKey} {
-					keys = append(keys, string(appendReservationKey(nil, []byte(key), kind)))
+					keys = append(keys, string(appendRecordKey(nil, []byte(key), kind)))
 				}
 			}
 			deleted = append(deleted, pipe.Del(bounded, keys...))

@@ -70,7 +70,7 @@ var crcTable = func() (table [256]uint16) {
 // appendPenaltyKey appends the key in Redis for the key of a penalty. It is in the slot of the counter.
 func appendPenaltyKey(dst, key []byte) []byte {
 	counter, word := descriptor.CutPenaltyKey(key)
-	return appendReservationKey(dst, counter, word)
+	return appendRecordKey(dst, counter, word)
 }
 
 // The keys of the reservations of a counter. Each is in the slot of the counter.
@@ -80,8 +80,8 @@ const (
 	endsKey         = "reservations:by_time" // of a large list: a sorted set
 )
 
-// appendReservationKey appends the key of a kind for the counter under a key.
-func appendReservationKey(dst, key []byte, kind string) []byte {
+// appendRecordKey appends the key of a kind for the counter under a key.
+func appendRecordKey(dst, key []byte, kind string) []byte {
 	tag := hashTag(key)
 	dst = append(dst, '{')
 	if whole := len(tag) == len(key); len(tag) > 0 && bytes.IndexByte(tag, '}') < 0 {

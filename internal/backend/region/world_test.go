@@ -150,6 +150,29 @@ func (k *kept) clone(at int64) kept {
 	return c
 }
 
+// record is a value that a Redis keeps as bytes.
+type record interface {
+	AppendRecord(b []byte) []byte
+	ReadRecord(b []byte) error
+}
+
+// keep writes all values as records, and reads them again: the Redis keeps nothing else.
+func (k *kept) keep() {
+	for i := range k.accounts {
+		through(&k.accounts[i])
+		through(&k.counters[i])
+		through(&k.holdings[i])
+		through(&k.shares[i])
+	}
+	through(&k.role)
+}
+
+func through(v record) {
+	if err := v.ReadRecord(v.AppendRecord(nil)); err != nil {
+		panic(fmt.Sprintf("%+v cannot be read from its record: %v", v, err))
+	}
+}
+
 func newWorld(s setup, trace io.Writer) *world {
 	w := &world{World: simkit.New(s.seed), setup: s}
 	w.Trace = trace
@@ -239,6 +262,7 @@ func (r *replica) call(script func(at region.Reading), then func()) {
 	w.After(w.Between(100, 2000), func() {
 		shown := p.clock.Read(w.Now())
 		script(region.Reading{Now: shown, Least: known, Generation: generation})
+		p.kept.keep()
 		r.later(w.Between(100, 2000), func() {
 			if r.generation == generation {
 				if now := r.clock.Read(w.Now()); shown >= known {

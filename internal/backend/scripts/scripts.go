@@ -83,7 +83,7 @@ var sources embed.FS
 
 var (
 	one, each, many, reservations, largeReservations [1 << len(parts)]atomic.Pointer[Script]
-	replicas, numbered, usage                        atomic.Pointer[Script]
+	replicas, numbered, usage, records               atomic.Pointer[Script]
 )
 
 // One returns the script for one take of this shape.
@@ -124,6 +124,9 @@ func Numbered() *Script { return made(&numbered, func() string { return source("
 
 // Usage returns the script that adds texts to a set of the index of usage.
 func Usage() *Script { return made(&usage, func() string { return source("usage.lua") }) }
+
+// Records returns the script that compares records of limits across regions, and writes them.
+func Records() *Script { return made(&records, func() string { return source("records.lua") }) }
 
 func made(p *atomic.Pointer[Script], text func() string) *Script {
 	if s := p.Load(); s != nil {

@@ -1,0 +1,93 @@
+package memory
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+)
+
+// Records keeps records in this process. Its clock cannot be set back. It implements backend.Records.
+type Records struct {
+	clock backend.Clock
+	most  int
+
+	mu      sync.Mutex
+	records map[valueKey]value
+}
+
+type valueKey struct{ kind, key string }
+
+type value struct {
+	bytes   []byte
+	expires int64 // 0: never
+}
+
+// NewRecords returns no records, and keeps at most so many; 0: 100,000.
+func NewRecords(most int) *Records {
+	if most <= 0 {
+		most = 100_000
+	}
+	return &Records{clock: backend.NewClock(), most: most, records: make(map[valueKey]value)}
+}
+
+// Clock implements backend.Records.
+func (*Records) Clock([]byte) string { return "" }
+
+// Change implements backend.Records. It is done when it returns.
+func (r *Records) Change(c *backend.RecordChange) {
+	r.change(c)
+	c.Done()
+}
+
+func (r *Records) change(c *backend.RecordChange) {
+	now := r.clock.Elapsed(time.Now())
+	key := valueKey{c.Kind, string(c.Key)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	has, ok := r.records[key]
+	if ok && has.expires > 0 && has.expires <= now {
+		delete(r.records, key)
+		has, ok = value{}, false
+	}
+	c.Err, c.At, c.Present, c.Counted = nil, now, nil, false
+	switch {
+	case c.Read || !bytes.Equal(backend.StampOf(has.bytes), c.Stamp):
+		c.Result, c.Present, c.Counted = backend.RecordDiffers, bytes.Clone(has.bytes), !ok
+	case now < c.NotBefore || now > c.NotAfter:
+		c.Result = backend.RecordUntimely
+	default:
+		c.Result = backend.RecordWritten
+		if c.Value == nil {
+			return
+		}
+		if !ok && len(r.records) >= r.most && !r.makeRoom(now) {
+			c.Err = fmt.Errorf("keep a record about a limit across regions: %w", backend.ErrFull)
+			return
+		}
+		next := value{bytes: bytes.Clone(c.Value)}
+		if c.Lives > 0 {
+			next.expires = now + c.Lives.Microseconds()
+		}
+		r.records[key] = next
+	}
+}
+
+// makeRoom drops records that have expired. It returns false if there are none.
+func (r *Records) makeRoom(now int64) bool {
+	for key, has := range r.records {
+		if has.expires > 0 && has.expires <= now {
+			delete(r.records, key)
+		}
+	}
+	return len(r.records) < r.most
+}
+
+// Len is how many records there are.
+func (r *Records) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.records)
+}

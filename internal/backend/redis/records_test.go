@@ -1,0 +1,93 @@
+package redis_test
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+)
+
+func TestRecords(t *testing.T) {
+	t.Parallel()
+	backendtest.RunRecords(t, redis.NewRecords(dial(t, redistest.Start(t)), patience))
+}
+
+func TestRecordsOnACluster(t *testing.T) {
+	t.Parallel()
+	backendtest.RunRecords(t, redis.NewRecords(dialCluster(t, redistest.StartCluster(t, redistest.Setup{})), longest))
+}
+
+func changed(records *redis.Records, c backend.RecordChange) backend.RecordChange {
+	done := make(chan struct{})
+	c.Done = func() { close(done) }
+	records.Change(&c)
+	<-done
+	return c
+}
+
+// Records expire by themselves, a counter that exists is noticed, and foreign values are replaced.
+func TestRecordsInRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := dial(t, server)
+	records := redis.NewRecords(client, patience)
+	key := "api|customer=1|f60"
+	ctx := t.Context()
+	if err := client.Set(ctx, key, "7", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if c := changed(records, backend.RecordChange{Key: []byte(key), Kind: "home", Read: true}); c.Err != nil || !c.Counted {
+		t.Errorf("with an ordinary counter: %+v", c)
+	}
+	beside := "{" + key + "}:home"
+	if err := client.LPush(ctx, beside, "foreign").Err(); err != nil {
+		t.Fatal(err)
+	}
+	c := changed(records, backend.RecordChange{Key: []byte(key), Kind: "home", Value: []byte("12345678new"), Lives: time.Minute, NotAfter: math.MaxInt64})
+	if c.Err != nil || c.Result != backend.RecordWritten {
+		t.Fatalf("over a list: %+v", c)
+	}
+	if lives := client.PTTL(ctx, beside).Val(); lives < 50*time.Second || lives > time.Minute {
+		t.Errorf("the record lives for %s", lives)
+	}
+	if err := client.Set(ctx, beside, "odd", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c = changed(records, backend.RecordChange{Key: []byte(key), Kind: "home", Stamp: []byte("12345678"), Value: []byte("x"), NotAfter: math.MaxInt64})
+	if c.Err != nil || c.Result != backend.RecordDiffers || string(c.Present) != "odd" {
+		t.Errorf("of another stamp: %+v", c)
+	}
+	c = changed(records, backend.RecordChange{Key: []byte(key), Kind: "home", Stamp: backend.StampOf(c.Present), Value: []byte("12345678again"), NotAfter: math.MaxInt64})
+	if c.Err != nil || c.Result != backend.RecordWritten || client.TTL(ctx, beside).Val() != -1 {
+		t.Errorf("over a foreign value: %+v", c)
+	}
+}
+
+// A Redis whose clock is set back does not write what was computed by the later time.
+func TestRecordsWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	server, set := redistest.StartWithClock(t)
+	records := redis.NewRecords(dial(t, server), patience)
+	key := []byte("api|customer=1|f60")
+	at := changed(records, backend.RecordChange{Key: key, Kind: "home", Read: true}).At
+	set(-time.Hour)
+	c := changed(records, backend.RecordChange{Key: key, Kind: "home", Value: []byte("12345678"), NotBefore: at, NotAfter: at + 50_000})
+	if c.Err != nil || c.Result != backend.RecordUntimely || c.At > at-time.Minute.Microseconds() {
+		t.Errorf("after the clock was set back: %+v", c)
+	}
+}
+
+func TestRecordsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	records := redis.NewRecords(dial(t, server), time.Second)
+	server.Kill(t)
+	if c := changed(records, backend.RecordChange{Key: []byte("k"), Kind: "home", Read: true}); !errors.Is(c.Err, backend.ErrUnavailable) {
+		t.Errorf("error %v", c.Err)
+	}
+}
