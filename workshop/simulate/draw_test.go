@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
 // rule is one rule of the fleet. Its limit is a number for each version of the rules.
@@ -16,6 +18,7 @@ type rule struct {
 	kind  kind
 	hot   bool // permits are leased
 	held  bool // hits are reserved and committed
+	pair  bool // its requests are for this rule and the next or the last one: all pass, or none
 	most  int  // of the number
 }
 
@@ -28,12 +31,16 @@ const (
 	bucket
 	sliding
 	places
+	first
+	leaky
+	punish
 )
 
-// window is the window of all limits, and ttl how long a place is held at most.
+// window is the window of all limits, ttl how long a place is held at most.
 const (
 	window  = 10 * time.Second
 	ttl     = 15 * time.Second
+	penalty = 4 * time.Second
 	callers = 3
 )
 
@@ -42,6 +49,11 @@ var rules = []rule{
 	{key: "log", kind: log, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_log"},
 	{key: "bucket", kind: bucket, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: token_bucket"},
 	{key: "sliding", kind: sliding, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_window"},
+	{key: "first", kind: first, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, align: first_hit"},
+	{key: "leaky", kind: leaky, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: leaky_bucket, nodelay: all"},
+	{key: "punish", kind: punish, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, penalty: 4s"},
+	{key: "pair", kind: fixed, most: 40, pair: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d"},
+	{key: "other", kind: log, most: 40, pair: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_log"},
 	{key: "tokens", kind: fixed, most: 400, held: true, flags: "reservations: true", yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d"},
 	{key: "places", kind: places, most: 6, held: true, flags: "reservations: true", yaml: "algorithm: concurrency, max_in_flight: %[1]d, ttl: 15s"},
 	{key: "hot-fixed", kind: fixed, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true"},
@@ -50,13 +62,35 @@ var rules = []rule{
 	{key: "hot-sliding", kind: sliding, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: sliding_window"},
 }
 
+func (r *rule) domain() string {
+	if r.pair {
+		return pairs
+	}
+	return domain
+}
+
 // version is the limit of each rule in one version of the rule file.
 type version []uint64
 
-func (v version) yaml() string {
+// files are the rule files: rules whose requests are all or nothing have a domain of their own.
+func (v version) files() (files []config.File) {
+	for _, name := range []string{domain, pairs} {
+		files = append(files, config.File{Name: name, Data: []byte(v.yaml(name))})
+	}
+	return files
+}
+
+func (v version) yaml(name string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "domain: %s\ndescriptors:\n", domain)
+	fmt.Fprintf(&b, "domain: %s\n", name)
+	if name == pairs {
+		b.WriteString("admission: all_or_nothing\n")
+	}
+	b.WriteString("descriptors:\n")
 	for i, r := range rules {
+		if r.domain() != name {
+			continue
+		}
 		fmt.Fprintf(&b, "  - {key: %s, overridable: {max: 100000}, rate_limit: {%s}", r.key, fmt.Sprintf(r.yaml, v[i]))
 		if r.flags != "" {
 			fmt.Fprintf(&b, ", %s", r.flags)
@@ -85,7 +119,7 @@ func draw(seed uint64) (setup, []step) {
 	}
 	var steps []step
 	for i, rl := range rules {
-		if r.IntN(4) < 3 && rl.hot || r.IntN(2) == 0 {
+		if r.IntN(4) < 3 && rl.hot || r.IntN(2) == 0 || rl.key == "other" {
 			continue
 		}
 		for caller := range 1 + r.IntN(callers) {
@@ -111,7 +145,7 @@ func draw(seed uint64) (setup, []step) {
 						st.what, st.n = "peek", 0
 					case r.IntN(10) == 0:
 						st.n = 1 + r.Int64N(int64(rl.most)/4+1)
-					case seed%4 == 0 && r.IntN(20) == 0:
+					case seed%4 == 0 && !rl.pair && r.IntN(20) == 0:
 						st.what, st.n = "refund", -1-r.Int64N(3)
 					}
 					steps = append(steps, st)

@@ -23,7 +23,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/simkit"
 )
 
-const domain = "d"
+const domain, pairs = "d", "p"
 
 // setup is a fleet at its beginning.
 type setup struct {
@@ -154,7 +154,7 @@ func (r *replica) sweep(ctx context.Context) {
 
 // load makes the rules and overrides of the replica active.
 func (r *replica) load() {
-	tree, errs := config.Compile([]config.File{{Name: "rules.yaml", Data: []byte(r.f.versions[r.version].yaml())}}, config.CompileOptions{})
+	tree, errs := config.Compile(r.f.versions[r.version].files(), config.CompileOptions{})
 	if len(errs) > 0 {
 		panic(errs[0])
 	}
@@ -168,7 +168,7 @@ func (r *replica) override() {
 		for caller := range callers {
 			if n, ok := r.overrides[who{rule, caller}]; ok {
 				set = set.With(set.Version+1, []override.Change{{
-					Identity: override.Identity{Domain: domain, Rule: domain + "." + rules[rule].key, Entries: entries(rule, caller)},
+					Identity: override.Identity{Domain: rules[rule].domain(), Rule: rules[rule].domain() + "." + rules[rule].key, Entries: entries(rule, caller)},
 					Numbers:  override.Numbers{Kind: override.Replace, Requests: n},
 				}})
 			}
@@ -282,7 +282,11 @@ func (f *fleet) change(s step, apply func(*replica)) {
 func (f *fleet) ask(r *replica, s step) {
 	w := who{s.rule, s.caller}
 	d := limiter.Descriptor{Entries: entries(s.rule, s.caller), HasHits: true, Hits: uint64(max(s.n, -s.n)), Refund: s.what == "refund"}
-	req := limiter.Request{Domain: domain, Descriptors: []limiter.Descriptor{d}}
+	req := limiter.Request{Domain: rules[s.rule].domain(), Descriptors: []limiter.Descriptor{d}}
+	if rules[s.rule].pair {
+		d.Entries = entries(s.rule+1, s.caller)
+		req.Descriptors = append(req.Descriptors, d)
+	}
 	switch s.what {
 	case "reserve":
 		req.Reservation = &limiter.Reservation{Op: limiter.Reserve, ID: limiter.ReservationID{s.id, byte(s.caller)}}
@@ -290,7 +294,10 @@ func (f *fleet) ask(r *replica, s step) {
 		req.Reservation = &limiter.Reservation{Op: limiter.Commit, ID: limiter.ReservationID{s.id, byte(s.caller)}, Final: true}
 	}
 	f.mu.Lock()
-	e := event{who: w, step: s, began: f.now(), limit: r.number(w), replica: r.index}
+	e := event{who: w, step: s, began: f.now(), limits: []uint64{r.number(w)}, replica: r.index}
+	if rules[s.rule].pair {
+		e.limits = append(e.limits, r.number(who{s.rule + 1, s.caller}))
+	}
 	f.mu.Unlock()
 	trip := &trip{}
 	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), tripKey{}, trip), time.Second)
@@ -304,15 +311,17 @@ func (f *fleet) ask(r *replica, s step) {
 		e.at, e.ended, e.order = trip.at, trip.ended, trip.order
 	}
 	e.failed = err != nil || f.replicas[s.replica] != r // a killed process answers nobody
-	if err == nil && len(out.Statuses) == 1 {
-		e.status = out.Statuses[0]
-		e.headers = out.Headers
+	if err == nil {
+		e.statuses, e.headers = out.Statuses, out.Headers
 		if len(out.Reservations) == 1 {
 			e.reservation = out.Reservations[0]
 		}
 	}
 	f.seen.events = append(f.seen.events, e)
-	f.note("%s -> failed=%t %v left=%d retry=%v store=%t", s, e.failed, out.Code, e.status.Remaining, e.status.RetryAfter, e.asked)
+	f.note("%s -> %v failed=%t store=%t", s, out.Code, e.failed, e.asked)
+	for _, st := range e.statuses {
+		f.note("  %v %d left, retry after %v", st.Code, st.Remaining, st.RetryAfter)
+	}
 }
 
 // trip is what became of the takes of a request in the store.

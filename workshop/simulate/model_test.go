@@ -2,103 +2,176 @@ package simulate
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
 // answer is what a model answers.
 type answer struct {
 	allowed bool
-	left    int64         // if it is allowed
-	retry   time.Duration // if it is not: until the same request would pass; negative: never
-	close   bool          // rounding decides
+	left    int64         // if the hits were added
+	retry   time.Duration // if they are refused: until the same request would pass; negative: never
+	unsure  bool          // rounding decides whether it is allowed
+	about   bool          // left may be one less or more, and retry is not known
 }
 
 // model is the plainest form of an algorithm.
 type model interface {
-	// take adds hits. A replica that answers without the store adds none.
-	take(at time.Time, hits, limit int64, counts bool) answer
+	judge(at time.Time, hits, limit int64) answer // changes nothing
+	add(at time.Time, hits, limit int64)
 }
 
-// fixedModel counts refused hits too.
+// models are the models of the kinds whose answers are checked.
+var models = map[kind]func() model{
+	fixed:   func() model { return new(fixedModel) },
+	first:   func() model { return &fixedModel{firstHit: true} },
+	log:     func() model { return new(logModel) },
+	bucket:  func() model { return new(bucketModel) },
+	leaky:   func() model { return &bucketModel{more: 1} },
+	sliding: func() model { return new(slidingModel) },
+	punish:  func() model { return new(penaltyModel) },
+}
+
+// fixedModel counts in windows of the clock, or in windows that begin with a hit.
 type fixedModel struct {
-	began time.Time
-	used  int64
+	firstHit bool
+	began    time.Time
+	used     int64
 }
 
-func (m *fixedModel) take(at time.Time, hits, limit int64, counts bool) answer {
-	if began := at.Truncate(window); began.After(m.began) {
+func (m *fixedModel) enter(at time.Time) {
+	began := at.Truncate(window)
+	if m.firstHit {
+		if began = at; at.Before(m.began.Add(window)) {
+			began = m.began
+		}
+	}
+	if began.After(m.began) {
 		m.began, m.used = began, 0
 	}
-	a := answer{allowed: m.used+hits <= limit, retry: m.began.Add(window).Sub(at)}
-	if counts {
-		m.used += hits
-	}
+}
+
+func (m *fixedModel) judge(at time.Time, hits, limit int64) answer {
+	then := *m
+	then.enter(at)
+	a := answer{allowed: then.used+hits <= limit, left: max(limit-then.used-hits, 0), retry: then.began.Add(window).Sub(at)}
 	if hits > limit {
 		a.retry = -1
 	}
-	a.left = max(limit-m.used, 0)
 	return a
+}
+
+func (m *fixedModel) add(at time.Time, hits, _ int64) {
+	m.enter(at)
+	m.used += hits
 }
 
 // logModel keeps every hit for a window.
-type logModel struct {
-	hits []struct {
-		at time.Time
-		n  int64
-	}
+type logModel struct{ hits []logged }
+
+type logged struct {
+	at time.Time
+	n  int64
 }
 
-func (m *logModel) take(at time.Time, hits, limit int64, counts bool) answer {
+func (m *logModel) judge(at time.Time, hits, limit int64) answer {
+	m.hits = slices.DeleteFunc(m.hits, func(h logged) bool { return !h.at.After(at.Add(-window)) })
 	used := int64(0)
 	for _, h := range m.hits {
-		if h.at.After(at.Add(-window)) {
-			used += h.n
+		used += h.n
+	}
+	a := answer{allowed: used+hits <= limit, left: max(limit-used-hits, 0), retry: -1}
+	for i := 0; i < len(m.hits) && hits <= limit && a.retry < 0; i++ {
+		if used -= m.hits[i].n; used+hits <= limit {
+			a.retry = m.hits[i].at.Add(window).Sub(at)
 		}
 	}
-	a := answer{allowed: used+hits <= limit, left: limit - used - hits, retry: -1}
-	if hits > limit {
-		return a
-	}
-	for i, left := 0, used; i < len(m.hits) && !a.allowed; i++ {
-		h := m.hits[i]
-		if !h.at.After(at.Add(-window)) {
-			continue
-		}
-		if left -= h.n; left+hits <= limit {
-			a.retry = h.at.Add(window).Sub(at)
-			break
-		}
-	}
-	if a.allowed && counts && hits > 0 {
-		m.hits = append(m.hits, struct {
-			at time.Time
-			n  int64
-		}{at, hits})
-	}
-	a.left = max(a.left, 0)
 	return a
 }
 
-// bucketModel knows when the bucket would be full.
+func (m *logModel) add(at time.Time, hits, _ int64) { m.hits = append(m.hits, logged{at, hits}) }
+
+// bucketModel knows how long the bucket takes to be full.
 type bucketModel struct {
+	more  int64 // hits that it holds above the limit
 	last  time.Time
 	level float64 // windows until it is full
 }
 
-func (m *bucketModel) take(at time.Time, hits, limit int64, counts bool) answer {
-	level := max(m.level-float64(at.Sub(m.last))/float64(window), 0)
-	after := level + float64(hits)/float64(limit)
-	a := answer{allowed: after <= 1+1e-9}
-	left := (1 - after) * float64(limit)
-	a.close = math.Abs(left-math.Round(left)) < 1e-3
-	a.left = int64(max(left, 0))
-	switch {
-	case hits > limit:
+func (m *bucketModel) after(at time.Time, hits, limit int64) float64 {
+	return max(m.level-float64(at.Sub(m.last))/float64(window), 0) + float64(hits)/float64(limit)
+}
+
+func (m *bucketModel) judge(at time.Time, hits, limit int64) answer {
+	size := float64(limit + m.more)
+	left := size - m.after(at, hits, limit)*float64(limit)
+	a := answer{allowed: left >= 0, left: int64(max(left, 0)), retry: time.Duration(-left / float64(limit) * float64(window))}
+	if hits > limit+m.more {
 		a.retry = -1
-	case !a.allowed:
-		a.retry = time.Duration((after - 1) * float64(window))
-	case counts:
-		m.last, m.level = at, after
+	}
+	a.about = math.Abs(left-math.Round(left)) < 1e-3
+	a.unsure = math.Abs(left) < 1e-3
+	return a
+}
+
+func (m *bucketModel) add(at time.Time, hits, limit int64) {
+	m.last, m.level = at, m.after(at, hits, limit)
+}
+
+// slidingModel weights what was counted in the window before.
+type slidingModel struct {
+	began     time.Time
+	used, was int64
+}
+
+func (m *slidingModel) enter(at time.Time) {
+	switch began := at.Truncate(window); {
+	case began.After(m.began.Add(window)):
+		m.began, m.used, m.was = began, 0, 0
+	case began.After(m.began):
+		m.began, m.used, m.was = began, 0, m.used
+	}
+}
+
+func (m *slidingModel) judge(at time.Time, hits, limit int64) answer {
+	then := *m
+	then.enter(at)
+	left := float64(limit-then.used-hits) - float64(then.was)*(1-float64(at.Sub(then.began))/float64(window))
+	return answer{allowed: left >= 0, left: int64(max(left, 0)), about: true, unsure: math.Abs(left) <= 1}
+}
+
+func (m *slidingModel) add(at time.Time, hits, _ int64) {
+	m.enter(at)
+	m.used += hits
+}
+
+// penaltyModel is a fixed window whose refusal has a penalty.
+type penaltyModel struct {
+	fixedModel
+	until time.Time
+}
+
+func (m *penaltyModel) judge(at time.Time, hits, limit int64) answer {
+	a := m.fixedModel.judge(at, hits, limit)
+	wait := m.until.Sub(at)
+	if a.allowed && wait > 0 {
+		a.allowed, a.retry = false, 0
+	}
+	if !a.allowed && hits > 0 && wait <= 0 {
+		wait = penalty
+	}
+	if a.retry >= 0 {
+		a.retry = max(a.retry, wait)
 	}
 	return a
+}
+
+func (m *penaltyModel) add(at time.Time, hits, limit int64) {
+	if at.Before(m.until) {
+		return
+	}
+	if !m.fixedModel.judge(at, hits, limit).allowed && hits > 0 {
+		m.until = at.Add(penalty)
+	}
+	m.fixedModel.add(at, hits, limit)
 }

@@ -23,7 +23,7 @@ type event struct {
 	who
 	step    step
 	replica int
-	limit   uint64 // as the replica knew it when it was asked
+	limits  []uint64 // of its descriptors, as the replica knew them when it was asked
 
 	began   time.Time     // by the store's clock: when it was asked
 	at      time.Time     // by the store's clock: when the store settled it, or when the replica answered without the store
@@ -33,7 +33,7 @@ type event struct {
 	failed  bool          // its caller did not get an answer
 	allowed bool
 
-	status      limiter.Status
+	statuses    []limiter.Status
 	headers     []limiter.Header
 	reservation limiter.ReservationOutcome
 }
@@ -140,8 +140,10 @@ func (h *history) bounded() (wrong []string) {
 	switch k := rules[h.rule].kind; k {
 	case places:
 		return h.held()
-	case bucket:
+	case bucket, leaky:
 		return h.drained()
+	case first: // its windows begin anywhere: their oracle is the model
+		return nil
 	default:
 		return h.windows(k)
 	}
@@ -214,14 +216,17 @@ func (h *history) drained() (wrong []string) {
 		if hits+returned == 0 {
 			continue
 		}
-		most := float64(h.most(0, e))
+		most, size := float64(h.most(0, e)), 1.0
+		if rules[h.rule].kind == leaky {
+			size += 1 / most
+		}
 		if e.at.After(last) {
 			level -= float64(e.at.Sub(last)) / float64(window)
 			last = e.at
 		}
 		level = max(level, 0) + float64(hits)/most
 		level = max(level-float64(returned)/most, 0)
-		if hits > 0 && level > 1+1e-6+0.01/most {
+		if hits > 0 && level > size+1e-6+0.01/most {
 			wrong = append(wrong, h.wrong(e, "%.6f of %v are in use", level*most, most))
 			level = 1
 		}
@@ -260,35 +265,62 @@ func (h *history) held() (wrong []string) {
 
 // exact checks each answer where nothing failed: the verdict, what is left, and when the same request would pass.
 func (h *history) exact() (wrong []string) {
-	var m model
-	switch rules[h.rule].kind {
-	case fixed:
-		m = new(fixedModel)
-	case log:
-		m = new(logModel)
-	case bucket:
-		m = new(bucketModel)
-	default:
-		return nil
+	var ms []model
+	for i := range h.events[:min(len(h.events), 1)] {
+		for j := range h.events[i].limits {
+			make, ok := models[rules[h.rule+j].kind]
+			if !ok {
+				return nil
+			}
+			ms = append(ms, make())
+		}
 	}
 	for i := range h.events {
 		e := &h.events[i]
-		a := m.take(e.at, e.step.n, int64(e.limit), e.asked)
-		if a.close { // the exact answer lies between two numbers
-			continue
+		if e.failed {
+			return append(wrong, h.wrong(e, "no answer, although nothing went wrong"))
 		}
-		switch {
-		case e.failed:
-			wrong = append(wrong, h.wrong(e, "no answer, although nothing went wrong"))
-		case e.step.n > 0 && e.allowed != a.allowed:
-			wrong = append(wrong, h.wrong(e, "allowed is %t, want %t (limit %d, from the store: %t)", e.allowed, a.allowed, e.limit, e.asked))
-		case e.allowed && e.status.Remaining != uint64(a.left):
-			wrong = append(wrong, h.wrong(e, "%d left, want %d", e.status.Remaining, a.left))
-		case !e.allowed && (e.status.RetryAfter < 0) != (a.retry < 0), !e.allowed && (e.status.RetryAfter-a.retry).Abs() > h.tolerance(e):
-			wrong = append(wrong, h.wrong(e, "the same request would pass in %v, want %v", e.status.RetryAfter, a.retry))
+		want, unsure, passes := make([]answer, len(ms)), false, true
+		for j, m := range ms {
+			want[j] = m.judge(e.at, e.step.n, int64(e.limits[j]))
+			unsure, passes = unsure || want[j].unsure, passes && want[j].allowed
+		}
+		if unsure && passes != e.allowed {
+			passes = e.allowed
+		}
+		if e.step.n > 0 && e.allowed != passes {
+			wrong = append(wrong, h.wrong(e, "allowed is %t, want %t (limits %d, from the store: %t)", e.allowed, passes, e.limits, e.asked))
+		}
+		for j, m := range ms {
+			countDenied := len(ms) == 1 && (rules[h.rule].kind == fixed || rules[h.rule].kind == first || rules[h.rule].kind == punish)
+			adds := e.asked && e.step.n > 0 && (e.allowed || countDenied)
+			if adds {
+				m.add(e.at, e.step.n, int64(e.limits[j]))
+			} else if e.step.n > 0 && !e.allowed {
+				want[j].left = m.judge(e.at, 0, int64(e.limits[j])).left
+			}
+			wrong = append(wrong, h.compare(e, &e.statuses[j], &want[j])...)
 		}
 	}
 	return wrong
+}
+
+// compare checks the status of one descriptor.
+func (h *history) compare(e *event, st *limiter.Status, want *answer) (wrong []string) {
+	slack := int64(0)
+	if want.about {
+		slack = 1
+	}
+	switch {
+	case e.step.n > 0 && !want.unsure && (st.Code == limiter.OK) != want.allowed:
+		return []string{h.wrong(e, "%v, want allowed %t", st.Code, want.allowed)}
+	case st.Code == limiter.OK && max(int64(st.Remaining)-want.left, want.left-int64(st.Remaining)) > slack:
+		return []string{h.wrong(e, "%d left, want %d", st.Remaining, want.left)}
+	case st.Code == limiter.OK || want.about || want.unsure || e.step.n == 0:
+	case (st.RetryAfter < 0) != (want.retry < 0), (st.RetryAfter - want.retry).Abs() > h.tolerance(e):
+		return []string{h.wrong(e, "the same request would pass in %v, want %v (limits %d, from the store: %t)", st.RetryAfter, want.retry, e.limits, e.asked)}
+	}
+	return nil
 }
 
 // tolerance is how exact retry_after is. A replica that remembers a refusal counts from when it heard of it.
@@ -303,16 +335,20 @@ func (h *history) tolerance(e *event) time.Duration {
 func (h *history) headers() (wrong []string) {
 	for i := range h.events {
 		e := &h.events[i]
+		if len(e.statuses) != 1 {
+			continue
+		}
+		st := &e.statuses[0]
 		for _, header := range e.headers {
 			want := ""
 			switch strings.ToLower(header.Key) {
 			case "retry-after":
-				want = strconv.FormatInt(int64((e.status.RetryAfter+time.Second-1)/time.Second), 10)
+				want = strconv.FormatInt(int64((st.RetryAfter+time.Second-1)/time.Second), 10)
 				if header.Value != want {
 					wrong = append(wrong, h.wrong(e, "retry-after: %s, want %s", header.Value, want))
 				}
 			case "ratelimit":
-				if want = fmt.Sprintf(";r=%d;", e.status.Remaining); !strings.Contains(header.Value, want) {
+				if want = fmt.Sprintf(";r=%d;", st.Remaining); !strings.Contains(header.Value, want) {
 					wrong = append(wrong, h.wrong(e, "RateLimit: %s, want %s", header.Value, want))
 				}
 			}

@@ -52,12 +52,11 @@ func check(t *testing.T, seed uint64, store func() backend.Store) {
 	}
 	short = simkit.Reduce(short, 400, fails)
 	t.Errorf("seed %d (make simulate SEED=%d) fails, and so do %d of its %d steps:", seed, seed, len(short), len(steps))
-	for _, line := range simulate(t, s, short, store, nil) {
+	var trace bytes.Buffer
+	for _, line := range simulate(t, s, short, store, &trace) {
 		t.Error(line)
 	}
-	for _, st := range short[:min(len(short), 30)] {
-		t.Log(st)
-	}
+	t.Logf("%s", trace.String()[:min(trace.Len(), 10_000)])
 }
 
 func TestSeeds(t *testing.T) {
@@ -121,7 +120,7 @@ func (o *outside) Start(_ context.Context, now time.Time, _ *backend.Batch, r *b
 	return true, err
 }
 
-// What is broken on purpose is found within a few seeds.
+// What is broken on purpose is found within twenty seeds.
 func TestNotices(t *testing.T) {
 	for name, weaken := range map[string]func(settler) settler{
 		"a take in 50 is not counted": func(settle settler) settler {
@@ -168,7 +167,7 @@ func TestNotices(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := uint64(1); seed <= 5; seed++ {
+			for seed := uint64(1); seed <= 20; seed++ {
 				s, steps := draw(seed)
 				s.weaken = weaken
 				if len(simulate(t, s, steps, inMemory, nil)) > 0 {

@@ -132,7 +132,8 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *ba
 	for waited := false; ; waited = true {
 		sh.mu.Lock()
 		k := sh.counters[string(t.Key)]
-		if k == nil || !k.of(t.Limit) {
+		if k == nil || !k.of(t.Limit) { // what is leased under another limit does not count
+			k = nil
 			if m = termsOf(t, int(l.replicas.Load())); m.Kind != backend.NoPermits {
 				k = l.counter(sh, hash, t, &m, *now)
 			}

@@ -290,18 +290,20 @@ func TestOutcomesAreInOrder(t *testing.T) {
 	}
 }
 
-// After a reload with another number, permits leased under the old limit are not used.
+// After a reload with another number, permits leased under the old limit are not used: also if the new limit is too small for leases.
 func TestAnotherLimitIsNotServedFromTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
 		l := leased(t, descriptor.Limit{Requests: 600, Window: window(1, descriptor.Minute)})
 		f.heatUp(t, 0, "k", l)
-		lower := leased(t, descriptor.Limit{Requests: 40, Window: window(1, descriptor.Minute)})
 		for f.total() < 40 {
 			f.take(0, "k", l, 1)
 		}
-		if o := f.take(0, "k", lower, 1); o.Allowed {
-			t.Errorf("41st under the new limit of 40: %+v", o)
+		for _, n := range []uint64{40, 39, 1} {
+			lower := leased(t, descriptor.Limit{Requests: n, Window: window(1, descriptor.Minute)})
+			if o := f.take(0, "k", lower, 1); o.Allowed {
+				t.Errorf("41st under the new limit of %d: %+v", n, o)
+			}
 		}
 		same := *l // reloaded without a change
 		before := f.replicas[0].counts.local.Load()
