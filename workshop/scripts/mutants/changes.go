@@ -42,6 +42,7 @@ type changed struct {
 	source []byte // of the current file
 	path   string
 	whole  map[ast.Node]bool // statements that cannot be left out, because they are part of another one
+	names  map[string]string // the names of the imports of the current file, by path
 }
 
 // changes makes all changes of a package.
@@ -81,7 +82,13 @@ func changes(dir string) (*changed, error) {
 		if c.source, err = os.ReadFile(c.path); err != nil {
 			return nil, err
 		}
-		c.whole = make(map[ast.Node]bool)
+		c.whole, c.names = make(map[ast.Node]bool), make(map[string]string)
+		for _, spec := range f.Imports {
+			path, _ := strconv.Unquote(spec.Path.Value)
+			if c.names[path] = filepath.Base(path); spec.Name != nil {
+				c.names[path] = spec.Name.Name
+			}
+		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.ForStmt:
@@ -193,6 +200,11 @@ func (c *changed) replace(n ast.Node) (string, bool) {
 		if !c.whole[n] {
 			return c.statement(n.(ast.Stmt))
 		}
+	case *ast.KeyValueExpr: // the key may be an index, which must be a constant
+		if text, ok := c.replace(n.Value); ok {
+			return c.text(n.Pos(), n.Value.Pos()) + text, true
+		}
+		return c.text(n.Pos(), n.Value.Pos()) + c.render(n.Value), true
 	case ast.Expr:
 		return c.expression(n)
 	}
@@ -260,12 +272,18 @@ func (c *changed) expression(e ast.Expr) (string, bool) {
 	if t.Type == nil || !t.IsValue() {
 		return "", false
 	}
+	foreign := false // a type that this file cannot name
 	typ := types.TypeString(types.Default(t.Type), func(p *types.Package) string {
 		if p == c.pkg {
 			return ""
 		}
-		return p.Name()
+		name, ok := c.names[p.Path()]
+		foreign = foreign || !ok
+		return name
 	})
+	if foreign {
+		return "", false
+	}
 	var cases strings.Builder
 	other := func(at token.Pos, text, by, whole string) {
 		fmt.Fprintf(&cases, "case %d: return %s\n", c.add(at, text, by), whole)
