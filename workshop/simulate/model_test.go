@@ -21,6 +21,11 @@ type model interface {
 	add(at time.Time, hits, limit int64)
 }
 
+// refunder is a model that takes hits back. What the present window does not hold is not taken back.
+type refunder interface {
+	refund(at time.Time, hits, limit int64)
+}
+
 // models are the models of the kinds whose answers are checked.
 var models = map[kind]func() model{
 	fixed:   func() model { return new(fixedModel) },
@@ -66,6 +71,18 @@ func (m *fixedModel) add(at time.Time, hits, _ int64) {
 	m.used += hits
 }
 
+func (m *fixedModel) refund(at time.Time, hits, _ int64) {
+	if !at.Before(m.began.Add(window)) {
+		return // it begins no window
+	}
+	if hits <= m.used {
+		m.used -= hits
+	}
+	if m.firstHit && m.used == 0 {
+		m.began = time.Time{} // as if nobody had used it: the next hit begins a window
+	}
+}
+
 // logModel keeps every hit for a window.
 type logModel struct{ hits []logged }
 
@@ -90,6 +107,22 @@ func (m *logModel) judge(at time.Time, hits, limit int64) answer {
 }
 
 func (m *logModel) add(at time.Time, hits, _ int64) { m.hits = append(m.hits, logged{at, hits}) }
+
+// refund drops the newest hits.
+func (m *logModel) refund(at time.Time, hits, limit int64) {
+	used := int64(0)
+	m.judge(at, 0, limit)
+	for _, h := range m.hits {
+		used += h.n
+	}
+	for i := len(m.hits) - 1; i >= 0 && hits > 0 && used >= hits; i-- {
+		n := min(hits, m.hits[i].n)
+		m.hits[i].n -= n
+		hits -= n
+		used -= n
+	}
+	m.hits = slices.DeleteFunc(m.hits, func(h logged) bool { return h.n == 0 })
+}
 
 // bucketModel knows how long the bucket takes to be full.
 type bucketModel struct {
@@ -116,6 +149,10 @@ func (m *bucketModel) judge(at time.Time, hits, limit int64) answer {
 
 func (m *bucketModel) add(at time.Time, hits, limit int64) {
 	m.last, m.level = at, m.after(at, hits, limit)
+}
+
+func (m *bucketModel) refund(at time.Time, hits, limit int64) {
+	m.last, m.level = at, max(m.after(at, 0, limit)-float64(hits)/float64(limit), 0)
 }
 
 // slidingModel weights what was counted in the window before.

@@ -294,7 +294,8 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 		until: now + o.RetryAfter.Microseconds(), reset: now + o.ResetAfter.Microseconds(),
 		hits: t.Hits, used: o.Used, requests: t.Limit.Requests, burst: t.Limit.Burst,
 	}
-	if o.Used > int64(t.Limit.Capacity()) { // refused hits were counted: everything is refused, peeks too
+	// Where all hits are free at once, and refused hits were counted, everything is refused until then, peeks too.
+	if o.Used > int64(t.Limit.Capacity()) && o.MoreAfter == o.ResetAfter {
 		e.until, e.hits = e.reset, 0
 	} else if o.RetryAfter < 0 {
 		return // more hits than the capacity: the refusal says nothing about the counter

@@ -114,6 +114,41 @@ func TestMoreHitsWaitLonger(t *testing.T) {
 	}
 }
 
+// After an override or a reload, more may be used than the limit allows. That is no reason to deny longer than the store would.
+func TestLoweredLimitIsDeniedNoLonger(t *testing.T) {
+	for _, algorithm := range []descriptor.Algorithm{descriptor.FixedWindow, descriptor.SlidingWindow, descriptor.SlidingLog, descriptor.TokenBucket} {
+		limit := func(n uint64) *descriptor.Limit {
+			l := &descriptor.Limit{Requests: n, Burst: n, Algorithm: algorithm, Window: descriptor.Window{Unit: descriptor.Minute}}
+			if err := l.Compile(); err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		store := memory.New(memory.Options{})
+		c := New(Options{Store: store})
+		for i := range 6 {
+			settle(t, c, noon.Add(time.Duration(i)*time.Second), false, take("k", limit(6), 1))
+		}
+		lower := limit(4)
+		for _, hits := range []int64{4, 5, 1} {
+			settle(t, c, noon.Add(6*time.Second), false, take("k", lower, hits))
+		}
+		for at := noon.Add(7 * time.Second); at.Before(noon.Add(3 * time.Minute)); at = at.Add(time.Second) {
+			want := backend.Request{Takes: []backend.Take{take("k", lower, 1)}, Outcomes: make([]backend.Outcome, 1)}
+			if err := store.Peek(t.Context(), at, &want); err != nil {
+				t.Fatal(err)
+			}
+			o := settle(t, c, at, false, take("k", lower, 1))[0]
+			if o.Allowed != want.Outcomes[0].Allowed || o.RetryAfter != want.Outcomes[0].RetryAfter {
+				t.Fatalf("%s after %v: %+v, want %+v", algorithm, at.Sub(noon), o, want.Outcomes[0])
+			}
+			if o.Allowed {
+				break
+			}
+		}
+	}
+}
+
 // A refusal that is in flight during a refund must not be cached: it may be older than the refund.
 func TestRefundWhileARefusalIsOnItsWay(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
