@@ -1,0 +1,73 @@
+package regionrpc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
+)
+
+// RegionOf returns the region that a certificate is for: it has the URI spiffe://TRUST-DOMAIN/region/NAME, with any trust domain,
+// because the authority that signed it is what is trusted.
+func RegionOf(cert *x509.Certificate) (string, error) {
+	var names []string
+	for _, uri := range cert.URIs {
+		name, is := strings.CutPrefix(uri.Path, "/region/")
+		if uri.Scheme == "spiffe" && is && descriptor.ValidRegion(name) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return "", fmt.Errorf("the certificate names no region: it needs the URI spiffe://TRUST-DOMAIN/region/NAME among its alternative names, and has the URIs %v", cert.URIs)
+	case 1:
+		return names[0], nil
+	default:
+		return "", fmt.Errorf("the certificate names several regions, %s: it needs exactly one", strings.Join(names, " and "))
+	}
+}
+
+// toRegion makes connections to one region. Each handshake uses the current files, and ends unless the server's certificate is of that
+// region.
+type toRegion struct {
+	files  *tlsfiles.Files
+	region string
+}
+
+func (t toRegion) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	config := t.files.Client()
+	chained := config.VerifyConnection
+	config.VerifyConnection = func(s tls.ConnectionState) error {
+		if err := chained(s); err != nil {
+			return err
+		}
+		name, err := RegionOf(s.PeerCertificates[0])
+		if err == nil && name != t.region {
+			err = fmt.Errorf("the certificate is of region %s: the address of region %s leads to a wrong place", name, t.region)
+		}
+		if err != nil {
+			return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
+		}
+		return nil
+	}
+	return credentials.NewTLS(config).ClientHandshake(ctx, authority, conn)
+}
+
+func (t toRegion) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, fmt.Errorf("this side only dials")
+}
+
+func (t toRegion) Info() credentials.ProtocolInfo { return credentials.NewTLS(nil).Info() }
+
+func (t toRegion) Clone() credentials.TransportCredentials { return t }
+
+// OverrideServerName does nothing: the certificate names a region.
+func (t toRegion) OverrideServerName(string) error { return nil }
