@@ -121,7 +121,7 @@ func draw(seed uint64) (setup, []step) {
 	}
 	var steps []step
 	for i, rl := range rules {
-		if r.IntN(4) < 3 && rl.hot || r.IntN(2) == 0 || rl.key == "other" {
+		if rl.hot && r.IntN(2) == 0 || r.IntN(2) == 0 || rl.key == "other" {
 			continue
 		}
 		for caller := range 1 + r.IntN(callers) {

@@ -63,7 +63,14 @@ func (o *oracle) judge(f *fleet) (wrong []string) {
 			}
 			h := history{f, w, events}
 			wrong = append(wrong, h.headers()...)
-			if f.lost == 0 && !rules[rule].hot && !rules[rule].held && !o.disturbed() {
+			switch calm := f.lost == 0 && !o.disturbed(); {
+			case !calm:
+			case rules[rule].kind == places:
+				wrong = append(wrong, h.placed()...)
+			case rules[rule].held:
+			case rules[rule].hot:
+				wrong = append(wrong, h.useful()...)
+			default:
 				wrong = append(wrong, h.exact()...)
 			}
 			for part := range o.calm(events) {
@@ -296,9 +303,10 @@ func (h *history) exact() (wrong []string) {
 		}
 		want, unsure, passes := make([]answer, len(ms)), false, true
 		for j, m := range ms {
-			want[j] = m.judge(e.at, e.step.n, int64(e.limits[j]))
 			// What a replica remembers ends by its own clock.
-			want[j].unsure = want[j].unsure || !e.asked && !m.judge(e.at.Add(-h.tolerance(e)), e.step.n, int64(e.limits[j])).allowed
+			late := !e.asked && !m.judge(e.at.Add(-h.tolerance(e)), e.step.n, int64(e.limits[j])).allowed
+			want[j] = m.judge(e.at, e.step.n, int64(e.limits[j]))
+			want[j].unsure = want[j].unsure || late
 			unsure, passes = unsure || want[j].unsure, passes && want[j].allowed
 		}
 		if unsure && passes != e.allowed {
@@ -316,6 +324,67 @@ func (h *history) exact() (wrong []string) {
 				want[j].left = m.judge(e.at, 0, int64(e.limits[j])).left
 			}
 			wrong = append(wrong, h.compare(e, &e.statuses[j], &want[j])...)
+		}
+	}
+	return wrong
+}
+
+// useful checks that leases deny nothing while a quarter of the limit is free, where the limit does not change.
+func (h *history) useful() (wrong []string) {
+	m := models[rules[h.rule].kind]()
+	for i := range h.events {
+		e := &h.events[i]
+		if e.limits[0] != h.events[0].limits[0] {
+			return wrong
+		}
+		if e.step.n < 0 {
+			return wrong
+		}
+		limit := int64(e.limits[0])
+		// A log keeps hits for up to half a second longer where permits are leased, and other windows end by other clocks.
+		free := m.judge(e.at.Add(-time.Second), e.step.n+limit/4, limit).allowed && m.judge(e.at, e.step.n+limit/4, limit).allowed
+		if free && !e.allowed && !e.failed {
+			wrong = append(wrong, h.wrong(e, "denied, with a quarter of %d left (from the store: %t)", limit, e.asked))
+		}
+		if e.step.n > 0 && (e.allowed || e.asked && rules[h.rule].kind == fixed) {
+			m.add(e.at, e.step.n, limit)
+		}
+	}
+	return wrong
+}
+
+// placed checks each answer about places: who gets one, how many are left, and when the next is free.
+func (h *history) placed() (wrong []string) {
+	taken := make(map[byte]time.Time) // until when
+	for i := range h.events {
+		e := &h.events[i]
+		if !e.asked || e.failed {
+			return append(wrong, h.wrong(e, "the store was not asked"))
+		}
+		for id, until := range taken {
+			if !until.After(e.at) {
+				delete(taken, id)
+			}
+		}
+		limit, st := int(e.limits[0]), &e.statuses[0]
+		if e.step.what == "commit" {
+			delete(taken, e.step.id)
+			continue
+		}
+		if len(taken) >= limit {
+			var free []time.Time
+			for _, until := range taken {
+				free = append(free, until)
+			}
+			slices.SortFunc(free, time.Time.Compare)
+			if want := free[len(taken)-limit].Sub(e.at); e.allowed || (st.RetryAfter-want).Abs() > 20*time.Millisecond {
+				wrong = append(wrong, h.wrong(e, "allowed is %t, retry after %v; %d of %d places are taken, and one is free in %v", e.allowed, st.RetryAfter, len(taken), limit, want))
+			}
+			continue
+		}
+		taken[e.step.id] = e.at.Add(ttl)
+		if !e.allowed || st.Remaining != uint64(limit-len(taken)) {
+			wrong = append(wrong, h.wrong(e, "allowed is %t, %d left; %d of %d places are taken", e.allowed, st.Remaining, len(taken), limit))
 		}
 	}
 	return wrong
