@@ -20,7 +20,7 @@
 //
 // The client remembers requests that were refused and refuses the same requests itself until they would pass. Such refusals are
 // counted by no rule and by no metric of the service. Once a second one caller asks the service, so that refunds, overrides and resets
-// take effect. If the service does not answer, the refusal stays in force until its time is over.
+// take effect. If the service does not answer, the refusal stays active until its time is over.
 //
 // A Client may be used by any number of goroutines. The package has no global state, and no goroutine of a client runs after Close.
 // It does not count by itself, not even while the service is down: package ratelimit counts in process. It does not repeat a question

@@ -65,11 +65,11 @@ var mayBeZero = []string{
 //   - Answers that are not decisions: requests without a domain
 //   - Answers that no limit decided: an unknown domain, a key without a rule, SHADOW_MODE, and on_error
 //   - Breakers, Requests that Redis did not count: a Redis for limits per second that is not there
-//   - Over-limit cache, Leased permits, Lists of hot keys: their settings, small enough, and a rule with lease
-//   - Reloads, Files with errors, Rules gone: files that change, one with an error, and a folder that is emptied
+//   - Denial cache, Leased permits, Lists of hot keys: their settings, small enough, and a rule with lease
+//   - Reloads, Files with errors, Rules gone: files that change, one with an error, and a directory that is emptied
 //   - Different sets of rules: the two processes have different ones
 //   - Metric series: detailed_metric with more values than names are kept
-//   - Time until certificates expire: a certificate for the debug port
+//   - Time until certificates expire: a certificate for the admin port
 //   - Overrides: a file with one
 func TestDashboardHasData(t *testing.T) {
 	for name, from := range map[string]string{"redis-server": "workshop/scripts/install-redis", "prometheus": "workshop/scripts/install-promtool"} {

@@ -295,7 +295,7 @@ func TestChartIsTheManifests(t *testing.T) {
 	}
 }
 
-// TestChartCopies holds the chart's files, which Helm wants in the chart's folder, to the files that they are copies of.
+// TestChartCopies holds the chart's files, which Helm wants in the chart's directory, to the files that they are copies of.
 func TestChartCopies(t *testing.T) {
 	for name, source := range map[string]string{"alerts.yml": "prometheus/alerts.yml", "messaging.yaml": "kubernetes/rules/messaging.yaml", "dashboard.json": dashboardFile} {
 		b, err := os.ReadFile(source)

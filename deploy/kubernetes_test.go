@@ -248,7 +248,7 @@ func followReferences(t *testing.T, all []runtime.Object) {
 	}
 	for _, m := range c.VolumeMounts {
 		v, ok := volumes[m.Name]
-		if !ok || m.ReadOnly == (v.EmptyDir != nil) { // only an empty folder is there to be written
+		if !ok || m.ReadOnly == (v.EmptyDir != nil) { // only an empty directory is there to be written
 			t.Errorf("%s mounts the volume %s, which is not there, or read-only is %t", m.MountPath, m.Name, m.ReadOnly)
 		}
 		if m.Name == "rules" && m.MountPath != path.Join(env["RUNTIME_ROOT"], env["RUNTIME_APPDIRECTORY"]) {

@@ -121,7 +121,7 @@ var modulesOf = map[string][]string{
 // are split into words at capitals, so Simple does not contain Impl.
 var notUsed = []string{"manager", "helper", "impl", "util", "utils", "throttle", "policy"}
 
-// pkg is a folder of Go files.
+// pkg is a directory of Go files.
 type pkg struct {
 	dir   string // below the module, with slashes
 	files map[string]*ast.File
@@ -433,7 +433,7 @@ func namedInTable(t *testing.T, section string) map[string]bool {
 	return named
 }
 
-// docs/contributing/packages.md says of every package what it is for, and names no other folder.
+// docs/contributing/packages.md says of every package what it is for, and names no other directory.
 func TestPackagesAreDocumented(t *testing.T) {
 	named := namedInTable(t, "Packages")
 	exist := map[string]bool{

@@ -85,7 +85,7 @@ func (l *Limiter) open(ctx context.Context, o *Options) error {
 	return nil
 }
 
-// openRules puts the rules in force. It returns the work that follows the files of a directory; nil: there is none.
+// openRules puts the active rules. It returns the work that follows the files of a directory; nil: there is none.
 func (l *Limiter) openRules(o *Options, settings limiter.Settings) (watch func(context.Context) error, err error) {
 	if o.Dir == "" && o.Files == nil && len(o.Domains) == 0 {
 		return nil, errors.New("there are no rules: set Options.Domains, Options.Files or Options.Dir")
@@ -132,7 +132,7 @@ func (l *Limiter) openCounters(o *Options) (limiter.Options, []func(context.Cont
 	return opts, append(work, append(c.work, c.countReplicas(func(n int) { l.engine.SetReplicas(n) }))...), nil
 }
 
-// noRules says why no file of a folder can be used.
+// noRules says why no file of a directory can be used.
 func noRules(folder string, files []descriptor.FileStatus) error {
 	if len(files) == 0 {
 		return fmt.Errorf("%s has no rule file (*.yaml)", folder)

@@ -257,7 +257,7 @@ descriptors:
 	})
 }
 
-// A changed file is in force soon. A bad one is not.
+// A changed file is active soon. A bad one is not.
 func TestReload(t *testing.T) {
 	dir := servicetest.RulesOf(t, yearly)
 	l := open(t, ratelimit.Options{Dir: dir, Logger: quiet})

@@ -16,13 +16,13 @@ type acceptedOptions struct {
 
 	ReadOnly *bool `name:"redis-close-connection-on-readonly-error" env:"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR" help:"Accepted: connections to a server that has become a replica are always closed." unless:"true" because:"connections to a Redis that has become a replica are always closed"`
 
-	Window      *time.Duration `name:"redis-pipeline-window" env:"REDIS_PIPELINE_WINDOW" hidden:"" because:"requests in flight share round trips by themselves"`
-	Limit       *int           `name:"redis-pipeline-limit" env:"REDIS_PIPELINE_LIMIT" hidden:"" because:"requests in flight share round trips by themselves"`
-	Parallelism *int           `name:"redis-cluster-pipeline-parallelism" env:"REDIS_CLUSTER_PIPELINE_PARALLELISM" hidden:"" because:"requests in flight share round trips by themselves"`
+	Window      *time.Duration `name:"redis-pipeline-window" env:"REDIS_PIPELINE_WINDOW" hidden:"" because:"requests in flight always share round trips"`
+	Limit       *int           `name:"redis-pipeline-limit" env:"REDIS_PIPELINE_LIMIT" hidden:"" because:"requests in flight always share round trips"`
+	Parallelism *int           `name:"redis-cluster-pipeline-parallelism" env:"REDIS_CLUSTER_PIPELINE_PARALLELISM" hidden:"" because:"requests in flight always share round trips"`
 
-	PerSecondWindow      *time.Duration `name:"redis-persecond-pipeline-window" env:"REDIS_PERSECOND_PIPELINE_WINDOW" hidden:"" because:"requests in flight share round trips by themselves"`
-	PerSecondLimit       *int           `name:"redis-persecond-pipeline-limit" env:"REDIS_PERSECOND_PIPELINE_LIMIT" hidden:"" because:"requests in flight share round trips by themselves"`
-	PerSecondParallelism *int           `name:"redis-persecond-cluster-pipeline-parallelism" env:"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM" hidden:"" because:"requests in flight share round trips by themselves"`
+	PerSecondWindow      *time.Duration `name:"redis-persecond-pipeline-window" env:"REDIS_PERSECOND_PIPELINE_WINDOW" hidden:"" because:"requests in flight always share round trips"`
+	PerSecondLimit       *int           `name:"redis-persecond-pipeline-limit" env:"REDIS_PERSECOND_PIPELINE_LIMIT" hidden:"" because:"requests in flight always share round trips"`
+	PerSecondParallelism *int           `name:"redis-persecond-cluster-pipeline-parallelism" env:"REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM" hidden:"" because:"requests in flight always share round trips"`
 
 	MemcacheHosts        *string        `name:"memcache-host-port" env:"MEMCACHE_HOST_PORT" hidden:"" because:"nothing is counted in memcached"`
 	MemcacheIdle         *int           `name:"memcache-max-idle-conns" env:"MEMCACHE_MAX_IDLE_CONNS" hidden:"" because:"nothing is counted in memcached"`

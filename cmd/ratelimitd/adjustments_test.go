@@ -139,17 +139,17 @@ func TestStartsWithFaultySettings(t *testing.T) {
 		env  map[string]string
 		says string
 	}{
-		"a debug port that is none":    {map[string]string{"DEBUG_PORT": "70000"}, "runs without it"},
-		"a debug host that is unknown": {map[string]string{"DEBUG_HOST": "no host"}, "runs without it"},
-		"an address of Prometheus":     {map[string]string{"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "9090"}, "runs without it"},
-		"a mapping":                    {map[string]string{"PROMETHEUS_MAPPER_YAML": filepath.Join(dir, "bad.yaml")}, "nome"},
-		"a mapping that is a folder":   {map[string]string{"PROMETHEUS_MAPPER_YAML": dir}, "is a directory"},
-		"a tag without a value":        {map[string]string{"EXTRA_TAGS": "env:prod,zone:"}, `"variable":"EXTRA_TAGS","part":"zone:"`},
-		"metadata without a value":     {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "127.0.0.1:1", "CONFIG_GRPC_XDS_NODE_METADATA": "a=b,c"}, `"part":"c"`},
-		"a longest wait that is short": {map[string]string{"REDIS_URL": r.Addr, "REDIS_STARTUP_MAX_INTERVAL": "500ms"}, "counting in Redis"},
-		"TCP over IPv4":                {map[string]string{"REDIS_URL": r.Addr, "REDIS_SOCKET_TYPE": "tcp4"}, "counting in Redis"},
-		"a cluster on a socket":        {map[string]string{"REDIS_TYPE": "CLUSTER", "REDIS_URL": r.Addr, "REDIS_SOCKET_TYPE": "unix", "RATELIMITD_REDIS_STARTUP_SERVE": "true"}, "counting in Redis"},
-		"a tiny cache":                 {map[string]string{"LOCAL_CACHE_SIZE_IN_BYTES": "0x1000"}, "listening"},
+		"an admin port that is none":    {map[string]string{"DEBUG_PORT": "70000"}, "runs without it"},
+		"a debug host that is unknown":  {map[string]string{"DEBUG_HOST": "no host"}, "runs without it"},
+		"an address of Prometheus":      {map[string]string{"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "9090"}, "runs without it"},
+		"a mapping":                     {map[string]string{"PROMETHEUS_MAPPER_YAML": filepath.Join(dir, "bad.yaml")}, "nome"},
+		"a mapping that is a directory": {map[string]string{"PROMETHEUS_MAPPER_YAML": dir}, "is a directory"},
+		"a tag without a value":         {map[string]string{"EXTRA_TAGS": "env:prod,zone:"}, `"variable":"EXTRA_TAGS","part":"zone:"`},
+		"metadata without a value":      {map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "127.0.0.1:1", "CONFIG_GRPC_XDS_NODE_METADATA": "a=b,c"}, `"part":"c"`},
+		"a longest wait that is short":  {map[string]string{"REDIS_URL": r.Addr, "REDIS_STARTUP_MAX_INTERVAL": "500ms"}, "counting in Redis"},
+		"TCP over IPv4":                 {map[string]string{"REDIS_URL": r.Addr, "REDIS_SOCKET_TYPE": "tcp4"}, "counting in Redis"},
+		"a cluster on a socket":         {map[string]string{"REDIS_TYPE": "CLUSTER", "REDIS_URL": r.Addr, "REDIS_SOCKET_TYPE": "unix", "RATELIMITD_REDIS_STARTUP_SERVE": "true"}, "counting in Redis"},
+		"a tiny cache":                  {map[string]string{"LOCAL_CACHE_SIZE_IN_BYTES": "0x1000"}, "listening"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := begin(t, c.env, "--rules", rulesOf(t, fiveADay))

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 )
 
-// adminOptions say who may use the debug port, and how it is encrypted.
+// adminOptions say who may use the admin port, and how it is encrypted.
 type adminOptions struct {
 	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"Token that every request to the admin port needs. Its bearer may also show and clear counters, and change overrides. Other users can see the command line: set the variable, or better the file."`
 	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" help:"File of such tokens, one on each line. A name, a role (read or operate) or both may precede a token; without a role it operates. Read for every call, so it may change."`
@@ -24,10 +24,10 @@ type adminOptions struct {
 	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names by which requests may address the admin port, in addition to localhost, DEBUG_HOST and IP addresses. *.example.org is every name below that, * every name."`
 	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that a client certificate on the admin port must have."`
 
-	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"Names of which a client certificate needs one to have the role operate; others have the role read. Unset: every client certificate operates."`
+	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"A client certificate with one of these names has the role operate; any other has the role read. Unset: every client certificate operates."`
 }
 
-// access sets up who may use the debug port.
+// access sets up who may use the admin port.
 func (s *service) access(registry prometheus.Registerer) (operator.Access, error) {
 	o, listen := &s.options.Admin, &s.options.Listen
 	a := operator.Access{HostNames: o.HostNames, Operators: o.OperateSAN}
@@ -42,7 +42,7 @@ func (s *service) access(registry prometheus.Registerer) (operator.Access, error
 		a.Tokens = tokens
 	}
 	if a.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) && (!listen.NoDebug || !listen.NoAdmin) {
-		s.log.Warn("anyone who can reach the debug port can read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1",
+		s.log.Warn("anyone who can reach the admin port can read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1",
 			"debug_host", listen.DebugHost)
 	}
 	if o.Cert == "" && o.Key == "" {

@@ -121,7 +121,7 @@ type tokenOptions struct {
 	TokenFile string `env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"File of tokens; the first one is sent."`
 }
 
-// admin connects to the debug port of a server.
+// admin connects to the admin port of a server.
 func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Writer) (*serviceclient.Client, error) {
 	token := o.Token
 	if token == "" && o.TokenFile != "" {
@@ -137,9 +137,9 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 	return connect.dial(server, token, "6070")
 }
 
-// portOptions say which debug port a command calls, and how.
+// portOptions say which admin port a command calls, and how.
 type portOptions struct {
-	Server  string         `short:"s" default:"localhost:6070" placeholder:"ADDRESS" help:"Address of the server's debug port."`
+	Server  string         `short:"s" default:"localhost:6070" placeholder:"ADDRESS" help:"Address of the server's admin port."`
 	Token   tokenOptions   `embed:"" group:"Connection"`
 	Connect connectOptions `embed:"" group:"Connection"`
 }

@@ -67,7 +67,7 @@ func TestExplainCommand(t *testing.T) {
 	}{
 		{[]string{"method=GET,path=/search"}, 0, "\nlimit    3 per year, fixed window\nkey      edge|method=GET|path=/search|f31536000\n", ""},
 		{[]string{"method=GET,path=/search"}, 0, "rules0.yaml:8:9", ""},
-		{[]string{"--at", "2026-03-10T12:00:00Z", "method=GET,path=/search"}, 0, "of the first that is refused\n           Retry-After: 24408000\n", ""},
+		{[]string{"--at", "2026-03-10T12:00:00Z", "method=GET,path=/search"}, 0, "of the first that is denied\n           Retry-After: 24408000\n", ""},
 		{[]string{"--cache-key-prefix", "blue_", "method=GET,path=/sea"}, 0, "key      blue_edge|method=GET|path=/sea|s31536000\n", ""},
 		{[]string{"--limit", "50/30s", "method=GET,path=/search"}, 0, "limit    50 per 30 seconds, fixed window\n", ""},
 		{[]string{"--shadow-mode", "method=GET,path=/search"}, 0, "refused  never", ""},
@@ -115,7 +115,7 @@ func TestExplainCommand(t *testing.T) {
 // The pairs of a quota bucket's id are matched in the order that the domain says, in whatever order they are given.
 func TestExplainQuotaBucket(t *testing.T) {
 	const buckets = "domain: d\nquota_buckets: {order: [user, plan], default: deny}\ndescriptors:\n  - {key: user, descriptors: [{key: plan, rate_limit: {unit: day, requests_per_unit: 5}}]}\n"
-	const line = "bucket   the pairs have the order user, plan, then others by key; without a rule everything is refused\n"
+	const line = "bucket   the pairs have the order user, plan, then others by key; without a rule everything is denied\n"
 	for _, id := range []string{"plan=gold,user=ada", "user=ada,plan=gold"} {
 		code, stdout, stderr := asks(t, "explain", "-d", "d", "--rules", rulesOf(t, buckets), "--quota-bucket", id)
 		if code != 0 || !strings.Contains(stdout, line) || !strings.Contains(stdout, "d|user=ada|plan=gold|") || stderr != "" {
@@ -327,7 +327,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 	if !slices.Equal(seen, want) {
 		t.Errorf("the log says\n%s\nwant\n%s", strings.Join(seen, "\n"), strings.Join(want, "\n"))
 	}
-	if lines := p.Log.All("operator refused"); len(lines) == 0 || lines[0]["reason"] == "" || lines[0]["method"] == "" {
+	if lines := p.Log.All("operator denied"); len(lines) == 0 || lines[0]["reason"] == "" || lines[0]["method"] == "" {
 		t.Errorf("refused operators are logged as %v", lines)
 	}
 	everything := p.Log.String()
@@ -451,7 +451,7 @@ func TestAskOverTLS(t *testing.T) {
 }
 
 // A reset clears counters in Redis and what this process remembers of them. Afterwards the full limit applies again: with
-// an over-limit cache, with leases, on one Redis, on a pair and on a cluster. The other process forgets too: its refusals, and
+// a denial cache, with leases, on one Redis, on a pair and on a cluster. The other process forgets too: its refusals, and
 // the permits that it has leased.
 func TestResetInRedis(t *testing.T) {
 	for name, env := range map[string]func(t *testing.T) map[string]string{

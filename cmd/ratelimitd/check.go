@@ -16,13 +16,13 @@ import (
 
 // checkCommand is the subcommand that checks rule files.
 type checkCommand struct {
-	Paths []string `arg:"" optional:"" name:"path" help:"Folders of rule files, checked as the service would load them, and rule files; - is the standard input. Unset: config/domains."`
+	Paths []string `arg:"" optional:"" name:"path" help:"Directories of rule files, checked as the service would load them, and rule files; - is the standard input. Unset: config/domains."`
 
-	Merge     bool     `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Files of one domain are merged instead of the second being refused."`
+	Merge     bool     `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of rejecting the second."`
 	Months    bool     `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days."`
 	Strict    bool     `help:"Warnings fail too."`
 	Disable   []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
-	Info      bool     `help:"Also show findings that are only worth knowing."`
+	Info      bool     `help:"Also show notes."`
 	Overrides []string `sep:"none" placeholder:"FILE" help:"File of overrides, which is compared with the rules; may be repeated."`
 
 	Output string `short:"o" enum:"table,json,yaml,plain,github" default:"table" help:"Form of the output: table (text for people), json, yaml, plain (a line for each finding, for editors) or github (annotations)."`
@@ -38,7 +38,7 @@ type checkCommand struct {
 func (*checkCommand) about() about {
 	return about{
 		examples: []example{
-			{"the rules of a folder", "ratelimitd check config/domains"},
+			{"the rules of a directory", "ratelimitd check config/domains"},
 			{"in a pipeline: warnings fail too", "ratelimitd check --strict -o github rules"},
 			{"overrides too: do they fit the rules", "ratelimitd check --overrides overrides.yaml rules"},
 			{"a file as it was committed", "git show HEAD:rules/edge.yaml | ratelimitd check -"},
@@ -81,14 +81,14 @@ func (o *checkCommand) Run(_ context.Context, s streams) error {
 	return nil
 }
 
-// orDomains returns the paths, or the default folder if there are none.
+// orDomains returns the paths, or the default directory if there are none.
 func orDomains(paths []string) ([]string, error) {
 	if len(paths) > 0 {
 		return paths, nil
 	}
 	dir := filepath.Join("config", "domains")
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no %s here: name folders or files", dir)
+		return nil, fmt.Errorf("there is no %s here: name directories or files", dir)
 	}
 	return []string{dir}, nil
 }

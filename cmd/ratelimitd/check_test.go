@@ -43,7 +43,7 @@ func TestCheckCommand(t *testing.T) {
 		{[]string{filepath.Join(good, "r.yaml"), good}, 0, "2 files: no errors", ""},
 		{[]string{odd}, 0, "r.yaml:3:21: warning: \"/x*\" also matches longer names", ""},
 		{[]string{odd}, 0, "    3 |   - {key: k, value: /x*, rate_limit: {unit: second, requests_per_unit: 1}}\n      |                     ^\n      = write \"/x/*\"", ""},
-		{[]string{odd}, 0, "1 file: no errors, 1 warning, 2 worth knowing (--info shows them)\n", ""},
+		{[]string{odd}, 0, "1 file: no errors, 1 warning, 2 notes (--info shows them)\n", ""},
 		{[]string{"--info", odd}, 0, "r.yaml:3:45: info: a limit per second", ""},
 		{[]string{"--strict", odd}, 1, "[star-boundary]", "warnings about rule files: 1, and --strict is given"},
 		{[]string{"--strict", "--disable", "star-boundary", odd}, 0, "no warnings", ""},
@@ -107,7 +107,7 @@ func TestCheckCommandJSON(t *testing.T) {
 	}
 }
 
-// The shipped rule files have no warnings when the command runs in the project's top folder, as the documentation says.
+// The shipped rule files have no warnings when the command runs in the project's top directory, as the documentation says.
 func TestCheckCommandDefault(t *testing.T) {
 	racetest.Sequential(t)
 	t.Chdir("../..")

@@ -22,7 +22,7 @@ type explainCommand struct {
 	Ask    askOptions `embed:""`
 	At     string     `placeholder:"TIME" help:"Time of the request, such as 2026-03-10T12:00:00Z, or a date. Unset: now."`
 	Bucket bool       `name:"quota-bucket" help:"Each descriptor is the id of a quota bucket: its pairs are matched in the order of the domain's quota_buckets."`
-	Server string     `short:"s" placeholder:"ADDRESS" help:"Debug port of a server, such as localhost:6070, whose rules are explained, with the state of its counters. Not together with --rules."`
+	Server string     `short:"s" placeholder:"ADDRESS" help:"Admin port of a server, such as localhost:6070, whose rules are explained, with the state of its counters. Not together with --rules."`
 
 	Output  outputOptions  `embed:"" group:"Output"`
 	Token   tokenOptions   `embed:"" group:"Connection"`
@@ -36,9 +36,9 @@ type explainCommand struct {
 
 func (*explainCommand) about() about {
 	return about{
-		note: "The rules come from a folder or file (--rules, or RUNTIME_ROOT and so on), or from a server (--server). Settings of rules and answers have the flags and variables of serve: \"ratelimitd help settings\" lists them.",
+		note: "The rules come from a directory or file (--rules, or RUNTIME_ROOT and so on), or from a server (--server). Settings of rules and answers have the flags and variables of serve: \"ratelimitd help settings\" lists them.",
 		examples: []example{
-			{"what the rules of a folder do", "ratelimitd explain --rules config/domains -d messaging to_number=2061234567"},
+			{"what the rules of a directory do", "ratelimitd explain --rules config/domains -d messaging to_number=2061234567"},
 			{"the rule of a quota bucket, whose pairs have no order", "ratelimitd explain --rules rules -d api --quota-bucket user=ada,plan=gold"},
 			{"with the overrides of a file", "ratelimitd explain --rules rules --overrides overrides.yaml -d api tenant=acme"},
 			{"what a server does, and what its counters hold", "ratelimitd explain -s localhost:6070 -d messaging to_number=2061234567"},
@@ -146,7 +146,7 @@ func (o *explainCommand) write(s streams, report *explain.Report) error {
 	return nil
 }
 
-// askServer explains the rules in force at a server, and shows the counters' state if the server allows this caller to see
+// askServer explains the active rules at a server, and shows the counters' state if the server allows this caller to see
 // it.
 func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]descriptor.Entry, limit *limiter.RequestLimit) error {
 	client, err := o.Token.admin(&o.Connect, o.Server, s.err)
@@ -236,7 +236,7 @@ func (o *ruleOptions) load(warn io.Writer, of descriptor.Options) (*descriptor.T
 		return tree, nil
 	}
 	if err != nil {
-		return nil, misuse(fmt.Errorf("read rules: %w\nname a folder or file with --rules, or ask a server with --server", err))
+		return nil, misuse(fmt.Errorf("read rules: %w\nname a directory or file with --rules, or ask a server with --server", err))
 	}
 	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: o.Merge, Tree: of, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {

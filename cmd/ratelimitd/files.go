@@ -29,7 +29,7 @@ func createFile(name string) (*newFile, error) {
 		return nil, err
 	}
 	if info, err := os.Stat(target); err == nil && !info.Mode().IsRegular() {
-		f, err := os.OpenFile(name, os.O_WRONLY, 0) // a folder fails here
+		f, err := os.OpenFile(name, os.O_WRONLY, 0) // a directory fails here
 		return &newFile{File: f}, err
 	}
 	f, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", target, os.Getpid()), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)

@@ -22,11 +22,11 @@ type fleetCommand struct {
 func (*fleetCommand) about() about {
 	return about{
 		examples: []example{
-			{"all processes that share the Redis of this one", "ratelimitd fleet"},
+			{"all replicas that share the Redis of this one", "ratelimitd fleet"},
 			{"as JSON, from another machine", "ratelimitd fleet -s 10.0.0.7:6070 --token-file token --json"},
 		},
 		exits: []exitCode{
-			{0, "The processes were shown."}, {1, "The server does not answer, or refuses the call."},
+			{0, "The replicas were shown."}, {1, "The server does not answer, or rejects the call."},
 			{2, "The command line or a file is invalid."},
 		},
 	}

@@ -131,7 +131,7 @@ func TestFleet(t *testing.T) {
 func TestFleetOfOne(t *testing.T) {
 	p := startProcess(t, nil, "--rules", rulesOf(t, usageRules))
 	code, out, stderr := asks(t, "fleet", "-s", p.Debug)
-	if code != 0 || stderr != "" || !strings.Contains(out, "1 live, 0 stopped, 0 gone\nthis process counts in its own memory, and knows no others\n") {
+	if code != 0 || stderr != "" || !strings.Contains(out, "1 live, 0 stopped, 0 gone\nthis replica counts in its own memory, and knows no others\n") {
 		t.Errorf("%d\n%s%s", code, out, stderr)
 	}
 }

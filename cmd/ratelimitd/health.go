@@ -22,10 +22,10 @@ func (s *service) reportHealth() {
 	}
 }
 
-// noRules is what /healthcheck answers while the rules in force do not suffice.
-const noRules = "no rules are in force that could be used; the log and /rlconfig on the debug port say why"
+// noRules is what /healthcheck answers while the active rules do not suffice.
+const noRules = "no usable rules are loaded; the log and /rlconfig on the admin port say why"
 
-// healthy reports whether the rules in force suffice. Without FORCE_START_WITHOUT_INITIAL_CONFIG rules must have been loaded,
+// healthy reports whether the active rules suffice. Without FORCE_START_WITHOUT_INITIAL_CONFIG rules must have been loaded,
 // even if they are empty. With it no rules need to have been loaded yet, because a control plane without rules sends nothing.
 // If only bad rules have arrived, the process is unhealthy, because nothing enforces the limits in them. With
 // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED there must be a domain.

@@ -25,7 +25,7 @@ func (*healthcheckCommand) about() about {
 	return about{
 		examples: []example{
 			{"in a container without a shell", "ratelimitd healthcheck"},
-			{"whether the process runs at all", "ratelimitd healthcheck --port 9080 --path /livez"},
+			{"whether the service runs at all", "ratelimitd healthcheck --port 9080 --path /livez"},
 		},
 		exits: []exitCode{{0, "The service is healthy."}, {1, "It is not healthy, or does not answer."}, {2, "The command line is invalid."}},
 	}

@@ -12,7 +12,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// The debug port shows the refused callers, as a page and over gRPC.
+// The admin port shows the refused callers, as a page and over gRPC.
 func TestHotKeys(t *testing.T) {
 	p := startProcess(t, map[string]string{"CACHE_KEY_PREFIX": "p:"}, "--rules", rulesOf(t, fiveADay))
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
@@ -25,7 +25,7 @@ func TestHotKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, page := get(t, "http://"+p.Debug+"/debug/hotkeys")
-	for _, want := range []string{"d.k: 9 hits used, 3 refused\n", " 3     8  p:d|k=loud|f86400\n", " 0     1  p:d|k=quiet|f86400\n"} {
+	for _, want := range []string{"d.k: 9 hits used, 3 denied\n", " 3     8  p:d|k=loud|f86400\n", " 0     1  p:d|k=quiet|f86400\n"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}

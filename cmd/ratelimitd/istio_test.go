@@ -53,7 +53,7 @@ func TestIstio(t *testing.T) {
 
 		"REDIS_OP_TIMEOUT": "5s", // the machine may be busy; this test does not measure time
 	})
-	if line := p.Log.Wait(t, "rules in force"); line["files"] != 1.0 || line["rules"] != 2.0 {
+	if line := p.Log.Wait(t, "active rules"); line["files"] != 1.0 || line["rules"] != 2.0 {
 		t.Errorf("the folder, with ..data in it, was loaded as %v", line)
 	}
 

@@ -25,7 +25,7 @@ type cli struct {
 
 	Check    checkCommand    `cmd:"" group:"Rules" help:"Check rule files for errors and probable mistakes."`
 	Test     testCommand     `cmd:"" group:"Rules" help:"Run unit tests for rules."`
-	Simulate simulateCommand `cmd:"" group:"Rules" help:"Replay access logs through rules: who would be refused?"`
+	Simulate simulateCommand `cmd:"" group:"Rules" help:"Replay access logs through rules: who would be denied?"`
 	Explain  explainCommand  `cmd:"" group:"Rules" help:"Show which rule a request matches, why, and what is answered."`
 	Schema   schemaCommand   `cmd:"" group:"Rules" help:"Print the JSON Schema of rule files or of test files."`
 	Conform  conformCommand  `cmd:"" group:"Rules" help:"Compare any rate limit service with envoyproxy/ratelimit."`
@@ -37,9 +37,9 @@ type cli struct {
 
 	Shares sharesCommand `cmd:"" group:"Running servers" help:"List who holds what of the limits of quota buckets."`
 
-	Fleet fleetCommand `cmd:"" group:"Running servers" help:"List the processes that share a Redis."`
+	Fleet fleetCommand `cmd:"" group:"Running servers" help:"List the replicas that share a Redis."`
 
-	Override overrideCommand `cmd:"" group:"Running servers" help:"Give single callers other numbers, on a running server."`
+	Override overrideCommand `cmd:"" group:"Running servers" help:"Change the limits of one customer on a running server."`
 
 	Version versionCommand `cmd:"" group:"This program" help:"Print the version, commit and date of this build."`
 

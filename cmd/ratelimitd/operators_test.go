@@ -9,7 +9,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// The debug port changes the log level at run time: from no refusals in the log to each refused caller.
+// The admin port changes the log level at run time: from no refusals in the log to each refused caller.
 func TestLogLevelAtRunTime(t *testing.T) {
 	p := startProcess(t, map[string]string{"RATELIMITD_LOG_REFUSALS": "1000", "CACHE_KEY_PREFIX": "p:"}, "--rules", rulesOf(t, strings.ReplaceAll(fiveADay, ": 5", ": 0")))
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
@@ -86,10 +86,10 @@ func TestWhereOperatorsAre(t *testing.T) {
 	}
 }
 
-// At the start the log warns of a debug port that others can reach and that needs no credentials. A port that needs them
+// At the start the log warns of an admin port that others can reach and that needs no credentials. A port that needs them
 // gets no warning.
 func TestUnguardedDebugPort(t *testing.T) {
-	const warning = "anyone who can reach the debug port can read its pages"
+	const warning = "anyone who can reach the admin port can read its pages"
 	for name, c := range map[string]struct {
 		env  map[string]string
 		warn bool
@@ -112,7 +112,7 @@ func TestUnguardedDebugPort(t *testing.T) {
 	}
 }
 
-// Scrapers need no token: /metrics is not on the debug port.
+// Scrapers need no token: /metrics is not on the admin port.
 func TestScrapersNeedNoToken(t *testing.T) {
 	i := begin(t, map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0"}, "--rules", rulesOf(t, fiveADay))
 	if i.err != nil {

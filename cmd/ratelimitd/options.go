@@ -39,7 +39,7 @@ type ruleOptions struct {
 	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"Third part of the rule directory."`
 }
 
-// dir is the folder of rule files, and the settings that it comes from.
+// dir is the directory of rule files, and the settings that it comes from.
 func (o *ruleOptions) dir() (folder, because string) {
 	if o.Rules != "" {
 		return o.Rules, "--rules"
@@ -47,7 +47,7 @@ func (o *ruleOptions) dir() (folder, because string) {
 	return filepath.Join(o.RuntimeRoot, o.RuntimeSubdir, o.RuntimeAppdir), "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY"
 }
 
-// overXDS reports whether the rules come from an xDS server instead of a folder.
+// overXDS reports whether the rules come from an xDS server instead of a directory.
 func (o *ruleOptions) overXDS() bool { return o.ConfigType == "GRPC_XDS_SOTW" }
 
 // listenOptions are the settings of listeners and of what callers may take.
@@ -63,7 +63,7 @@ type listenOptions struct {
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long calls of such a client may then continue. 0: forever; negative: not at all."`
 	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server for rate limit and reservation calls: lean (the built-in one, which answers only these) or grpc-go. Other calls on the port always go to grpc-go."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
-	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Let other processes of the same user listen on the same ports (SO_REUSEPORT)."`
+	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Let other replicas of the same user listen on the same ports (SO_REUSEPORT)."`
 	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the admin port."`
 	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin API (gRPC) on the admin port."`
 	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. A request with a longer one fails, and Envoy lets it pass by default: keep this above Envoy's max_request_headers_kb."`

@@ -153,7 +153,7 @@ func TestStandardInput(t *testing.T) {
 		"override argument":   {"override import - --server " + p.Debug, "overrides: []\n", 0, "0 overrides written"},
 		"override token-file": {"override list --timeout 3s --token-file - --server " + p.Debug, adminToken, 1, "RATELIMITD_OVERRIDES"},
 		"usage token-file":    {"usage -d d --where k=a --timeout 3s --token-file - --server " + p.Debug, adminToken, exitNothing, ""},
-		"shares token-file":   {"shares -d d --token-file - --server " + p.Debug, adminToken, 0, "no client of this process"},
+		"shares token-file":   {"shares -d d --token-file - --server " + p.Debug, adminToken, 0, "no client of this replica"},
 		"fleet token-file":    {"fleet --token-file - --server " + p.Debug, adminToken, 0, "live"},
 		"reset token-file":    {"reset --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
 	}
@@ -333,7 +333,7 @@ func TestNewFiles(t *testing.T) {
 	}
 }
 
-// isFile reports whether a value is the name of a file or folder.
+// isFile reports whether a value is the name of a file or directory.
 func isFile(v *kong.Value) bool {
 	return v.Tag.PlaceHolder == "FILE" || v.Tag.PlaceHolder == "DIR" || v.Flag == nil && v.Name == "path"
 }

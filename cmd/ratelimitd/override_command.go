@@ -55,7 +55,7 @@ func (*overrideCommand) about() about {
 			{"into a file, and back", "ratelimitd override export > overrides.yaml && ratelimitd override import overrides.yaml"},
 		},
 		exits: []exitCode{
-			{0, "Done, or shown."}, {1, "The server does not answer, or refuses the call; or the override has another version."},
+			{0, "Done, or shown."}, {1, "The server does not answer, or rejects the call; or the override has another version."},
 			{2, "The command line or a file is invalid."}, {exitNothing, "There is no such override, or no rule matches."},
 		},
 	}

@@ -60,7 +60,7 @@ func TestOverrideCommand(t *testing.T) {
 	}
 
 	over(exitNothing, "list")
-	if out, _ := over(0, "set", "-d", "d", "k=a", "--block", "--dry-run"); !strings.Contains(out, "none -> blocked") || !strings.Contains(out, "0 used: 5 per year, fixed window (passes) -> blocked (refused)") {
+	if out, _ := over(0, "set", "-d", "d", "k=a", "--block", "--dry-run"); !strings.Contains(out, "none -> blocked") || !strings.Contains(out, "0 used: 5 per year, fixed window (passes) -> blocked (denied)") {
 		t.Errorf("a dry run:\n%s", out)
 	}
 	over(exitNothing, "list")

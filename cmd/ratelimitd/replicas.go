@@ -13,7 +13,7 @@ type replicas struct {
 }
 
 var replicasDesc = prometheus.NewDesc("ratelimitd_replicas",
-	"Processes that share the limits. The source is RATELIMITD_REPLICAS (set), a count in Redis (counted), or 1 until one of these is known (assumed).",
+	"Replicas that share the limits. The source is RATELIMITD_REPLICAS (set), a count in Redis (counted), or 1 until one of these is known (assumed).",
 	[]string{"source"}, nil)
 
 // Describe implements prometheus.Collector.
@@ -36,7 +36,7 @@ func (s *service) replicasChanged(n int) {
 	if s.replicas.set > 0 {
 		return
 	}
-	s.log.Info("processes that share this Redis", "replicas", n)
+	s.log.Info("replicas that share this Redis", "replicas", n)
 	s.replicas.counted.Store(int64(n))
 	s.leases.SetReplicas(n)
 	s.limiter.SetReplicas(n)

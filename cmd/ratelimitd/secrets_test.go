@@ -94,7 +94,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 			}
 			maps.Copy(all, env)
 			p := startProcess(t, all, "--redis-persecond-auth", secret)
-			p.Log.Wait(t, "rules in force")
+			p.Log.Wait(t, "active rules")
 			outputs := map[string]string{}
 			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 			for range 4 {

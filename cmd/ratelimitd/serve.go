@@ -82,8 +82,8 @@ func (*serveCommand) about() about {
 		},
 		exits: []exitCode{
 			{0, "Stopped by a signal, after the calls in flight had their answers."},
-			{1, "It cannot listen on a port, or Redis stays away for too long."},
-			{2, "A flag, a variable or a file is invalid, or the folder of rules does not exist."},
+			{1, "It cannot listen on a port, or Redis stays unreachable for too long."},
+			{2, "A flag, a variable or a file is invalid, or the directory of rules does not exist."},
 		},
 	}
 }
@@ -112,7 +112,7 @@ func (o *serveCommand) Run(ctx context.Context, s streams) error {
 	case err := <-ended:
 		return err
 	case <-o.Listen.overdue(ctx):
-		log.Warn("the process ends before all its work has stopped: the stop timeout has passed", "timeout", o.Listen.StopTimeout)
+		log.Warn("the service ends before all its work has stopped: the stop timeout has passed", "timeout", o.Listen.StopTimeout)
 		return nil
 	}
 }
@@ -128,9 +128,9 @@ func (o *serveCommand) announce(log *slog.Logger) {
 		return
 	}
 	folder, because := o.Rules.dir()
-	log.Info("serving rules from a folder", "folder", folder, "because", because)
+	log.Info("serving rules from a directory", "folder", folder, "because", because)
 	if beside, _ := filepath.Glob(folder + ".*"); len(beside) > 0 && o.Rules.Rules == "" && o.Rules.RuntimeSubdir != "" {
-		log.Warn("files next to the rule folder are not read, unlike in envoyproxy/ratelimit", "files", beside, "hint", "move them into the folder")
+		log.Warn("files next to the rule directory are not read, unlike in envoyproxy/ratelimit", "files", beside, "hint", "move them into the directory")
 	}
 }
 
@@ -290,7 +290,7 @@ func given(all ...string) string {
 // minCacheBytes is the size of the reference's cache if the setting is smaller or negative.
 const minCacheBytes = 512 << 10
 
-// openBackend makes the store, with the over-limit cache in front of it if that is on.
+// openBackend makes the store, with the denial cache in front of it if that is on.
 func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, error) {
 	o := &s.options.Backend
 	inRedis, err := o.redis()
@@ -311,7 +311,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 		s.workers = append(s.workers, store.Run)
 		s.showCache("counters in memory", store.Len)
 		counters = store
-		s.log.Info("counting in this process' memory", "max_counters", o.MaxCounters)
+		s.log.Info("counting in this replica's memory", "max_counters", o.MaxCounters)
 		if o.Backend == "" && o.Redis.given() {
 			s.log.Warn("REDIS_ settings have no effect, because REDIS_URL is not set: this service has no default socket for Redis")
 		}
@@ -322,11 +322,11 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 			cache.Refunded = s.invalidations.Refunded
 		}
 		s.cache = overlimit.New(cache)
-		s.showCache("over-limit cache", s.cache.Len)
+		s.showCache("denial cache", s.cache.Len)
 		counters = s.cache
 	}
 	if inRedis {
-		// Leases are in front of the over-limit cache: a refund must reach the cache to clear it, and a cached refusal must
+		// Leases are in front of the denial cache: a refund must reach the cache to clear it, and a cached refusal must
 		// not hide permits that this process holds.
 		s.leases = lease.New(lease.Options{Store: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: prom.With(registry)})
 		s.workers = append(s.workers, s.leases.Run)
@@ -441,9 +441,9 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	case err == nil:
 		s.apply(result)
 	case o.Force:
-		s.log.Error("no rules are in force: "+untilRules, "folder", dir, "error", err)
+		s.log.Error("no rules are active: "+untilRules, "folder", dir, "error", err)
 	default:
-		return fmt.Errorf("load rules from %s: %w\nset another folder with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules", dir, err)
+		return fmt.Errorf("load rules from %s: %w\nset another directory with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules", dir, err)
 	}
 	s.workers = append(s.workers, func(ctx context.Context) error { return folder.Watch(ctx, s.apply) })
 	return nil
@@ -462,17 +462,17 @@ func (s *service) apply(r config.Result) {
 		if len(r.Files) == 0 {
 			why = "there is no rule file"
 		}
-		s.log.Error("no rules are in force: "+untilRules, "folder", dir, "files", len(r.Files), "because", why)
+		s.log.Error("no rules are active: "+untilRules, "folder", dir, "files", len(r.Files), "because", why)
 		return
 	}
 	s.swap(r.Tree)
 	s.ruleFiles.Store(&r.Files)
 	s.reportHealth()
 	dir, _ := s.options.Rules.dir()
-	s.log.Info("rules in force", "folder", dir, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "files", len(r.Files))
+	s.log.Info("active rules", "folder", dir, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "files", len(r.Files))
 }
 
-// inForce says since when some rules are in force.
+// inForce says since when some rules are active.
 type inForce struct {
 	checksum uint64
 	since    time.Time
@@ -486,7 +486,7 @@ func (s *service) swap(tree *descriptor.Tree) {
 	}
 }
 
-// rulesSince is when the rules that are in force came into force; the zero time if there are none.
+// rulesSince is when the rules that are active came into force; the zero time if there are none.
 func (s *service) rulesSince() time.Time {
 	if now := s.inForce.Load(); now != nil {
 		return now.since

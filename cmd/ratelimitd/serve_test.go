@@ -28,7 +28,7 @@ const fiveADay = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: da
 
 func TestStartSaysWhatIsServed(t *testing.T) {
 	p := startProcess(t, nil, "--rules", rulesOf(t, fiveADay, strings.ReplaceAll(fiveADay, "domain: d", "domain: e")))
-	if line := p.Log.Wait(t, "rules in force"); line["domains"] != 2.0 || line["rules"] != 2.0 || line["files"] != 2.0 {
+	if line := p.Log.Wait(t, "active rules"); line["domains"] != 2.0 || line["rules"] != 2.0 || line["files"] != 2.0 {
 		t.Errorf("logged %v, want 2 domains, 2 rules, 2 files", line)
 	}
 	if line := p.Log.Wait(t, "rule file loaded"); line["file"] != "rules0.yaml" {
@@ -47,7 +47,7 @@ func TestStartIsShort(t *testing.T) {
 	}
 	for folder, files := range map[string]float64{"../../config/domains": 5, rulesOf(t, many...): 50} {
 		p := startProcess(t, nil, "--rules", folder)
-		if line := p.Log.Wait(t, "rules in force"); line["files"] != files {
+		if line := p.Log.Wait(t, "active rules"); line["files"] != files {
 			t.Errorf("%s: logged %v, want %v files", folder, line, files)
 		}
 		if log := p.Log.String(); strings.Count(log, "\n") > 10 {
@@ -106,7 +106,7 @@ func TestRefusesToStart(t *testing.T) {
 		"a port":              {map[string]string{"GRPC_PORT": "high"}, []string{"--rules", good}, []string{"--grpc-port", "GRPC_PORT"}},
 		"a flag":              {nil, []string{"--rulez", good}, []string{"--rulez"}},
 		"a taken port":        {map[string]string{"PORT": port, "HOST": "127.0.0.1", "GRPC_PORT": "0", "DEBUG_PORT": "0"}, []string{"--rules", good}, []string{"listen for HTTP", port}},
-		"no folder":           {nil, []string{"--rules", filepath.Join(good, "none")}, []string{"none", "FORCE_START_WITHOUT_INITIAL_CONFIG"}},
+		"no directory":        {nil, []string{"--rules", filepath.Join(good, "none")}, []string{"none", "FORCE_START_WITHOUT_INITIAL_CONFIG"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, text := output(t, c.env, c.args...)
@@ -122,20 +122,20 @@ func TestRefusesToStart(t *testing.T) {
 	}
 }
 
-// A folder without a good file gives a start with red health. It turns green with the first good file. Until then no
+// A directory without a good file gives a start with red health. It turns green with the first good file. Until then no
 // request is decided.
 func TestStartsWithoutAGoodFile(t *testing.T) {
 	bad := strings.ReplaceAll(fiveADay, "rate_limit", "ratelimit")
 	for name, c := range map[string]struct {
 		files, said []string
 	}{
-		"an empty folder": {nil, []string{"there is no rule file"}},
-		"only bad files":  {[]string{bad}, []string{"no rule file can be used", "rules0.yaml:4:5", "did you mean `rate_limit`"}},
+		"an empty directory": {nil, []string{"there is no rule file"}},
+		"only bad files":     {[]string{bad}, []string{"no rule file can be used", "rules0.yaml:4:5", "did you mean `rate_limit`"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rules := rulesOf(t, c.files...)
 			p := startProcess(t, nil, "--rules", rules)
-			p.Log.Wait(t, "no rules are in force: requests are answered with UNAVAILABLE until there are some")
+			p.Log.Wait(t, "no rules are active: requests are answered with UNAVAILABLE until there are some")
 			for _, want := range c.said {
 				if !strings.Contains(p.Log.String(), want) {
 					t.Errorf("it does not say %q:\n%s", want, p.Log)
@@ -167,14 +167,14 @@ func TestStartsWithoutAGoodFile(t *testing.T) {
 	}
 }
 
-// When the last file is removed, its rules stay in force and health stays green. The log and metrics show it.
+// When the last file is removed, its rules stay active and health stays green. The log and metrics show it.
 func TestTheLastRuleFileIsRemoved(t *testing.T) {
 	rules := rulesOf(t, fiveADay)
 	p := startProcess(t, nil, "--rules", rules)
 	if err := os.Remove(filepath.Join(rules, "rules0.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	p.Log.Wait(t, "a reload would leave no rules: refused, the rules in force stay")
+	p.Log.Wait(t, "reload ignored: it would remove every rule; keeping the active rules")
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	if got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil || got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() != 5 {
 		t.Errorf("without the file: %v %v", got, err)
@@ -197,7 +197,7 @@ func TestForceStartWithoutRules(t *testing.T) {
 	rules := t.TempDir()
 	p := startProcess(t, map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, "--rules", rules)
 	write(t, rules, "late.yaml", fiveADay)
-	p.Log.Wait(t, "rules in force")
+	p.Log.Wait(t, "active rules")
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 	got, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
 	if err != nil || got.GetStatuses()[0].GetLimitRemaining() != 4 {
@@ -205,7 +205,7 @@ func TestForceStartWithoutRules(t *testing.T) {
 	}
 }
 
-// The rule folder is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, as in the reference. A flag overrides the
+// The rule directory is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, as in the reference. A flag overrides the
 // environment.
 func TestWhereRulesAre(t *testing.T) {
 	root := t.TempDir()
@@ -213,15 +213,15 @@ func TestWhereRulesAre(t *testing.T) {
 	env := map[string]string{"RUNTIME_ROOT": root, "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_IGNOREDOTFILES": "true", "RUNTIME_WATCH_ROOT": "false"}
 	write(t, root, "ratelimit/config.yaml", strings.ReplaceAll(fiveADay, "domain: d", "domain: beside"))
 	p := startProcess(t, env)
-	if line := p.Log.Wait(t, "files next to the rule folder are not read, unlike in envoyproxy/ratelimit"); !strings.Contains(fmt.Sprint(line["files"]), filepath.Join(root, "ratelimit", "config.yaml")) {
+	if line := p.Log.Wait(t, "files next to the rule directory are not read, unlike in envoyproxy/ratelimit"); !strings.Contains(fmt.Sprint(line["files"]), filepath.Join(root, "ratelimit", "config.yaml")) {
 		t.Errorf("logged %v", line)
 	}
-	if line := p.Log.Wait(t, "rules in force"); line["folder"] != filepath.Join(root, "ratelimit", "config") || line["rules"] != 1.0 {
+	if line := p.Log.Wait(t, "active rules"); line["folder"] != filepath.Join(root, "ratelimit", "config") || line["rules"] != 1.0 {
 		t.Errorf("logged %v", line)
 	}
 	other := rulesOf(t, fiveADay)
 	p = startProcess(t, env, "--rules", other)
-	if line := p.Log.Wait(t, "rules in force"); line["folder"] != other {
+	if line := p.Log.Wait(t, "active rules"); line["folder"] != other {
 		t.Errorf("logged %v, want the flag's folder", line)
 	}
 }
@@ -329,7 +329,7 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// Without --rules the service uses the reference's folder, also when only a part of its path is set. It never loads the
+// Without --rules the service uses the reference's directory, also when only a part of its path is set. It never loads the
 // example rules in the working directory by default.
 func TestExamplesAreNotServedUnasked(t *testing.T) {
 	examples := t.TempDir()
@@ -352,7 +352,7 @@ func TestExamplesAreNotServedUnasked(t *testing.T) {
 			}
 			_, out, _ = strings.Cut(out, "\n") // the build
 			first, rest, _ := strings.Cut(out, "\n")
-			if !strings.Contains(first, `"serving rules from a folder"`) || !strings.Contains(first, `"folder":"`+c.want+`"`) {
+			if !strings.Contains(first, `"serving rules from a directory"`) || !strings.Contains(first, `"folder":"`+c.want+`"`) {
 				t.Errorf("the second line of the log is %s", first)
 			}
 			if !strings.Contains(rest, "load rules from "+c.want+":") || !strings.Contains(rest, "--rules, RUNTIME_ROOT") || strings.Contains(rest, "example") {

@@ -23,14 +23,14 @@ type sharesCommand struct {
 
 func (*sharesCommand) about() about {
 	return about{
-		note: "A client that decides itself, such as Envoy's rate limit quota filter, gets a share of the limit of each quota bucket. The server knows only the shares of its own clients: ask each process for its clients.",
+		note: "A client that decides itself, such as Envoy's rate limit quota filter, gets a share of the limit of each quota bucket. The server knows only the shares of its own clients: ask each replica for its clients.",
 		examples: []example{
 			{"who holds what of the limits of a domain", "ratelimitd shares -d api"},
 			{"the buckets of one tenant", "ratelimitd shares -d api --where tenant=acme"},
 			{"as JSON, from another machine", "ratelimitd shares -s 10.0.0.7:6070 --token-file token --json -d api"},
 		},
 		exits: []exitCode{
-			{0, "The shares were shown, also if there are none."}, {1, "The server does not answer, or refuses the call."},
+			{0, "The shares were shown, even if there are none."}, {1, "The server does not answer, or rejects the call."},
 			{2, "The command line or a file is invalid."},
 		},
 	}

@@ -15,7 +15,7 @@ func TestSharesCommand(t *testing.T) {
 		stdout string // part of it
 		stderr string
 	}{
-		{"-d api", 0, "no client of this process uses a quota bucket of this domain\n", ""},
+		{"-d api", 0, "no client of this replica uses a quota bucket of this domain\n", ""},
 		{"-d api --where tenant=acme --most 1000", 0, "with these entries\n", ""},
 		{"-d apo", 0, "no rules are loaded for the domain \"apo\"", ""},
 		{"-d api --json", 0, `"buckets": [],`, ""},

@@ -23,9 +23,9 @@ import (
 
 // simulateCommand is the subcommand that replays access logs through rules.
 type simulateCommand struct {
-	Rules     string   `required:"" placeholder:"DIR" help:"Folder of rule files, or one file; - is the standard input."`
-	Against   string   `placeholder:"DIR" help:"Folder of the rule files in force now, or one file (or -): the report shows which callers would be newly refused."`
-	Overrides string   `placeholder:"FILE" help:"File of overrides in force."`
+	Rules     string   `required:"" placeholder:"DIR" help:"Directory of rule files, or one file; - is the standard input."`
+	Against   string   `placeholder:"DIR" help:"Directory of the active rule files, or one file (or -): the report shows which callers would be newly denied."`
+	Overrides string   `placeholder:"FILE" help:"File of active overrides."`
 	Logs      []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is the standard input. May be repeated: read in this order."`
 
 	Lines mappingOptions `embed:""`
@@ -33,7 +33,7 @@ type simulateCommand struct {
 	Duration   time.Duration `placeholder:"TIME" help:"How long each request is in flight. Default: the ttl of the concurrency limit."`
 	Reorder    time.Duration `default:"5s" help:"Sort lines that are out of order by up to this."`
 	MaxErrors  string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
-	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are refused, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
+	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are denied, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
 	Caller     []string      `placeholder:"KEY,..." help:"Keys of the entries that make a caller, such as remote_address. Default: caller of the mapping, else all entries that come from the log."`
 	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers counted individually."`
@@ -45,11 +45,11 @@ type simulateCommand struct {
 	JSON   bool        `help:"Short for -o json."`
 	Color  colorOption `embed:""`
 
-	Merge       bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" group:"As the service" help:"Files of one domain are merged instead of the second being refused."`
+	Merge       bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" group:"As the service" help:"Merge files of one domain instead of rejecting the second."`
 	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Enforce no rule: requests over a limit count as not enforced."`
 	Quota       bool   `name:"quota-mode" env:"QUOTA_MODE" group:"As the service" help:"Every rule is in quota mode."`
-	Stop        bool   `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" group:"As the service" help:"A refused request counts only in the limits that refuse it."`
-	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"For domains without admission. independent: each descriptor counts on its own. all_or_nothing: a refused request consumes nothing anywhere."`
+	Stop        bool   `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" group:"As the service" help:"A denied request counts only in the limits that deny it."`
+	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"For domains without admission. independent: each descriptor counts on its own. all_or_nothing: a denied request consumes nothing anywhere."`
 	Months      bool   `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" group:"As the service" help:"Months are calendar months in UTC instead of 30 days."`
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"As the service" help:"Maximum number of counters in use at once."`
 }
@@ -57,8 +57,8 @@ type simulateCommand struct {
 func (*simulateCommand) about() about {
 	return about{
 		examples: []example{
-			{"who would be refused", "ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log"},
-			{"a change of rules against those in force", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log"},
+			{"who would be denied", "ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log"},
+			{"a change of rules against the active ones", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log"},
 			{"the same as a comment for a pull request", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log -o markdown"},
 			{"a log of many files", "zcat access.log.*.gz | ratelimitd simulate --rules new --mapping map.yaml --log -"},
 		},
@@ -155,7 +155,7 @@ func (o *simulateCommand) maxErrors() (badLines int, share float64, err error) {
 func (o *simulateCommand) options() (*simulate.Options, error) {
 	for _, what := range o.FailOn {
 		if strings.HasPrefix(what, "newly-") && o.Against == "" {
-			return nil, fmt.Errorf("--fail-on %s needs --against: the folder of the rules that are in force now", what)
+			return nil, fmt.Errorf("--fail-on %s needs --against: the directory of the active rules", what)
 		}
 	}
 	if o.FailAbove < 0 || o.FailAbove > 100 {
@@ -223,7 +223,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		} else if info, err := os.Stat(name); err != nil {
 			return nil, fmt.Errorf("read log: %w", err)
 		} else if info.IsDir() {
-			return nil, fmt.Errorf("read log: %s is a folder; --log takes files and may be repeated", name)
+			return nil, fmt.Errorf("read log: %s is a directory; --log takes files and may be repeated", name)
 		}
 		out.Logs = append(out.Logs, log)
 	}
@@ -299,7 +299,7 @@ func (o *simulateCommand) writeTo(out io.Writer, r *simulate.Report) error {
 func (o *simulateCommand) verdict(r *simulate.Report) error {
 	unmatched := r.New.NoRule + r.New.UnknownDomain
 	if len(o.FailOn) > 0 && unmatched == r.Requests {
-		return misuse(fmt.Errorf("--fail-on: the rules of %s match no request at all, so nothing was tried: compare the domain and the keys of the mapping with those of the rules", o.Rules))
+		return misuse(fmt.Errorf("--fail-on: the rules of %s match no request at all, so nothing was tried: compare the domain and the keys in the mapping with the rules", o.Rules))
 	}
 	if len(o.FailOn) > 0 && r.New.Untried() == r.Requests {
 		return misuse(fmt.Errorf("--fail-on: no limit of the rules of %s is active at the time of a request that it matches, so nothing was tried: compare the times of the log with `active`", o.Rules))

@@ -19,7 +19,7 @@ type mappingOptions struct {
 
 	Format      string   `oneof:"envoy,nginx,apache,json,text" placeholder:"FORMAT" group:"Instead of a mapping" help:"Format of the log: envoy, nginx, apache, json or text."`
 	Descriptors []string `name:"descriptor" sep:"none" placeholder:"KEY=SOURCE,..." group:"Instead of a mapping" help:"Descriptor of each request. SOURCE is ip, method or path (with envoy, nginx and apache), a field of the log, header:NAME, or value:TEXT for a constant. May be repeated."`
-	Domain      string   `short:"d" placeholder:"DOMAIN" group:"Instead of a mapping" help:"Domain of the requests. Default: that of the rules, if they have only one."`
+	Domain      string   `short:"d" placeholder:"DOMAIN" group:"Instead of a mapping" help:"Domain of the requests. Default: the domain of the rules, if there is only one."`
 	Pattern     string   `placeholder:"TEXT" group:"Instead of a mapping" help:"How lines are written: the text of nginx's log_format, or the text_format of Envoy. Default: the usual one of the format."`
 	Time        string   `placeholder:"FIELD[=LAYOUT]" group:"Instead of a mapping" help:"Field with the time of a request, for json and text. LAYOUT: rfc3339 (default), unix, unix_ms, clf."`
 }

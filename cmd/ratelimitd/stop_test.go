@@ -8,7 +8,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// With STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, a limit in the over-limit cache refuses a request from the cache, and this
+// With STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, a limit in the denial cache refuses a request from the cache, and this
 // is counted. The request uses nothing of its other limits.
 func TestKnownRefusalStopsTheOthers(t *testing.T) {
 	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: year, requests_per_unit: 8}\n  - key: b\n    rate_limit: {unit: year, requests_per_unit: 0}\n")

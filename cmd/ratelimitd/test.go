@@ -14,7 +14,7 @@ import (
 
 // testCommand is the subcommand that runs unit tests for rules.
 type testCommand struct {
-	Paths []string `arg:"" optional:"" name:"path" help:"Test files (*_test.yaml), or folders that are searched for them; - is the standard input. Unset: config/domains."`
+	Paths []string `arg:"" optional:"" name:"path" help:"Test files (*_test.yaml), or directories that are searched for them; - is the standard input. Unset: config/domains."`
 
 	Match       string  `name:"run" placeholder:"REGEXP" help:"Run only the cases whose \"FILE: NAME\" this matches."`
 	JUnit       string  `name:"junit" writes:"" placeholder:"FILE" help:"Also write JUnit XML to this file."`
@@ -28,7 +28,7 @@ type testCommand struct {
 func (*testCommand) about() about {
 	return about{
 		examples: []example{
-			{"all tests below a folder", "ratelimitd test config/domains"},
+			{"all tests below a directory", "ratelimitd test config/domains"},
 			{"some cases, each with its name", "ratelimitd test --run search -v config/domains"},
 			{"in a pipeline", "ratelimitd test --min-coverage 90 --junit report.xml config/domains"},
 		},
@@ -89,7 +89,7 @@ func (o *testCommand) Run(ctx context.Context, s streams) error {
 // coverage reports whether the rules that no test reaches are listed.
 func (o *testCommand) coverage() bool { return o.Coverage || o.MinCoverage > 0 }
 
-// rulesBelow returns the rule files in the folders among the paths. All of them should have tests.
+// rulesBelow returns the rule files in the directories among the paths. All of them should have tests.
 func rulesBelow(paths []string) ([]string, error) {
 	var all []string
 	for _, p := range paths {

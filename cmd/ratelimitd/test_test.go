@@ -115,7 +115,7 @@ func TestTestCommandFormats(t *testing.T) {
 	}
 }
 
-// The shipped rule files pass when the command runs in the project's top folder, as its documentation says, with every rule
+// The shipped rule files pass when the command runs in the project's top directory, as its documentation says, with every rule
 // covered.
 func TestTestCommandDefault(t *testing.T) {
 	t.Chdir("../..")

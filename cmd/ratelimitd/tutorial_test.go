@@ -55,7 +55,7 @@ type tutorial struct {
 	read    int // offset in the service's log up to which the page has shown it
 }
 
-// Every step of these pages gives the documented result, starting with the build of the binary into the reader's folder.
+// Every step of these pages gives the documented result, starting with the build of the binary into the reader's directory.
 func TestTutorial(t *testing.T) {
 	racetest.Sequential(t)
 	for _, c := range followed {
@@ -66,7 +66,7 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
-// followPage does what a page says, in a folder of that name.
+// followPage does what a page says, in a directory of that name.
 func followPage(t *testing.T, page, folder string, atLeast int, installed bool) {
 	t.Helper()
 	servicetest.NotAtMidnight()
@@ -145,7 +145,7 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 }
 
 // measured matches the values of metrics that differ: how long something took, and the number of counters; and since when a
-// rule file is in force, and keys are tracked.
+// rule file is active, and keys are tracked.
 var measured = regexp.MustCompile(`(?m)^((?:ratelimitd_request_duration_seconds|ratelimitd_memory_counters|process_cpu_seconds_total)\S*) .+$|( since )\S+|(Hits of the last ).+?Z`)
 
 // masked is the text without what differs in every run.
@@ -228,7 +228,7 @@ func (r *tutorial) console(t *testing.T, body string) (said string, commands int
 	return out.String(), commands
 }
 
-// serve starts the built service in the shell's folder. The shell's calls then go to it.
+// serve starts the built service in the shell's directory. The shell's calls then go to it.
 func (r *tutorial) serve(t *testing.T, args []string) {
 	t.Helper()
 	settings := append([]string{"GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1"}, r.env...)
@@ -281,13 +281,13 @@ func (r *tutorial) waitLog(t *testing.T, want string) string {
 	return line
 }
 
-// shell is a shell that keeps its folder and variables between commands.
+// shell is a shell that keeps its directory and variables between commands.
 type shell struct {
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// openShell starts a shell in the project's top folder. Its environment has only what Go needs.
+// openShell starts a shell in the project's top directory. Its environment has only what Go needs.
 func openShell(t *testing.T, home string) *shell {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

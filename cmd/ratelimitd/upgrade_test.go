@@ -25,7 +25,7 @@ descriptors:
   - {key: leased, rate_limit: {unit: year, requests_per_unit: 4000, lease: true}}
 `
 
-// A fleet of two processes goes from the earlier version with grpc-go to this one with the lean transport and back under load, one
+// A fleet of two processes goes from the earlier version with grpc-go to this one with the built-in HTTP/2 server and back under load, one
 // process at a time on the same ports, and counts in one Redis meanwhile. No call is lost, each is counted once, and no limit is exceeded. What a leased
 // limit admits less is what leases hold at most.
 func TestUpgradeAndRollBack(t *testing.T) {

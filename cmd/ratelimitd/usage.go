@@ -26,7 +26,7 @@ func (*usageCommand) about() about {
 			{"as JSON, from another machine", "ratelimitd usage -s 10.0.0.7:6070 --token-file token --json -d api --where tenant=acme"},
 		},
 		exits: []exitCode{
-			{0, "The counters were shown."}, {1, "The server does not answer, or refuses the call."},
+			{0, "The counters were shown."}, {1, "The server does not answer, or rejects the call."},
 			{2, "The command line or a file is invalid."}, {exitNothing, "No counter with these entries is in use."},
 		},
 	}

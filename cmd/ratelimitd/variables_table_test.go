@@ -129,7 +129,7 @@ func variablesOfXDS(t *testing.T) []variable {
 		}
 	}
 	retryIn := func(*ads) look {
-		return logs("the stream from the xDS server has ended, no rules are in force", "retry_in")
+		return logs("the stream from the xDS server has ended, no rules are active", "retry_in")
 	}
 	exact := func(*ads) look {
 		return func(t *testing.T, i *instance) string {
@@ -502,7 +502,7 @@ func variablesOfCounting() []variable {
 		})
 	}
 	return []variable{
-		{name: "BACKEND_TYPE", value: "memory", with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, look: logsOneOf("counting in Redis", "counting in this process' memory"), unset: "counting in Redis", set: "counting in this process' memory",
+		{name: "BACKEND_TYPE", value: "memory", with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, look: logsOneOf("counting in Redis", "counting in this replica's memory"), unset: "counting in Redis", set: "counting in this replica's memory",
 			bad: map[string]string{"memcache": "use redis", "disk": "memory or redis"}},
 		{name: "CACHE_KEY_PREFIX", value: "blue_", prepare: func(t *testing.T) (map[string]string, look) { return redisKeys(t) }, unset: "d|k=v|f86400", set: "blue_d|k=v|f86400", anything: true},
 		{name: "RATELIMITD_OVERRIDES", value: "redis", with: down, look: metric("ratelimitd_overrides_version "), unset: "", set: "ratelimitd_overrides_version 0", bad: map[string]string{"/none": "/none"}},

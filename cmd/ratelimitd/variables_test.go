@@ -32,7 +32,7 @@ type variable struct {
 	// the service.
 	value      string
 	with       map[string]string
-	rules      []string // files; nil: five a day; empty: no folder is set
+	rules      []string // files; nil: five a day; empty: no directory is set
 	look       look
 	unset, set string // the observed results
 	onlySet    bool   // the default cannot be tried in a test: it is a port or a path that other programs may use
@@ -77,7 +77,7 @@ type instance struct {
 	svc  *service // nil: it did not start
 	err  error    // why it did not start
 	log  *servicetest.Log
-	dir  string // the rule folder
+	dir  string // the rule directory
 	env  map[string]string
 	args []string
 

@@ -49,7 +49,7 @@ func TestStartIsLogged(t *testing.T) {
 	if !strings.Contains(first, `"starting ratelimitd"`) {
 		t.Errorf("the log begins with %s", first)
 	}
-	sum, ok := p.Log.Wait(t, "rules in force")["checksum"].(float64)
+	sum, ok := p.Log.Wait(t, "active rules")["checksum"].(float64)
 	if !ok || sum == 0 {
 		t.Fatalf("the log has no checksum:\n%s", p.Log)
 	}

@@ -35,7 +35,7 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 		{"check --disable nothing " + rules, 2, "", `unknown code "nothing": there are refused, never-matches, `},
 		{"explain -d edge a=b --limit 10", 2, "", "--limit 10: write requests per window, like 10/minute or 10/30s"},
 		{"explain -d edge --rules " + rules + " method=GET,path=/search --limit 10/min", 0, "10 per minute", ""},
-		{"explain -d edge --rules " + rules + " method=GET,path=/search --at 2026-03-10", 0, "of the first that is refused\n           Retry-After: 24451200\n", ""},
+		{"explain -d edge --rules " + rules + " method=GET,path=/search --at 2026-03-10", 0, "of the first that is denied\n           Retry-After: 24451200\n", ""},
 		{"explain -d edge --rules " + rules + " method=GET,path=/search --at tomorrow", 2, "", "--at tomorrow: write a time like 2026-03-10T12:00:00Z or a date like 2026-03-10"},
 		{"call -d edge a=b --server localhost", 2, "", "--server localhost: write host:port, such as localhost:8081, or unix:PATH"},
 		{"peek -d edge a=b --server http://localhost:6070", 2, "", "--server http://localhost:6070: write host:port, such as localhost:6070, or unix:PATH"},
@@ -47,7 +47,7 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 	}
 	t.Chdir(t.TempDir())
 	for _, command := range []string{"check", "test"} {
-		if code, _, stderr := asks(t, command); code != 2 || !strings.Contains(stderr, "there is no config/domains here: name folders or files") {
+		if code, _, stderr := asks(t, command); code != 2 || !strings.Contains(stderr, "there is no config/domains here: name directories or files") {
 			t.Errorf("%s where there is nothing: exit code %d\n%s", command, code, stderr)
 		}
 	}

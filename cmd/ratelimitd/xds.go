@@ -110,6 +110,6 @@ func (s *service) applyFrom(server string) func(config.Result) {
 		}
 		s.swap(r.Tree)
 		s.reportHealth()
-		s.log.Info("rules in force", "server", server, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "resources", len(r.Files))
+		s.log.Info("active rules", "server", server, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "resources", len(r.Files))
 	}
 }

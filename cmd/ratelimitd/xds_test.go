@@ -213,7 +213,7 @@ func TestEnvoyGateway(t *testing.T) {
 	if body := rlconfig(); !strings.Contains(body, "#   default/eg/other: descriptors[0]: a descriptor without a `key`") || !strings.Contains(body, "# default/eg/http: loaded") {
 		t.Errorf("/rlconfig after a bad set:\n%s", body)
 	}
-	eventually(t, "the good rules of a bad set", func() bool { // they are in force a moment after the page shows the refusal
+	eventually(t, "the good rules of a bad set", func() bool { // they are active a moment after the page shows the refusal
 		got, err := decide("10.0.0.5")
 		return err == nil && got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 3
 	})
@@ -277,7 +277,7 @@ func TestExplainOverXDS(t *testing.T) {
 	g := newGateway(t, "default")
 	g.set("1", perHour("shop", 3))
 	p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr})
-	p.Log.Wait(t, "rules in force")
+	p.Log.Wait(t, "active rules")
 	const route = "httproute/default/shop/rule/0/match/0/*"
 	request := route + "=" + route + ",rule-0-match-0=rule-0-match-0,remote_address=10.0.0.1"
 	code, stdout, stderr := asks(t, "explain", "-d", "shop", "--server", p.Debug, request)
@@ -321,7 +321,7 @@ func TestHealthWithoutRules(t *testing.T) {
 			bad := perHour("d", 1)
 			bad.Descriptors[0].Key = ""
 			g.set("1", bad)
-			p.Log.Wait(t, "rules refused, and no rules are in force: requests are answered with UNAVAILABLE")
+			p.Log.Wait(t, "rules rejected, and no rules are active: requests are answered with UNAVAILABLE")
 			eventually(t, "red health", func() bool { return health(p) == http.StatusInternalServerError })
 			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), askRoute("d", "10.0.0.1")); status.Code(err) != codes.Unavailable {
 				t.Errorf("a request: %v", err)

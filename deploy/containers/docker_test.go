@@ -172,7 +172,7 @@ func (d *docker) run(t *testing.T, env []string, host map[string]any) container 
 	return d.inspect(t, made.ID)
 }
 
-// compose runs docker-compose in a folder and returns what it said.
+// compose runs docker-compose in a directory and returns what it said.
 func (d *docker) compose(t *testing.T, folder string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute) // the image is compiled

@@ -32,7 +32,7 @@ func newImage(t *testing.T, file string) *image {
 		t.Fatal(err)
 	}
 	i := &image{w: tar.NewWriter(f), f: f, seen: make(map[string]bool)}
-	for _, dir := range []string{"/bin", "/sbin", "/lib", "/lib64"} { // links to folders of /usr, on most machines
+	for _, dir := range []string{"/bin", "/sbin", "/lib", "/lib64"} { // links to directories of /usr, on most machines
 		if to, err := os.Readlink(dir); err == nil {
 			i.header(t, &tar.Header{Typeflag: tar.TypeSymlink, Name: dir[1:], Linkname: to, Mode: 0o777})
 		}
@@ -86,7 +86,7 @@ func (i *image) file(t *testing.T, name, from string) {
 	}
 }
 
-// tree copies the files of a folder that keep wants.
+// tree copies the files of a directory that keep wants.
 func (i *image) tree(t *testing.T, name, from string, keep func(path string) bool) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

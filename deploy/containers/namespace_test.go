@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside names the folder of the test that runs in the name spaces.
+// inside names the directory of the test that runs in the name spaces.
 const inside = "RATELIMITD_CONTAINERS_FOLDER"
 
 // skipped begins the line with which the test in the name spaces says why nothing was tested.
@@ -58,7 +58,7 @@ func inNamespaces(t *testing.T, folder string) {
 // cgroup is the parent of the containers' control groups.
 func cgroup(folder string) string { return "/" + filepath.Base(folder) }
 
-// removeCgroups removes what the daemon leaves of its control groups: empty folders.
+// removeCgroups removes what the daemon leaves of its control groups: empty directories.
 func removeCgroups(t *testing.T, name string) {
 	t.Helper()
 	found, _ := filepath.Glob("/sys/fs/cgroup/*" + name)

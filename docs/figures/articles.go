@@ -32,7 +32,7 @@ var examples = []example{
 	},
 	{"leaky bucket", "2 a second, 4 wait", descriptor.Limit{Requests: 2, Window: second, Algorithm: descriptor.LeakyBucket, Burst: 4}, 3, append(times(6, 0), 0.5)},
 	{"fixed window", "10 a minute: 20 in two seconds", descriptor.Limit{Requests: 10, Window: minute, CountDenied: descriptor.DeniedDrop}, 120, append(times(11, 59), times(11, 61)...)},
-	{"log", "2 a minute, refused ones count", descriptor.Limit{Requests: 2, Window: minute, Algorithm: descriptor.SlidingLog, CountDenied: descriptor.DeniedCount}, 120, []float64{12, 24, 36, 85}},
+	{"log", "2 a minute, denied ones count", descriptor.Limit{Requests: 2, Window: minute, Algorithm: descriptor.SlidingLog, CountDenied: descriptor.DeniedCount}, 120, []float64{12, 24, 36, 85}},
 	{"sliding counter", "7 a minute: 5 x 0.7 + 3 = 6.5", descriptor.Limit{Requests: 7, Window: minute, Algorithm: descriptor.SlidingWindow}, 120, append(times(5, 30), 70, 70, 78, 78, 78)},
 }
 
@@ -41,7 +41,7 @@ func articles() string {
 	var b strings.Builder
 	const rowHeight, top = 84.0, 20.0
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`+"\n", width, top+rowHeight*float64(len(examples)))
-	b.WriteString("<title>The examples of articles about rate limiting: admitted, waiting and refused requests</title>\n" + dark)
+	b.WriteString("<title>The examples of articles about rate limiting: admitted, waiting and denied requests</title>\n" + dark)
 	for i, e := range examples {
 		base := top + rowHeight*float64(i) + 58
 		at := func(s float64) float64 { return left + s/e.span*(width-left-right) }

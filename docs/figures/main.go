@@ -4,7 +4,7 @@
 //
 //	go run ./docs/figures
 //
-// writes the pictures to the folder of this file. A test fails if they are out of date.
+// writes the pictures to the directory of this file. A test fails if they are out of date.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// figures are the pictures by file name. They get the folder of the documentation.
+// figures are the pictures by file name. They get the directory of the documentation.
 var figures = map[string]func(docs string) string{
 	"same-burst.svg": func(string) string { return sameBurst() },
 	"articles.svg":   func(string) string { return articles() },
@@ -122,7 +122,7 @@ func sameBurst() string {
 	b.WriteString(dark)
 	fmt.Fprintf(&b, `<text x="12" y="24" font-size="15" font-weight="bold">The same %d requests under limits of %d a minute</text>`+"\n", len(arrivals()), perMinute)
 	fmt.Fprintf(&b, `<circle cx="%.1f" cy="20" r="4" fill="#1a7f37"/><text x="%.1f" y="24">admitted</text>`+"\n", x(98), x(98)+9)
-	fmt.Fprintf(&b, `<path d="M%.1f 16l8 8m0 -8l-8 8" stroke="#cf222e" stroke-width="2"/><text x="%.1f" y="24">refused</text>`+"\n", x(122), x(122)+13)
+	fmt.Fprintf(&b, `<path d="M%.1f 16l8 8m0 -8l-8 8" stroke="#cf222e" stroke-width="2"/><text x="%.1f" y="24">denied</text>`+"\n", x(122), x(122)+13)
 	fmt.Fprintf(&b, `<path d="M%.1f 20h22" stroke="#9a6700" stroke-width="2"/><text x="%.1f" y="24">waits</text>`+"\n", x(144), x(144)+27)
 	for s := from; s <= to; s += 30 {
 		dash := ""
@@ -148,7 +148,7 @@ func sameBurst() string {
 			fmt.Fprintf(&marks, `<circle cx="%.1f" cy="%.1f" r="3.4" fill="#1a7f37"/>`, x(v.passed), y+4)
 			admitted++
 		}
-		fmt.Fprintf(&b, `<text x="12" y="%.1f">%s</text><text x="12" y="%.1f" fill="#57606a">%d admitted, %d refused</text>`+"\n", y+8, r.title, y+25, admitted, len(verdicts)-admitted)
+		fmt.Fprintf(&b, `<text x="12" y="%.1f">%s</text><text x="12" y="%.1f" fill="#57606a">%d admitted, %d denied</text>`+"\n", y+8, r.title, y+25, admitted, len(verdicts)-admitted)
 		b.WriteString(marks.String() + "\n")
 	}
 	b.WriteString("</svg>\n")

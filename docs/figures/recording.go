@@ -59,7 +59,7 @@ func recording(docs string) string {
 	}
 	width, height := 2*18+letter*columns, y
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" font-family="ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="13" role="img">
-<title>A terminal: the rules are checked, the service starts, three requests pass and the fourth is refused with 429</title>
+<title>A terminal: the rules are checked, the service starts, three requests pass and the fourth is denied with 429</title>
 <style>
 @keyframes cmd { from { clip-path: inset(0 100%% 0 0) } to { clip-path: inset(0 0 0 0) } }
 @keyframes out { from { opacity: 0 } to { opacity: 1 } }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Asks over HTTP whether a message may be sent, until the answer is no: limit.sh NUMBER [http://host:port] The exit code
-# is the answer: 0 allowed, 1 refused, 2 no answer.
+# is the answer: 0 allowed, 1 denied, 2 no answer.
 set -euo pipefail
 number=${1:?which number?}
 server=${2:-http://localhost:8080}

@@ -23,7 +23,7 @@ import (
 
 func main() {
 	listen := flag.String("listen", "localhost:9000", "where this service listens")
-	rules := flag.String("rules", "rules", "folder of rule files")
+	rules := flag.String("rules", "rules", "directory of rule files")
 	address := flag.String("redis", "localhost:6379", "Redis for the queue and the counters")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -1,5 +1,5 @@
-// Command http-service is an HTTP service whose requests are limited within its process. The rules are in the folder rules; a
-// change of them is in force within a second.
+// Command http-service is an HTTP service whose requests are limited within its process. The rules are in the directory rules; a
+// change of them is active within a second.
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 
 func main() {
 	listen := flag.String("listen", "localhost:9000", "where this service listens")
-	rules := flag.String("rules", "rules", "folder of rule files")
-	redis := flag.String("redis", "", "Redis for counters that several processes share; empty: count in this process")
+	rules := flag.String("rules", "rules", "directory of rule files")
+	redis := flag.String("redis", "", "Redis for counters that several replicas share; empty: count in this replica")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// penalties refuses every take while a penalty is in force. Only Settle begins one: see Take.Guards.
+// penalties refuses every take while a penalty is active. Only Settle begins one: see Take.Guards.
 //
 // State: Start is when the penalty ends. An outcome shows a penalty in force as one hit in use.
 type penalties struct{}
@@ -28,7 +28,7 @@ func (penalties) apply(l *descriptor.Limit, s *State, now, _ int64, c commit) Ou
 	return Outcome{Before: 1, Used: 1, RetryAfter: left, MoreAfter: left, ResetAfter: left}
 }
 
-// begin begins a penalty, unless one is in force.
+// begin begins a penalty, unless one is active.
 func (t *Take) begin(s *State, now int64) Outcome {
 	before := apply(t, s, now, commitAllowed)
 	if !before.Allowed {

@@ -49,7 +49,7 @@ func SettleAt(takes []Take, states []*State, outcomes []Outcome, at Times) {
 	shareGrant(takes)
 	refused := Refused(takes, outcomes)
 	clearAhead(states, together)
-	penalised := false // the take before guards this one, and its penalty is in force
+	penalised := false // the take before guards this one, and its penalty is active
 	for i := range takes {
 		if takes[i].corrects() {
 			continue

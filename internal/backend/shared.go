@@ -13,7 +13,7 @@ import (
 // refills lie on the clock: its state is never better than the state of one of the callers. Where windows begin with a hit,
 // it does not meet the condition, because the hit of another caller may begin them.
 
-// SharedLimit is the limit that a shared counter uses in place of l. Where windows begin with a hit, the shared limit admits
+// SharedLimit is the limit that a shared counter uses instead of l. Where windows begin with a hit, the shared limit admits
 // at most as much in two neighbouring windows on the clock as l admits in one window: any window of a caller lies within two
 // such windows.
 func SharedLimit(l *descriptor.Limit) *descriptor.Limit {

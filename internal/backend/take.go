@@ -51,7 +51,7 @@ type Request struct {
 	// members before it.
 	Together bool
 
-	// PeekWhenKnown, with Together, is for the over-limit cache. If the cache knows that a take is refused, and so the
+	// PeekWhenKnown, with Together, is for the denial cache. If the cache knows that a take is refused, and so the
 	// request, the other takes only read: their outcomes contain what their counters hold. They are not judged by the hits
 	// that they would have added.
 	PeekWhenKnown bool
@@ -60,7 +60,7 @@ type Request struct {
 // Outcome is the answer of a backend to one take: numbers only.
 type Outcome struct {
 	Allowed bool
-	Cached  bool // answered by the over-limit cache; the backend was not asked
+	Cached  bool // answered by the denial cache; the backend was not asked
 	Failed  bool // the backend could not answer: the other fields mean nothing
 
 	Before int64 // hits in use before the take

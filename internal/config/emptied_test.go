@@ -16,7 +16,7 @@ import (
 func goneIs(t *testing.T, registry *prometheus.Registry, kept, removed string) {
 	t.Helper()
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP ratelimitd_rules_gone 1 while the folder or the xDS server holds no rules although there were some. rules: kept (the earlier ones stay in force) or removed (none is in force).
+# HELP ratelimitd_rules_gone 1 while the directory or the xDS server holds no rules although there were some. rules: kept (the earlier rules stay active) or removed (no rule is active).
 # TYPE ratelimitd_rules_gone gauge
 ratelimitd_rules_gone{rules="kept"} `+kept+`
 ratelimitd_rules_gone{rules="removed"} `+removed+`
@@ -25,7 +25,7 @@ ratelimitd_rules_gone{rules="removed"} `+removed+`
 	}
 }
 
-// If a folder loses all of its rules at once, for any reason, the rules in force stay until there are new ones.
+// If a directory loses all of its rules at once, for any reason, the active rules stay until there are new ones.
 func TestNoReloadRemovesTheLastRule(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(t *testing.T, dir string)
@@ -35,7 +35,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			must(t, os.Remove(filepath.Join(dir, "a.yaml")))
 			must(t, os.Remove(filepath.Join(dir, "b.yaml")))
 		}, []string{"a.yaml=stale", "b.yaml=stale"}},
-		"an empty folder takes the place of the folder": {func(t *testing.T, dir string) {
+		"an empty directory takes the place of the directory": {func(t *testing.T, dir string) {
 			must(t, os.RemoveAll(dir+".old"))
 			must(t, os.Rename(dir, dir+".old"))
 			must(t, os.Mkdir(dir, 0o755))
@@ -68,10 +68,10 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			if r.Tree != first.Tree || r.InUse != 2 || requests(r.Tree, "a") != 1 || requests(r.Tree, "b") != 1 {
 				t.Errorf("%+v", r)
 			}
-			if len(r.Files[0].Errors) != 1 || !strings.Contains(r.Files[0].Errors[0], "its last rules stay in force") {
+			if len(r.Files[0].Errors) != 1 || !strings.Contains(r.Files[0].Errors[0], "its last rules stay active") {
 				t.Errorf("the state of a file: %+v", r.Files[0])
 			}
-			if said := log.take(); !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "a reload would leave no rules: refused") || !strings.Contains(said, "to remove all rules, restart the service") {
+			if said := log.take(); !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "reload ignored: it would remove every rule") || !strings.Contains(said, "to remove all rules, restart the service") {
 				t.Errorf("the log:\n%s", said)
 			}
 			goneIs(t, registry, "1", "0")
@@ -95,7 +95,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			}
 			goneIs(t, registry, "0", "0")
 
-			// The folder is removed: the rules stay, and the metric reports it.
+			// The directory is removed: the rules stay, and the metric reports it.
 			must(t, os.RemoveAll(dir))
 			if r, err := f.Load(); err == nil || requests(r.Tree, "d") != 4 {
 				t.Errorf("without a folder: %+v, %v", r, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
-// A folder keeps the last good version of each file.
+// A directory keeps the last good version of each file.
 func ExampleFolder_Load() {
 	dir, err := os.MkdirTemp("", "rules")
 	if err != nil {

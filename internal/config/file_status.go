@@ -57,7 +57,7 @@ func (f *Folder) logChange(before, after descriptor.FileStatus, rules bool, load
 		}
 	}
 	shown := after.Errors[:min(len(after.Errors), errorsLogged)]
-	msg := "rule file rejected, nothing of it is in use"
+	msg := "rule file rejected, none of it is active"
 	if after.State == descriptor.FileStale {
 		msg = "rule file rejected, its last good version stays in use"
 	}

@@ -24,8 +24,8 @@ import (
 
 // Options are the settings of a Folder. Only Dir must be set.
 type Options struct {
-	Dir          string             // the folder of rule files, read with all folders below it
-	Fixed        []File             // rules that do not change, and own their domains before any file of the folder; they must be without errors
+	Dir          string             // the directory of rule files, read with all directories below it
+	Fixed        []File             // rules that do not change, and own their domains before any file of the directory; they must be without errors
 	Strict       bool               // a probable mistake is an error even if the reference accepts it; if false, it is a warning
 	MergeDomains bool               // files may share a domain; if false, the domain belongs to the file that sorts first
 	Rescan       time.Duration      // how often all files are read again without an event of the file system; 0 means 10 s
@@ -35,7 +35,7 @@ type Options struct {
 	Metrics      metric.Registry    // nil: no metrics
 }
 
-// Result is the content of a folder at one time.
+// Result is the content of a directory at one time.
 type Result struct {
 	// Tree has the rules of all files in use. It is the same pointer as before if no rule changed.
 	Tree *descriptor.Tree
@@ -46,14 +46,14 @@ type Result struct {
 	InUse int
 	// Unreadable are the errors of files that could not be read at all.
 	Unreadable []*yamlform.Error
-	// Skipped are the files of the folder that are not read as rules, because of their names.
+	// Skipped are the files of the directory that are not read as rules, because of their names.
 	Skipped []Skipped
 	// Changed reports whether anything differs from the previous result: the content or the state of a file, or which
 	// files exist.
 	Changed bool
 }
 
-// Folder holds the rule files of one folder, each with its last good version.
+// Folder holds the rule files of one directory, each with its last good version.
 type Folder struct {
 	o       Options
 	fixed   []*source
@@ -80,11 +80,11 @@ type ruleFile struct {
 	good   *source // the last version that was in use while it was the newest; nil if there was none
 	inUse  *source // newest, good or nil
 	cut    bool    // its newest content does not end with a line: it may be incomplete
-	gone   bool    // it is no longer in the folder; its rules stay, because otherwise there would be no rules
+	gone   bool    // it is no longer in the directory; its rules stay, because otherwise there would be no rules
 	status descriptor.FileStatus
 }
 
-// NewFolder returns a folder that has not been read yet.
+// NewFolder returns a directory that has not been read yet.
 func NewFolder(o Options) *Folder {
 	if o.Rescan <= 0 {
 		o.Rescan = 10 * time.Second
@@ -103,16 +103,16 @@ func NewFolder(o Options) *Folder {
 	return f
 }
 
-// Load reads the folder. A file whose content did not change is not parsed again.
+// Load reads the directory. A file whose content did not change is not parsed again.
 //
-// It returns an error only if the folder itself cannot be read. Then the result is the previous one, or the zero Result if
+// It returns an error only if the directory itself cannot be read. Then the result is the previous one, or the zero Result if
 // there was none. A bad file is not an error: its last good version stays in use, and its state has the reason.
 func (f *Folder) Load() (Result, error) {
 	r, _, _, err := f.load(nil, true)
 	return r, err
 }
 
-// inForce returns how many rules are in force.
+// inForce returns how many rules are active.
 func (f *Folder) inForce() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +122,7 @@ func (f *Folder) inForce() int {
 	return len(f.last.Tree.Rules)
 }
 
-// load reads the folder. quiet means that no event reports a write at the moment. growing means that some file is still being
+// load reads the directory. quiet means that no event reports a write at the moment. growing means that some file is still being
 // written and must be read later.
 func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing bool, err error) {
 	f.mu.Lock()
@@ -133,7 +133,7 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 	if err != nil {
 		f.metrics.failed.Add(1)
 		f.metrics.gone.Store(goneKept(before.Tree != nil && len(before.Tree.Rules) > 0))
-		return before, f.generation, false, fmt.Errorf("read rule folder %s: %w", f.o.Dir, err)
+		return before, f.generation, false, fmt.Errorf("read rule directory %s: %w", f.o.Dir, err)
 	}
 	files := make(map[string]*ruleFile, len(met))
 	skipped := make(map[string]skippedFile)
@@ -168,7 +168,7 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 		}
 	}
 	if !changed && len(files) == present {
-		f.metrics.gone.Store(f.metrics.settled.Load()) // the folder can be read again
+		f.metrics.gone.Store(f.metrics.settled.Load()) // the directory can be read again
 		return before, f.generation, len(looks) > 0, nil
 	}
 	if err := f.settle(files); err != nil {
@@ -178,12 +178,12 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 	return f.last, f.generation, len(looks) > 0, nil
 }
 
-// maxScans is how often the folder is scanned at most if files vanish after a scan has found them.
+// maxScans is how often the directory is scanned at most if files vanish after a scan has found them.
 const maxScans = 5
 
-// scanAndRead lists the files of the folder and reads those that have changed. The folder may be replaced meanwhile, as a
+// scanAndRead lists the files of the directory and reads those that have changed. The directory may be replaced meanwhile, as a
 // ConfigMap's is: then files of the old version vanish after the scan has found them. That is no mistake of theirs, so the
-// folder is scanned again.
+// directory is scanned again.
 func (f *Folder) scanAndRead(p *paths, quiet bool) (met []found, reads []readResult, err error) {
 	var before []found
 	for scans := 1; ; scans++ {
@@ -236,7 +236,7 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 		switch {
 		case f.skipped[name].Skipped == s.Skipped:
 		case s.Rules:
-			f.o.Logger.Warn("file with rules skipped: none of them is in force", "file", name, "because", s.Why)
+			f.o.Logger.Warn("file skipped: none of its rules is active", "file", name, "because", s.Why)
 		default:
 			others[s.Why] = append(others[s.Why], name)
 		}
@@ -252,7 +252,7 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 	f.skipped, f.last.Skipped = skipped, all
 }
 
-// expandUnreadable replaces each folder that cannot be read with the known files below it. They count as unreadable, not as
+// expandUnreadable replaces each directory that cannot be read with the known files below it. They count as unreadable, not as
 // removed.
 func (f *Folder) expandUnreadable(met []found) []found {
 	var out []found
@@ -407,7 +407,7 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 	if !sameRules {
 		tree, err := l.compile()
 		if err != nil {
-			return fmt.Errorf("use rule folder %s: %w", f.o.Dir, err)
+			return fmt.Errorf("use rule directory %s: %w", f.o.Dir, err)
 		}
 		next.Tree = tree
 	}

@@ -256,7 +256,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Error("the same errors are a change")
 	}
 
-	// A loaded file that becomes unreadable is stale, also if its folder becomes unreadable.
+	// A loaded file that becomes unreadable is stale, also if its directory becomes unreadable.
 	write(t, filepath.Join(dir, "sub", "d.yaml"), rules("d", 5))
 	if err := os.Remove(filepath.Join(dir, "c.yaml")); err != nil {
 		t.Fatal(err)
@@ -272,7 +272,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if os.Getuid() == 0 {
-		return // root can read every folder
+		return // root can read every directory
 	}
 	sub := filepath.Join(dir, "sub")
 	if err := os.Chmod(sub, 0); err != nil {
@@ -284,7 +284,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// As root, the effect of an unreadable folder on the files below it cannot be tested.
+// As root, the effect of an unreadable directory on the files below it cannot be tested.
 func TestFilesBelowAFolderThatCannotBeRead(t *testing.T) {
 	f := NewFolder(Options{Dir: "rules"})
 	f.files = map[string]*ruleFile{"sub/a.yaml": nil, "subway.yaml": nil}

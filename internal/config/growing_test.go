@@ -21,7 +21,7 @@ func appendTo(t *testing.T, path, text string) {
 	must(t, f.Close())
 }
 
-// look loads the folder while a file may still be written.
+// look loads the directory while a file may still be written.
 func look(t *testing.T, f *Folder, quiet bool) (Result, bool) {
 	t.Helper()
 	r, _, growing, err := f.load(nil, quiet)

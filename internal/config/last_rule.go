@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// emptied reports whether a reload to these files would remove the last rule. A folder may be unmounted, or emptied by mistake.
+// emptied reports whether a reload to these files would remove the last rule. A directory may be unmounted, or emptied by mistake.
 func (f *Folder) emptied(files map[string]*ruleFile) bool {
 	if f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
 		return false
@@ -23,7 +23,7 @@ func (f *Folder) emptied(files map[string]*ruleFile) bool {
 	return true
 }
 
-// keep refuses a reload that would remove the last rule. The rules in force stay, and the files they came from become stale.
+// keep refuses a reload that would remove the last rule. The active rules stay, and the files they came from become stale.
 func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 	next := Result{Tree: f.last.Tree, Skipped: f.last.Skipped, Changed: true}
 	said := make(map[string][]string, len(f.files))
@@ -43,7 +43,7 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 			kept.sum, kept.newest, kept.gone = file.sum, file.newest, false
 		}
 		kept.good = kept.inUse
-		msg := why + ", and no rule would be left in this folder: its last rules stay in force. To remove all rules, restart the service"
+		msg := why + ", and this directory would have no rules left: its last rules stay active. To remove all rules, restart the service"
 		status := statusOf(name, descriptor.FileStale, kept.inUse, []*yamlform.Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
 		if status.Since = now; kept.status.State == descriptor.FileStale {
 			status.Since = kept.status.Since
@@ -70,6 +70,6 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 				"errors", file.status.Errors[:min(len(file.status.Errors), errorsLogged)])
 		}
 	}
-	f.o.Logger.Error("a reload would leave no rules: refused, the rules in force stay", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
-		"because", "an empty folder is more likely a mistake than a wish; to remove all rules, restart the service")
+	f.o.Logger.Error("reload ignored: it would remove every rule; keeping the active rules", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
+		"because", "an empty directory is probably a mistake; to remove all rules, restart the service")
 }

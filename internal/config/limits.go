@@ -357,7 +357,7 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 			continue
 		case name == "":
 			if !l.bad {
-				item.Errorf("a limit of `rate_limits` without a `name`: answers name the limit that refused")
+				item.Errorf("a limit of `rate_limits` without a `name`: answers name the limit that denied")
 			}
 		case slices.Contains(names, name):
 			l.at("name").Errorf("the name %s twice in `rate_limits`", yamlform.Quote(name))
@@ -523,9 +523,9 @@ func (l *limitReading) check(at yamlform.Value) bool {
 	switch {
 	case limit.Penalty == nil:
 	case limit.Lease:
-		reject("lease", "`lease` and `penalty`: only the store sees every refusal, with which a penalty begins; leave out one of them")
+		reject("lease", "`lease` and `penalty`: a penalty begins with a denial, and only the store sees every denial; leave out one of them")
 	case limit.Enforcement == descriptor.EnforcedSoftly:
-		reject("soft", "`soft` and `penalty`: a soft limit refuses nothing; leave out one of them")
+		reject("soft", "`soft` and `penalty`: a soft limit denies nothing; leave out one of them")
 	}
 	if !l.has("burst") && limit.Algorithm == descriptor.LeakyBucket {
 		limit.Burst = limit.Requests

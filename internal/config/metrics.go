@@ -10,11 +10,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// metrics are the metrics of a folder or of a set of resources. They are read without its lock, so that a scrape
+// metrics are the metrics of a directory or of a set of resources. They are read without its lock, so that a scrape
 // does not wait for a reload.
 type metrics struct {
 	succeeded atomic.Uint64 // reloads without a bad file
-	failed    atomic.Uint64 // reloads with a bad file, or of a folder that could not be read
+	failed    atomic.Uint64 // reloads with a bad file, or of a directory that could not be read
 	gone      atomic.Uint32 // current state of the source: goneStays or goneRemoved; 0 if it has rules
 	settled   atomic.Uint32 // the same after the newest reload
 	current   atomic.Pointer[applied]
@@ -22,7 +22,7 @@ type metrics struct {
 
 // What happened to the rules when their source had none.
 const (
-	goneStays   uint32 = 1 // they stay in force
+	goneStays   uint32 = 1 // they stay active
 	goneRemoved uint32 = 2 // they are removed
 )
 
@@ -92,7 +92,7 @@ func (m *metrics) families() []metric.Family {
 			},
 		},
 		{
-			Name: "ratelimitd_rule_reloads_total", Help: "Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.", Labels: []string{"result"},
+			Name: "ratelimitd_rule_reloads_total", Help: "Times that changed rules were read: with success, or with an error in some file, the directory, or some resource.", Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(m.succeeded.Load()), "success")
 				emit(float64(m.failed.Load()), "error")
@@ -101,14 +101,14 @@ func (m *metrics) families() []metric.Family {
 		metric.Gauge("ratelimitd_rules", "Rules in use.", func() int { return now().rules }),
 		{
 			Name: "ratelimitd_rules_gone", Labels: []string{"rules"},
-			Help: "1 while the folder or the xDS server holds no rules although there were some. rules: kept (the earlier ones stay in force) or removed (none is in force).",
+			Help: "1 while the directory or the xDS server holds no rules although there were some. rules: kept (the earlier rules stay active) or removed (no rule is active).",
 			Levels: func(emit metric.Emit) {
 				gone := m.gone.Load()
 				emit(metric.Bool(gone == goneStays), "kept")
 				emit(metric.Bool(gone == goneRemoved), "removed")
 			},
 		},
-		metric.Gauge("ratelimitd_rules_checksum", "Number that identifies the rules in use: processes with the same rules have the same number. 0: no rules.",
+		metric.Gauge("ratelimitd_rules_checksum", "Number that identifies the rules in use: replicas with the same rules have the same number. 0: no rules.",
 			func() uint64 { return now().checksum }),
 		{
 			Name: "ratelimitd_rules_last_reload_timestamp_seconds", Help: "When a reload of changed rules last took effect, in seconds since the Unix epoch.",

@@ -24,7 +24,7 @@ func TestMetrics(t *testing.T) {
 		t.Helper()
 		text = "# HELP ratelimitd_rules Rules in use.\n# TYPE ratelimitd_rules gauge\n" +
 			"# HELP ratelimitd_rule_file_state 1 for every rule file or resource, with its state: loaded, stale or rejected.\n# TYPE ratelimitd_rule_file_state gauge\n" +
-			"# HELP ratelimitd_rule_reloads_total Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.\n# TYPE ratelimitd_rule_reloads_total counter\n" + text
+			"# HELP ratelimitd_rule_reloads_total Times that changed rules were read: with success, or with an error in some file, the directory, or some resource.\n# TYPE ratelimitd_rule_reloads_total counter\n" + text
 		names := []string{"ratelimitd_rules", "ratelimitd_rule_reloads_total"}
 		if strings.Contains(text, "ratelimitd_rule_file_state{") {
 			names = append(names, "ratelimitd_rule_file_state")
@@ -41,7 +41,7 @@ func TestMetrics(t *testing.T) {
 	if _, err := f.Load(); err == nil {
 		t.Fatal("a folder that is not there was read")
 	}
-	want("a folder that is not there", "ratelimitd_rules 0\n"+reloads("0", "1"))
+	want("a directory that is not there", "ratelimitd_rules 0\n"+reloads("0", "1"))
 
 	write(t, filepath.Join(dir, "a.yaml"), rules("a", 1))
 	write(t, filepath.Join(dir, "b.yaml"), rules("b", 1))

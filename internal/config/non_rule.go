@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// Some files in a rule folder usually have no rules: notes, tests of rules, backups of editors. But the reference reads every
+// Some files in a rule directory usually have no rules: notes, tests of rules, backups of editors. But the reference reads every
 // file, so a file that it enforces must not be skipped only because of its name. A file with such a name is a rule file if it
 // has a domain. The log names every skipped file.
 
@@ -25,7 +25,7 @@ const (
 	namedHidden nonRule = "hidden" // begins with a dot
 )
 
-// nonRuleOf returns the kind of a file's name. beside has the names in the same folder.
+// nonRuleOf returns the kind of a file's name. beside has the names in the same directory.
 func nonRuleOf(name string, beside []string) nonRule {
 	base := path.Base(name)
 	switch original, backup := strings.CutSuffix(base, "~"); {
@@ -43,9 +43,9 @@ func nonRuleOf(name string, beside []string) nonRule {
 	return ""
 }
 
-// Skipped is a file in the rule folder that is not read as rules.
+// Skipped is a file in the rule directory that is not read as rules.
 type Skipped struct {
-	Name  string // path below the folder
+	Name  string // path below the directory
 	Rules bool   // it has a domain: with another name it would be loaded
 	Tests bool   // it is named like a file of tests
 	Why   string

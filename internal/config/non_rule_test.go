@@ -42,8 +42,8 @@ func TestNamesHideNoRules(t *testing.T) {
 	}
 	said := log.take()
 	for _, line := range []string{
-		`level=WARN msg="file with rules skipped: none of them is in force" file=.hidden.yaml `,
-		`level=WARN msg="file with rules skipped: none of them is in force" file=a.yaml~ `,
+		`level=WARN msg="file skipped: none of its rules is active" file=.hidden.yaml `,
+		`level=WARN msg="file skipped: none of its rules is active" file=a.yaml~ `,
 		`level=INFO msg="files skipped" files=[README] `,
 		`level=DEBUG msg="files skipped" files="[a_test.yaml b_test.yaml]" total_files=2 `,
 	} {

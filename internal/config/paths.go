@@ -69,7 +69,7 @@ func (p *paths) add(dir string) {
 		return
 	}
 	p.full = true
-	p.log.Warn("cannot watch a folder of rules; changes in it are noticed more slowly", "folder", dir, "error", err)
+	p.log.Warn("cannot watch a directory of rules; changes in it are noticed more slowly", "folder", dir, "error", err)
 }
 
 // matters reports whether an event is about a name that matters.
@@ -85,7 +85,7 @@ func (p *paths) matters(e fsnotify.Event) bool {
 	return p.all[dir] || p.some[dir][name]
 }
 
-// watchBelow watches a new folder at once, instead of with the next scan, so that a reload waits while it is filled.
+// watchBelow watches a new directory at once, instead of with the next scan, so that a reload waits while it is filled.
 func (p *paths) watchBelow(path string) {
 	if info, err := os.Lstat(path); err != nil || !info.IsDir() || strings.HasPrefix(filepath.Base(path), ".") {
 		return

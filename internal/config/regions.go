@@ -116,7 +116,7 @@ func notAcrossRegions(d *descriptor.DomainSpec, rule *descriptor.Rule, l *descri
 	case l.Scheduled:
 		return "`active`: the regions would begin and end at different moments; leave out one of them"
 	case l.CountDenied == descriptor.DeniedCount:
-		return "`count_denied: true`: refused hits count nowhere then; leave out `count_denied`"
+		return "`count_denied: true`: denied hits count nowhere then; leave out `count_denied`"
 	case l.Regions.Mode == descriptor.InEscrow:
 		return notInEscrow(rule, l)
 	default:

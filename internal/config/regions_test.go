@@ -84,7 +84,7 @@ func TestWrongRegionsSayWhere(t *testing.T) {
 		{"", "rate_limit: {unit: minute, requests_per_unit: 600, active: {weekdays: [monday]}, regions: {mode: escrow}}",
 			"4:5: `mode: escrow` of `regions` and `active`: the regions would begin and end at different moments; leave out one of them"},
 		{"", "rate_limit: {unit: minute, requests_per_unit: 600, count_denied: true, regions: {mode: escrow}}",
-			"4:5: `mode: escrow` of `regions` and `count_denied: true`: refused hits count nowhere then; leave out `count_denied`"},
+			"4:5: `mode: escrow` of `regions` and `count_denied: true`: denied hits count nowhere then; leave out `count_denied`"},
 		{"", "condition: true, rate_limit: {unit: minute, requests_per_unit: 600, scale: {by: k, max: 9}, regions: {mode: escrow}}",
 			"4:5: `mode: escrow` of `regions` and `scale`: permits are granted under one number of requests; use `mode: home`"},
 		{"", "condition: true, rate_limit: {unit: minute, requests_per_unit: 600, scale: {by: k, max: 9}, regions: {mode: home}}", ""},

@@ -138,9 +138,9 @@ func notReservable(l *descriptor.Limit) string {
 	case l.Penalty != nil:
 		return "`penalty`: a reservation that does not fit is no offence, because its caller may ask for less; leave out one of them"
 	case l.Lease:
-		return "`lease: true`: all processes must know at once what is held; leave out `lease`"
+		return "`lease: true`: all replicas must know at once what is held; leave out `lease`"
 	case l.CountDenied == descriptor.DeniedCount:
-		return "`count_denied: true`: a reservation that is refused would be used for good; leave out `count_denied`"
+		return "`count_denied: true`: a reservation that is denied would be used for good; leave out `count_denied`"
 	default:
 		return ""
 	}

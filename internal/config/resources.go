@@ -25,8 +25,8 @@ type ResourceOptions struct {
 	Metrics      metric.Registry    // nil: no metrics
 }
 
-// Resources holds rules that come as complete sets of resources. As with the files of a folder, the last good version of a
-// bad resource stays in force. A resource that is missing from a set is removed.
+// Resources holds rules that come as complete sets of resources. As with the files of a directory, the last good version of a
+// bad resource stays active. A resource that is missing from a set is removed.
 type Resources struct {
 	o       ResourceOptions
 	metrics metrics
@@ -62,7 +62,7 @@ func (s *Resources) Files() []descriptor.FileStatus {
 
 // Apply replaces the previous set. An empty set is valid: it has no rules.
 //
-// A bad resource does not affect the others: its last good version stays in force, and the good ones of the set take
+// A bad resource does not affect the others: its last good version stays active, and the good ones of the set take
 // effect. The error then lists what is wrong, for the server that sent the set. The result is valid even with an error. Its
 // Tree is nil until the first good resource. If a name occurs twice in a set, the second resource gets a number suffix.
 func (s *Resources) Apply(set []Resource) (Result, error) {
@@ -120,7 +120,7 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 	}
 	if before.Tree != nil && len(before.Tree.Rules) > 0 && len(result.Tree.Rules) == 0 {
 		s.metrics.emptied(goneRemoved)
-		s.o.Logger.Warn("no rules are in force: the server has removed all of them, and every request passes", "resources", len(set), "rules_before", len(before.Tree.Rules))
+		s.o.Logger.Warn("no rules are active: the server has removed all of them, and every request passes", "resources", len(set), "rules_before", len(before.Tree.Rules))
 	}
 	return result, refusal(wrong)
 }
@@ -151,7 +151,7 @@ func (s *Resources) keepLastGood(set []Resource, l *ledger, next map[string]*rul
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.inUse)) {
 		if next[name] == nil && wrong[name] == nil {
-			wrong[name] = []*yamlform.Error{{File: name, Msg: why + ": its last good version stays in force"}}
+			wrong[name] = []*yamlform.Error{{File: name, Msg: why + ": its last good version stays active"}}
 			keep(name)
 		}
 	}
@@ -225,9 +225,9 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 		case descriptor.FileLoaded:
 			log.Debug("rule resource loaded", "domains", f.Domains)
 		case descriptor.FileStale:
-			log.Error("rule resource rejected, its last good version stays in force", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
+			log.Error("rule resource rejected, its last good version stays active", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
 		default:
-			log.Error("rule resource rejected, nothing of it is in force", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
+			log.Error("rule resource rejected, none of it is active", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
 		}
 	}
 	s.status = files

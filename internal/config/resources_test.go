@@ -95,9 +95,9 @@ func TestABadResourceIsRefusedAlone(t *testing.T) {
 	}
 	said := log.take()
 	for _, want := range []string{
-		`level=ERROR msg="rule resource rejected, nothing of it is in force" resource=z`, `level=ERROR msg="rule resource rejected, its last good version stays in force" resource=a`,
+		`level=ERROR msg="rule resource rejected, none of it is active" resource=z`, `level=ERROR msg="rule resource rejected, its last good version stays active" resource=a`,
 		`level=WARN msg="a reload drops many rules" domains="[c: 1 of 1]"`,
-		`level=WARN msg="no rules are in force: the server has removed all of them`,
+		`level=WARN msg="no rules are active: the server has removed all of them`,
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the log does not say %s:\n%s", want, said)

@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-const maxFolders = 32 // maximum depth of folders
+const maxFolders = 32 // maximum depth of directories
 
-// found is one entry of the folder: a rule file, or something that cannot be read.
+// found is one entry of the directory: a rule file, or something that cannot be read.
 type found struct {
-	name    string  // below the folder, with slashes
+	name    string  // below the directory, with slashes
 	path    string  // of the content, with symbolic links resolved
 	err     error   // why it cannot be read
 	nonRule nonRule // why it may not be a rule file, from its name
-	dir     bool    // it is a folder: err applies to everything below it
+	dir     bool    // it is a directory: err applies to everything below it
 }
 
 // equal reports whether two scans found the same.
@@ -29,9 +29,9 @@ func (f found) equal(other found) bool {
 	return sameError && f.name == other.name && f.path == other.path && f.nonRule == other.nonRule && f.dir == other.dir
 }
 
-// scan lists the files below the folder, sorted by name. It fails only if the folder itself cannot be read.
+// scan lists the files below the directory, sorted by name. It fails only if the directory itself cannot be read.
 //
-// The folder's own path is resolved once, so that a scan sees one release of the rules even while a symbolic link is moved
+// The directory's own path is resolved once, so that a scan sees one release of the rules even while a symbolic link is moved
 // to the next one.
 func (p *paths) scan(dir string) ([]found, error) {
 	root, err := p.resolve(dir)
@@ -51,7 +51,7 @@ type scanner struct {
 	found []found
 }
 
-// folder lists one folder. within contains the folder and its parents, to detect cycles of links.
+// directory lists one directory. within contains the directory and its parents, to detect cycles of links.
 func (s *scanner) folder(dir, name string, within []string) error {
 	s.paths.watchAll(dir) // before reading it, so that no later change is missed
 	entries, err := os.ReadDir(dir)
@@ -91,7 +91,7 @@ func (s *scanner) entry(at, name string, nonRule nonRule, within []string) {
 		if slices.Contains(within, at) {
 			return
 		}
-		err := fmt.Errorf("folders within folders: more than %d levels", maxFolders)
+		err := fmt.Errorf("nested directories: more than %d levels", maxFolders)
 		if len(within) < maxFolders {
 			err = s.folder(at, name, append(slices.Clone(within), at))
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Watch calls apply whenever the folder's rules or the state of its files change, one call at a time. It also calls apply at
-// the start if nothing was loaded before or the folder has changed since. It returns nil when ctx is done, after a running
+// Watch calls apply whenever the directory's rules or the state of its files change, one call at a time. It also calls apply at
+// the start if nothing was loaded before or the directory has changed since. It returns nil when ctx is done, after a running
 // call of apply.
 //
 // Changes are reported by the file system. For file systems that do not report them, all files are read again every
@@ -16,7 +16,7 @@ import (
 // the last write to a file, and at most 500 ms after the first event, plus the time of loading. A file that is still being
 // written then is read when it has stopped growing. Touching a file is not a change.
 //
-// While the folder is missing or cannot be read, the rules in use stay, and Watch tries again.
+// While the directory is missing or cannot be read, the rules in use stay, and Watch tries again.
 func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
 	f.mu.Lock()
 	applied := f.generation
@@ -26,7 +26,7 @@ func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	if w, err := fsnotify.NewWatcher(); err != nil {
-		f.o.Logger.Warn("cannot watch the rule folder; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
+		f.o.Logger.Warn("cannot watch the rule directory; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
 	} else {
 		defer func() { _ = w.Close() }() // an error here has no consequences
 		p = &paths{watcher: w, log: f.o.Logger}
@@ -38,7 +38,7 @@ func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
 		r, generation, growing, err := f.loadWatched(p, quiet)
 		if err != nil {
 			if err.Error() != failing {
-				f.o.Logger.Error("cannot read the rule folder, the rules in use stay", "rules", f.inForce(), "error", err)
+				f.o.Logger.Error("cannot read the rule directory, the rules in use stay", "rules", f.inForce(), "error", err)
 			}
 			failing = err.Error()
 			return false
@@ -93,7 +93,7 @@ func loop(ctx context.Context, rescan time.Duration, events <-chan fsnotify.Even
 			continue
 		case err := <-errs:
 			if err != nil {
-				b.add(quietFor) // probably events were lost: read the folder
+				b.add(quietFor) // probably events were lost: read the directory
 			}
 			continue
 		case <-b.over():

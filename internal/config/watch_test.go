@@ -19,7 +19,7 @@ import (
 
 const patience = time.Minute // for what takes 100 ms on a quiet machine
 
-// watched is a folder under Watch. Its rescan is so slow that every change must be noticed through events.
+// watched is a directory under Watch. Its rescan is so slow that every change must be noticed through events.
 type watched struct {
 	t       *testing.T
 	folder  *Folder
@@ -41,7 +41,7 @@ func watch(t *testing.T, o Options) *watched {
 	}
 	w.last = first
 	w.start(f)
-	// Once this file's creation and removal have been noticed, the folder is being watched.
+	// Once this file's creation and removal have been noticed, the directory is being watched.
 	beginning := filepath.Join(o.Dir, "beginning.yaml")
 	write(t, beginning, rules("beginning", 1))
 	w.untilRequests("beginning", 1)
@@ -170,13 +170,13 @@ func TestWatchManyFilesAtOnce(t *testing.T) {
 		write(t, filepath.Join(from, fmt.Sprintf("d%d", i%7), fmt.Sprintf("%03d.yaml", i)), rules(fmt.Sprintf("many%d", i), i))
 	}
 	w := watch(t, Options{Dir: dir})
-	w.once("a copied folder", func() { must(t, os.CopyFS(filepath.Join(dir, "copied"), os.DirFS(from))) },
+	w.once("a copied directory", func() { must(t, os.CopyFS(filepath.Join(dir, "copied"), os.DirFS(from))) },
 		func(r Result) bool { return r.InUse == many+1 })
 	w.quiet(filepath.Join(dir, "a.yaml"), "a", 2)
 }
 
-// configMap updates a folder as the kubelet's AtomicWriter does. It writes a new timestamped folder and renames a new link
-// over ..data. Then it creates links for new names and removes the links for deleted names. Finally it removes the old folder.
+// configMap updates a directory as the kubelet's AtomicWriter does. It writes a new timestamped directory and renames a new link
+// over ..data. Then it creates links for new names and removes the links for deleted names. Finally it removes the old directory.
 func configMap(t *testing.T, dir, stamp string, files map[string]string) {
 	t.Helper()
 	data := filepath.Join(dir, "..data")
@@ -268,7 +268,7 @@ func TestConfigMapReplacedWhileItIsRead(t *testing.T) {
 	wg.Wait()
 }
 
-// The folder is below a link that is moved with each release: RUNTIME_ROOT/current.
+// The directory is below a link that is moved with each release: RUNTIME_ROOT/current.
 func TestWatchSwappedRelease(t *testing.T) {
 	root := t.TempDir()
 	release := func(i int) string {
@@ -315,7 +315,7 @@ func TestWatchFolderThatAppearsLater(t *testing.T) {
 	w.start(f)
 	write(t, filepath.Join(dir, "a.yaml"), rules("a", 1))
 	w.untilRequests("a", 1)
-	// The rules in use stay while the folder is gone.
+	// The rules in use stay while the directory is gone.
 	must(t, os.RemoveAll(filepath.Dir(filepath.Dir(dir))))
 	write(t, filepath.Join(dir, "a.yaml"), rules("a", 2))
 	w.until("the folder's return", func(r Result) bool {

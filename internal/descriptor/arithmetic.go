@@ -122,7 +122,7 @@ func (l *Limit) compileTokenBucket(length int64) error {
 		l.Burst = l.Requests
 	}
 	if l.Requests == 0 {
-		return limitErrorf("requests_per_unit", "a token_bucket that is never refilled; use fixed_window with 0 to refuse everything")
+		return limitErrorf("requests_per_unit", "a token_bucket that is never refilled; use fixed_window with 0 to deny everything")
 	}
 	if l.Interval {
 		if refills := (int64(l.Burst) + int64(l.Requests) - 1) / int64(l.Requests); refills > maxHorizon.Microseconds()/length {
@@ -135,7 +135,7 @@ func (l *Limit) compileTokenBucket(length int64) error {
 
 func (l *Limit) compileLeakyBucket(length int64) error {
 	if l.Requests == 0 {
-		return limitErrorf("requests_per_unit", "a leaky_bucket that leaks nothing never empties; use fixed_window with 0 to refuse everything")
+		return limitErrorf("requests_per_unit", "a leaky_bucket that leaks nothing never empties; use fixed_window with 0 to deny everything")
 	}
 	return l.compileBucket(length, int64(l.Burst)+1)
 }

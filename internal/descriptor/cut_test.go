@@ -83,7 +83,7 @@ func TestLongValuesEscapeNoLimit(t *testing.T) {
 				stays    string // the path of an image
 				limited  string // the path of all else
 			}{
-				"the key alone":      {[]NodeSpec{{Key: "path", Kind: MatchRegex, Value: expression, Rule: exempts()}, {Key: "path", Rule: catchAll}}, nil, "d.path_" + expression, "d.path"},
+				"the key only":       {[]NodeSpec{{Key: "path", Kind: MatchRegex, Value: expression, Rule: exempts()}, {Key: "path", Rule: catchAll}}, nil, "d.path_" + expression, "d.path"},
 				"another expression": {[]NodeSpec{{Key: "path", Kind: MatchRegex, Value: expression, Rule: exempts()}, {Key: "path", Kind: MatchRegex, Value: "/.*", Rule: catchAll}}, nil, "d.path_" + expression, "d.path_/.*"},
 				"a wildcard":         {[]NodeSpec{{Key: "path", Kind: MatchRegex, Value: expression, Rule: exempts()}, {Key: "path", Value: "/*", Rule: catchAll}}, nil, "d.path_" + expression, "d.path_/*"},
 				"a star in the key":  {[]NodeSpec{{Key: "path", Kind: MatchRegex, Value: expression, Rule: exempts()}, {Key: "pa*", Rule: catchAll}}, nil, "d.path_" + expression, "d.pa*"},

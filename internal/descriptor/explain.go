@@ -94,7 +94,7 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 		if level.Reason != "" {
 			x.Reason = fmt.Sprintf("nothing matches entry %d, %q=%q", i+1, e.Key, e.Value)
 			if len(siblings) == 0 && n != root {
-				x.Reason = fmt.Sprintf("the descriptor is longer than any rule here: no rule goes on below entry %d", i)
+				x.Reason = fmt.Sprintf("the descriptor is longer than any rule here: no rule continues below entry %d", i)
 			}
 			return x
 		}
@@ -103,9 +103,9 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 	x.Rule = d.rules[n]
 	x.counted()
 	if x.Rule == nil {
-		x.Reason = "what matches the last entry has no rate_limit"
+		x.Reason = "the rule that matches the last entry has no rate_limit"
 		if further := d.below(n); len(further) > 0 {
-			x.Reason = "the descriptor is shorter than any rule here: below the last entry the rules go on with " + keyNames(further)
+			x.Reason = "the descriptor is shorter than any rule here: below the last entry the rules continue with " + keyNames(further)
 		}
 		return x
 	}
@@ -247,7 +247,7 @@ func (c *Candidate) name() string {
 	case MatchRegex:
 		return `the expression "` + c.Value + `"`
 	default:
-		return "the key alone"
+		return "the key only"
 	}
 }
 
@@ -373,7 +373,7 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 		}
 		becauseNot := fmt.Sprintf("%s does not fit the %s", a.text, a.what)
 		if a.passed {
-			becauseNot = because + ", but the rest of the value may not, and its rule does not refuse everything above a limit"
+			becauseNot = because + ", but the rest of the value may not, and its rule does not deny everything above a limit"
 		}
 		x.addCandidate(a.Candidate, takes, because, becauseNot)
 	}

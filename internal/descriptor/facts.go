@@ -105,7 +105,7 @@ var LimitFacts = Facts[RuleLimit]{
 	{Key: "count_denied",
 		text: func(l *RuleLimit) string { return [...]string{DeniedCount: "true", DeniedDrop: "false"}[l.CountDenied] },
 		words: func(l *RuleLimit) string {
-			return [...]string{DeniedCount: ", refused hits count", DeniedDrop: ", refused hits do not count"}[l.CountDenied]
+			return [...]string{DeniedCount: ", denied hits count", DeniedDrop: ", denied hits do not count"}[l.CountDenied]
 		}},
 	{Key: "lease",
 		text:  func(l *RuleLimit) string { return when(l.Lease, "true") },

@@ -4,7 +4,7 @@ import "time"
 
 // FileStatus is the state of one rule file, or of another source of rules.
 type FileStatus struct {
-	Name     string    // path below the rule folder, or the resource's name
+	Name     string    // path below the rule directory, or the resource's name
 	State    FileState // whether it is in use
 	Domains  []string  // the domains that the version in use defines
 	Rules    int       // how many rules the version in use has

@@ -46,7 +46,7 @@ type Limit struct {
 
 	Regions *Regions // nil: each region counts on its own
 
-	// Penalty is in force for some time after a caller exceeded this limit, and refuses its requests: NewPenalty. Nil: there is none.
+	// Penalty is active for some time after a caller exceeded this limit, and refuses its requests: NewPenalty. Nil: there is none.
 	Penalty *Limit
 
 	Arithmetic Arithmetic // filled in by Compile

@@ -14,10 +14,10 @@ func TestWords(t *testing.T) {
 	for want, l := range map[string]Limit{
 		"5 per minute, fixed window":                                                  {Requests: 5, Window: Window{Unit: Minute, Multiplier: 1}},
 		"5 per 30 seconds, token bucket, burst 10":                                    {Requests: 5, Window: half, Algorithm: TokenBucket, Burst: 10},
-		"5 per 30 seconds, fixed window from the first hit, refused hits count":       {Requests: 5, Window: half, FirstHit: true, CountDenied: DeniedCount},
+		"5 per 30 seconds, fixed window from the first hit, denied hits count":        {Requests: 5, Window: half, FirstHit: true, CountDenied: DeniedCount},
 		"5 per day, fixed window on the calendar of Asia/Seoul":                       {Requests: 5, Window: Window{Unit: Day, Location: seoul}},
 		"5 per 30 seconds, sliding window, precision 3, leased":                       {Requests: 5, Window: half, Algorithm: SlidingWindow, Precision: 3, Lease: true},
-		"5 per 30 seconds, sliding log, refused hits do not count":                    {Requests: 5, Window: half, Algorithm: SlidingLog, CountDenied: DeniedDrop},
+		"5 per 30 seconds, sliding log, denied hits do not count":                     {Requests: 5, Window: half, Algorithm: SlidingLog, CountDenied: DeniedDrop},
 		"5 per 30 seconds, token bucket, burst 9, refilled at intervals":              {Requests: 5, Window: half, Algorithm: TokenBucket, Burst: 9, Interval: true},
 		"5 per 30 seconds, leaky bucket, 9 may wait":                                  {Requests: 5, Window: half, Algorithm: LeakyBucket, Burst: 9},
 		"5 per 30 seconds, leaky bucket, 9 may wait, 2 of them without delay":         {Requests: 5, Window: half, Algorithm: LeakyBucket, Burst: 9, NoDelay: 2},

@@ -146,7 +146,7 @@ func TestBlockedEndsWithTheActiveTime(t *testing.T) {
 	}
 }
 
-// A refusal that the over-limit cache knows ends with the active time, and holds again when the limit does.
+// A refusal that the denial cache knows ends with the active time, and holds again when the limit does.
 func TestOverLimitCacheAndActiveTime(t *testing.T) {
 	for requests := range uint64(2) {
 		cache := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})})

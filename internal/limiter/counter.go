@@ -34,11 +34,11 @@ type Counter struct {
 	Lifted     bool          // an override lets every request pass this limit
 	Unenforced bool          // the limit is not enforced for this caller: what it refuses passes
 	Used       int64         // hits; more than the capacity where refused hits were counted
-	Penalty    time.Duration // for how long the limit's penalty refuses everything; 0: none is in force
+	Penalty    time.Duration // for how long the limit's penalty refuses everything; 0: none is active
 	Remaining  uint64
 	Wait       time.Duration // until a request of one hit would pass; backend.Never if none ever will
 	Reset      time.Duration // until no hits are in use, or the window ends
-	Cached     bool          // the state comes from the over-limit cache, not from the backend
+	Cached     bool          // the state comes from the denial cache, not from the backend
 }
 
 // Words describes the limit for people, with the time when it applies.
@@ -72,7 +72,7 @@ type QuotaBucket struct {
 	Enforced []*Counter
 }
 
-// ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is in force, or its window is
+// ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is active, or its window is
 // used up and will be for longer than clients need to report what they pass.
 func (c *Counter) ClosedFor(report time.Duration) time.Duration {
 	switch {

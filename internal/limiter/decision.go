@@ -129,7 +129,7 @@ type Status struct {
 	Limited bool
 	Limit   CurrentLimit
 
-	Penalised bool // a penalty of the limit is in force, or has just begun
+	Penalised bool // a penalty of the limit is active, or has just begun
 
 	Overridden bool // the numbers are those of an operator's override, not the rule's
 

@@ -257,7 +257,7 @@ func TestEventOfASharedCounter(t *testing.T) {
 	w.wantEvents("two descriptors of two hits each", "refusal d.k k=a 0/2")
 }
 
-// A refusal that the over-limit cache answers has an event like any other.
+// A refusal that the denial cache answers has an event like any other.
 func TestEventOfACachedRefusal(t *testing.T) {
 	store := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{}), Bytes: 1 << 20})
 	w := newWatched(t, store, limiter.Settings{}, perMinute("k", "", 2))

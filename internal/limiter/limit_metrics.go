@@ -43,9 +43,9 @@ func (m *metrics) limitFamilies() []metric.Family {
 		}}
 	}
 	return []metric.Family{
-		family("ratelimitd_limit_refused_hits_total", "Hits that a limit refused. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.",
+		family("ratelimitd_limit_refused_hits_total", "Hits that a limit denied. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.",
 			func(s *limitSeries) uint64 { return s.Refused.Load() }),
-		family("ratelimitd_limit_unenforced_hits_total", "Hits that passed, and would have been refused if the limit were enforced.",
+		family("ratelimitd_limit_unenforced_hits_total", "Hits that passed, and would have been denied if the limit were enforced.",
 			func(s *limitSeries) uint64 { return s.Passed.Load() }),
 		family("ratelimitd_limit_warned_hits_total", "Hits admitted when at least the warn_at share of a limit was in use.",
 			func(s *limitSeries) uint64 { return s.Warned.Load() }),

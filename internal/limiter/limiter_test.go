@@ -153,7 +153,7 @@ func TestWhatMatchesNothingPasses(t *testing.T) {
 	}
 }
 
-// If the over-limit cache knows that a descriptor is over its limit, the other descriptors do not count: nothing is added
+// If the denial cache knows that a descriptor is over its limit, the other descriptors do not count: nothing is added
 // to them, and they are not over.
 func TestStopWhenOverAndTheOverLimitCache(t *testing.T) {
 	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{StopWhenOver: true},
@@ -165,7 +165,7 @@ func TestStopWhenOverAndTheOverLimitCache(t *testing.T) {
 	f.want(f.ask(1, "a=x"), limiter.OK, 7)
 }
 
-// The over-limit cache must not change an answer: not to a peek, not after a refund, not under another limit.
+// The denial cache must not change an answer: not to a peek, not after a refund, not under another limit.
 func TestOverLimitCacheIsInvisible(t *testing.T) {
 	counting := &countingBackend{Store: memory.New(memory.Options{})}
 	cached := newFixtureOn(t, overlimit.New(overlimit.Options{Store: counting}), limiter.Settings{}, perMinute("k", "", 3))

@@ -150,11 +150,11 @@ type hitCount struct {
 var hitCounts = []hitCount{
 	{"ratelimitd_rule_hits_total", "Hits that a rule was applied to, admitted or not.",
 		"total_hits", func(s *series) *atomic.Uint64 { return &s.Total }, true},
-	{"ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, also of rules in shadow mode.",
+	{"ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, including rules in shadow mode.",
 		"over_limit", func(s *series) *atomic.Uint64 { return &s.Over }, false},
 	{"ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.",
 		"near_limit", func(s *series) *atomic.Uint64 { return &s.Near }, false},
-	{"ratelimitd_rule_over_limit_cache_hits_total", "Hits that the over-limit cache refused without asking the backend.",
+	{"ratelimitd_rule_over_limit_cache_hits_total", "Hits that the denial cache denied without asking the store.",
 		"over_limit_with_local_cache", func(s *series) *atomic.Uint64 { return &s.Cached }, false},
 	{"ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.",
 		"within_limit", func(s *series) *atomic.Uint64 { return &s.Within }, true},
@@ -187,9 +187,9 @@ func (m *metrics) families() []metric.Family {
 	}
 	all = append(all, m.limitFamilies()...)
 	return append(all,
-		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began under a rule, also of limits that are not enforced.", Labels: ruleLabels,
+		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began under a rule, including limits that are not enforced.", Labels: ruleLabels,
 			Counts: m.byRule(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},
-		metric.Family{Name: "ratelimitd_no_rule_requests_total", Help: "Requests for a domain with rules of which none matches; they pass.", Labels: []string{"domain"},
+		metric.Family{Name: "ratelimitd_no_rule_requests_total", Help: "Requests that no rule of a known domain matches; they pass.", Labels: []string{"domain"},
 			Counts: func(emit metric.Emit) {
 				for _, s := range m.unmatched.All() {
 					if n := s.Total.Load(); n > 0 {
@@ -200,12 +200,12 @@ func (m *metrics) families() []metric.Family {
 		metric.Counters("ratelimitd_decisions_total", "Requests decided.", "code", []string{OK.String(), OverLimit.String()}, m.decisions[OK:]),
 		metric.Counter("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", m.shadowed.Load),
 		metric.Counter("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", m.unknown.Load),
-		metric.Counter("ratelimitd_invalid_requests_total", "Requests that were refused because they are malformed, or because no rules are loaded.", m.invalid.Load),
-		metric.Counter("ratelimitd_backend_errors_total", "Requests that the backend could not answer.", m.failed.requests.Load),
+		metric.Counter("ratelimitd_invalid_requests_total", "Requests that were rejected because they are malformed, or because no rules are loaded.", m.invalid.Load),
+		metric.Counter("ratelimitd_backend_errors_total", "Requests that the store could not answer.", m.failed.requests.Load),
 		metric.Counters("ratelimitd_degraded_descriptors_total",
-			"Descriptors that on_error answered because the backend could not.",
+			"Descriptors that on_error answered because the store could not.",
 			"on_error", descriptor.OnErrorNames[descriptor.OnErrorError:], m.failed.descriptors[descriptor.OnErrorError:]),
-		metric.Counter("ratelimitd_degraded_requests_total", "Requests answered by on_error because the backend could not count them.", m.failed.answered.Load),
+		metric.Counter("ratelimitd_degraded_requests_total", "Requests answered by on_error because the store could not count them.", m.failed.answered.Load),
 		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with the numbers of an operator's override.", m.overridden.Load),
 		metric.Counter("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers, because the rule no longer allows the override's.", m.unusable.Load),
 		metric.Counters("ratelimitd_dropped_refunds_total",

@@ -87,7 +87,7 @@ func (w *work) block(cs []charge, blocked int) {
 	}
 }
 
-// overrideOf returns the override of one limit of a rule. It has no Kind if none is in force. An override may be older than the rule's
+// overrideOf returns the override of one limit of a rule. It has no Kind if none is active. An override may be older than the rule's
 // `fold_case` or `group`, and then has a value as it was sent at that time: it is still found for callers who send this value.
 func (w *work) overrideOf(rule *descriptor.Rule, limit string, who caller) override.Numbers {
 	now := w.now.Unix()

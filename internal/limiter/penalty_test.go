@@ -264,7 +264,7 @@ func TestPenaltyInMetadata(t *testing.T) {
 	}
 }
 
-// The over-limit cache changes no decision: random requests to a limit with a penalty and one without.
+// The denial cache changes no decision: random requests to a limit with a penalty and one without.
 func TestPenaltyWithCache(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := limiter.Settings{Admission: rapid.SampledFrom([]descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing}).Draw(rt, "admission")}
@@ -287,7 +287,7 @@ func TestPenaltyWithCache(t *testing.T) {
 	})
 }
 
-// A penalty begins also if the over-limit cache knows that another limit refuses the request.
+// A penalty begins also if the denial cache knows that another limit refuses the request.
 func TestPenaltyBeginsBesideAKnownRefusal(t *testing.T) {
 	node := listNode("k", []descriptor.Limit{fixedLimit("minute", 5), fixedLimit("hour", 20, hourly)}, penalty(24*time.Hour))
 	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{}, node)

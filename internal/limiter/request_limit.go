@@ -8,7 +8,7 @@ import (
 )
 
 // A request may bring a limit along for a descriptor. The domain's `request_override` says whether it counts: always, unless an override
-// is in force; only where it admits less than the rule; or never.
+// is active; only where it admits less than the rule; or never.
 
 // honours reports whether the limit that a request brings along counts whatever the rules say.
 func (w *work) honours() bool {
@@ -83,7 +83,7 @@ func (o *RequestLimit) limit(s *Settings) descriptor.Limit {
 }
 
 // overrideInForce returns the override of a rule, or of the first of its limits that has one.
-// It has no Kind if none is in force.
+// It has no Kind if none is active.
 func (w *work) overrideInForce(rule *descriptor.Rule, sent []descriptor.Entry) override.Numbers {
 	if !rule.Overridable() {
 		return override.Numbers{}

@@ -45,7 +45,7 @@ func (l *Limiter) SetOverrides(s *override.Set) {
 	l.change(func(next *snapshot) { next.overrides = s }, func() { l.overrides = s })
 }
 
-// Overrides returns the overrides in force, or nil if there are none.
+// Overrides returns the active overrides, or nil if there are none.
 func (l *Limiter) Overrides() *override.Set {
 	l.swapping.Lock()
 	defer l.swapping.Unlock()
@@ -73,7 +73,7 @@ func (l *Limiter) change(apply func(next *snapshot), remember func()) {
 // Loaded reports whether rules have been put into force.
 func (l *Limiter) Loaded() bool { return l.snapshot.Load() != nil }
 
-// Tree returns the rules in force, or nil before the first Swap.
+// Tree returns the active rules, or nil before the first Swap.
 func (l *Limiter) Tree() *descriptor.Tree {
 	if s := l.snapshot.Load(); s != nil {
 		return s.tree

@@ -154,7 +154,7 @@ const (
 	byLift              // an override lifts all limits: nothing is counted
 )
 
-// overridden reports whether an override is in force.
+// overridden reports whether an override is active.
 func (s *subject) overridden() bool { return s.by >= byNumbers }
 
 // unlimited reports whether every request passes: the rule says so, or an override lifts its limits.
@@ -177,7 +177,7 @@ type charge struct {
 	guard int               // the take on its penalty; none: it has none
 	state chargeState
 
-	penalty time.Duration // for how long its penalty still refuses; 0: none is in force. Known when guards are merged
+	penalty time.Duration // for how long its penalty still refuses; 0: none is active. Known when guards are merged
 }
 
 const none = -1

@@ -207,10 +207,10 @@ func shown(s string) string {
 	return validText(s)
 }
 
-// rulePages shows the rules in force, page by page.
+// rulePages shows the active rules, page by page.
 type rulePages struct{ *Options }
 
-// rulePage is a page of the rules in force.
+// rulePage is a page of the active rules.
 type rulePage struct {
 	Total   int               `json:"total"`
 	Matched int               `json:"matched"`

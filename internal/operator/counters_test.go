@@ -236,7 +236,7 @@ func TestOperatorsAreRefused(t *testing.T) {
 			if err != nil || still.List[0].Used != 2 {
 				t.Errorf("the counter has %+v, %v: want 2 used as before", still.List, err)
 			}
-			lines := r.log.With(`msg="operator refused"`)
+			lines := r.log.With(`msg="operator denied"`)
 			if len(lines) == 0 || !strings.Contains(lines[0], c.logged) || !strings.Contains(lines[0], "path=/ratelimitd.admin.v1.CounterService/Reset") || !strings.Contains(lines[0], "from=127.0.0.1:") {
 				t.Errorf("the log says %q, want %q", lines, c.logged)
 			}
@@ -258,13 +258,13 @@ func TestRefusedOperatorsAreLoggedNowAndThen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	lines := r.log.With("operator refused")
+	lines := r.log.With("operator denied")
 	if most := int(time.Since(began)/time.Second) + 3; len(lines) == 0 || len(lines) > most || len(lines) == tries {
 		t.Errorf("%d lines about %d refusals, want %d at most", len(lines), tries, most)
 	}
 }
 
-// adminTLS is a server whose debug port is encrypted, and asks for certificates of an authority if there is one.
+// adminTLS is a server whose admin port is encrypted, and asks for certificates of an authority if there is one.
 func adminTLS(t *testing.T, ca *tlstest.Authority, clients *tlstest.Authority, tokens Tokens) *running {
 	t.Helper()
 	return adminTLSWith(t, ca, clients, Access{Tokens: tokens})
@@ -370,7 +370,7 @@ func TestAdminTLS(t *testing.T) {
 	})
 }
 
-// getTLS asks an HTTP endpoint of the debug port.
+// getTLS asks an HTTP endpoint of the admin port.
 func getTLS(t *testing.T, r *running, config *tls.Config, path string) (int, string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: patience}

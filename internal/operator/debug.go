@@ -19,13 +19,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 )
 
-// page is a path of the debug port.
+// page is a path of the admin port.
 type page struct {
 	path, help string
 	handler    http.HandlerFunc
 }
 
-// newDebug makes the server of the debug port: pages and services, in plain text unless there is TLS, all behind one gate. It has no
+// newDebug makes the server of the admin port: pages and services, in plain text unless there is TLS, all behind one gate. It has no
 // write timeout, because a profile takes as long as the operator asks for.
 func (s *Server) newDebug(opts *Options) *http.Server {
 	mux := http.NewServeMux()
@@ -61,7 +61,7 @@ type someLines struct {
 
 func (s *someLines) Write(line []byte) (int, error) {
 	if s.some.Pick(time.Now()) {
-		s.log.Warn("the HTTP server of the debug port reports an error", "error", strings.TrimSpace(string(line)), "not_logged", s.some.Missed())
+		s.log.Warn("the HTTP server of the admin port reports an error", "error", strings.TrimSpace(string(line)), "not_logged", s.some.Missed())
 	}
 	return len(line), nil
 }
@@ -90,7 +90,7 @@ func offeringHTTP2(c *tls.Config) *tls.Config {
 func addPages(mux *http.ServeMux, opts *Options) {
 	pages := []page{
 		{console.Path, "the console, for a browser", console.Files},
-		{"/rlconfig", "the rules in force and the state of every rule file", func(w http.ResponseWriter, _ *http.Request) { writeConfig(w, opts) }},
+		{"/rlconfig", "the active rules and the state of every rule file", func(w http.ResponseWriter, _ *http.Request) { writeConfig(w, opts) }},
 		{"/stats", "counters", func(w http.ResponseWriter, _ *http.Request) { writeStats(w, opts) }},
 		{"/debug/pprof/", "profiles", pprof.Index},
 	}
@@ -128,7 +128,7 @@ func writeConfig(w http.ResponseWriter, opts *Options) {
 		tree := opts.Rules.Tree()
 		writeRules(b, tree)
 		if tree != nil {
-			fmt.Fprintf(b, "# checksum: %d, the same in every process with these rules\n", tree.Checksum)
+			fmt.Fprintf(b, "# checksum: %d, the same in every replica with these rules\n", tree.Checksum)
 		}
 	}
 	if opts.Rules.Files != nil {

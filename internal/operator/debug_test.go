@@ -76,7 +76,7 @@ more.ip_a,b: unit=SECOND requests_per_unit=1, shadow_mode: false, quota_mode: fa
 more.ip_a,b: unit=MONTH requests_per_unit=9, shadow_mode: false, quota_mode: false, calendar: UTC, name: long
 more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false, algorithm: sliding_window, precision: 3, name: smooth
 more.ip_a,b: unit=HOUR requests_per_unit=9, shadow_mode: false, quota_mode: false, algorithm: token_bucket, burst: 9, refill: interval, name: steps
-# checksum: %d, the same in every process with these rules
+# checksum: %d, the same in every replica with these rules
 # a.yaml: loaded since 2026-01-02T03:04:05Z, 4 rules, domains: edge, more
 # z.yaml: stale since 2026-01-02T03:04:05Z, 2 rules, domains: z
 #   z.yaml:3:5: unknown key more

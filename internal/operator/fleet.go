@@ -26,7 +26,7 @@ type processes struct {
 // List implements adminconnect.FleetServiceHandler.
 func (p *processes) List(ctx context.Context, _ *adminv1.FleetServiceListRequest) (*adminv1.FleetServiceListResponse, error) {
 	if p.fleet == nil {
-		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this server does not know the processes that share its counters"))
+		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this server does not know the replicas that share its counters"))
 	}
 	v := p.fleet.List(ctx)
 	answer := &adminv1.FleetServiceListResponse{

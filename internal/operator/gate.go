@@ -24,7 +24,7 @@ type Tokens interface {
 	Owner(token string) (name, role string, err error)
 }
 
-// gate checks every request on the debug port, for pages and services. A request passes if its host name is known, if
+// gate checks every request on the admin port, for pages and services. A request passes if its host name is known, if
 // it comes from no web page of another origin, if it has the required token and certificate, and if their roles allow it.
 type gate struct {
 	access       *Access
@@ -162,7 +162,7 @@ func (g *gate) report(r *http.Request, who *identity, no *refusal) {
 	if n := g.some.Missed(); n > 0 {
 		attrs = append(attrs, slog.Int64("not_logged", n))
 	}
-	g.log.LogAttrs(r.Context(), slog.LevelWarn, "operator refused", attrs...)
+	g.log.LogAttrs(r.Context(), slog.LevelWarn, "operator denied", attrs...)
 }
 
 // write answers in the form that the client reads.

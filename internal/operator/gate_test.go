@@ -53,7 +53,7 @@ func send(t *testing.T, client *http.Client, method, url string, header map[stri
 	return resp.StatusCode, resp.Header, string(b)
 }
 
-// everyPage is what the index of a debug port names, and what it does not.
+// everyPage is what the index of an admin port names, and what it does not.
 func everyPage(t *testing.T, index string) []string {
 	t.Helper()
 	pages := []string{"/", "/none", "/debug/pprof/cmdline", "/debug/pprof/heap?debug=1", "/debug/pprof/symbol"}
@@ -70,7 +70,7 @@ func everyPage(t *testing.T, index string) []string {
 	return pages
 }
 
-// everyCall has a call of every service on the debug port.
+// everyCall has a call of every service on the admin port.
 var everyCall = map[string]func(context.Context, *running) error{
 	"ListRuleFiles": func(ctx context.Context, r *running) error {
 		_, err := adminv1.NewAdminServiceClient(r.admin).ListRuleFiles(ctx, &adminv1.ListRuleFilesRequest{})
@@ -97,7 +97,7 @@ var everyCall = map[string]func(context.Context, *running) error{
 	},
 }
 
-// With a token configured, nothing on the debug port answers without it; with or without one, nothing answers to a host
+// With a token configured, nothing on the admin port answers without it; with or without one, nothing answers to a host
 // name that may be a web page's.
 func TestGateOfOperators(t *testing.T) {
 	options := func(tokens Tokens) Options {

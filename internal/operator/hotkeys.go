@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	hotKeysHelp = "the counters with most refused and most used hits in the last minute; ?domain= &rule= &n= &by=refused|used &format=json"
+	hotKeysHelp = "the counters with most denied and most used hits in the last minute; ?domain= &rule= &n= &by=refused|used &format=json"
 	hotKeysOff  = "hot keys are not tracked: set RATELIMITD_HOT_KEYS to the number of keys to track"
 )
 
@@ -112,7 +112,7 @@ func (p *hotKeysPage) trim(r *hotkeys.Report) {
 }
 
 func writeHotKeysText(out io.Writer, r *hotkeys.Report) {
-	fmt.Fprintf(out, "Hits of the last %.0f s, %s to %s. Used counts all hits, refused or not. 3-5 is a number from 3 to 5.\n",
+	fmt.Fprintf(out, "Hits of the last %.0f s, %s to %s. Used counts all hits, denied or not. 3-5 is a number from 3 to 5.\n",
 		r.To.Sub(r.From).Seconds(), r.From.Format(time.TimeOnly), r.To.Format(time.RFC3339))
 	if len(r.Rules) == 0 {
 		fmt.Fprintln(out, "\nNo counter was used.")
@@ -127,7 +127,7 @@ func writeHotKeysText(out io.Writer, r *hotkeys.Report) {
 		if !strings.HasPrefix(rule.Rule, rule.Domain) {
 			fmt.Fprintf(out, " in %s", hotkeys.Printable(rule.Domain))
 		}
-		fmt.Fprintf(out, ": %d hits used, %d refused", rule.HitsUsed, rule.HitsRefused)
+		fmt.Fprintf(out, ": %d hits used, %d denied", rule.HitsUsed, rule.HitsRefused)
 		if rule.Shadow {
 			fmt.Fprintf(out, " (shadow mode: let through)")
 		}
@@ -141,7 +141,7 @@ func writeHotKeysText(out io.Writer, r *hotkeys.Report) {
 
 func writeHotKeyLists(out io.Writer, of string, refused, used []hotkeys.Key, ruled bool) {
 	if len(refused) > 0 {
-		fmt.Fprintf(out, "\n  most refused %s\n", of)
+		fmt.Fprintf(out, "\n  most denied %s\n", of)
 		writeHotKeyTable(out, refused, ruled)
 	}
 	if len(used) > 0 {
@@ -158,7 +158,7 @@ func writeHotKeyTable(out io.Writer, keys []hotkeys.Key, ruled bool) {
 		}
 		fmt.Fprintf(w, "\t%s\t%s\t  %s\n", refused, used, strings.TrimRight(key+"  "+rule, " "))
 	}
-	row("refused", "used", "key", "(rule)")
+	row("denied", "used", "key", "(rule)")
 	for i := range keys {
 		k := &keys[i]
 		rule := "(" + hotkeys.Printable(k.Rule)

@@ -41,58 +41,58 @@ func hotKeysOf(t *hotkeys.Tracker) func(hotkeys.Query) hotkeys.Report {
 func TestHotKeysPage(t *testing.T) {
 	r := start(t, Options{HotKeys: hotKeysOf(hotTracker())})
 	code, header, body := request(t, http.MethodGet, r.DebugAddr, "/debug/hotkeys", nil)
-	want := `Hits of the last 9 s, 12:00:00 to 2026-03-10T12:00:09Z. Used counts all hits, refused or not. 3-5 is a number from 3 to 5.
+	want := `Hits of the last 9 s, 12:00:00 to 2026-03-10T12:00:09Z. Used counts all hits, denied or not. 3-5 is a number from 3 to 5.
 
-  most refused of all rules
-    refused  used  key  (rule)
-          7    10  d|k=a|f60  (d.k)
-          2     2  d|k=\x1b[31m\n\u202e\xff|f60  (d.shadow, shadow mode)
+  most denied of all rules
+    denied  used  key  (rule)
+         7    10  d|k=a|f60  (d.k)
+         2     2  d|k=\x1b[31m\n\u202e\xff|f60  (d.shadow, shadow mode)
 
   most used of all rules
-    refused  used  key  (rule)
-          0    20  d|k=b|f60  (d.k)
-          7    10  d|k=a|f60  (d.k)
-          2     2  d|k=\x1b[31m\n\u202e\xff|f60  (d.shadow, shadow mode)
-          0     1  e|x=y|f1  (request_limit)
+    denied  used  key  (rule)
+         0    20  d|k=b|f60  (d.k)
+         7    10  d|k=a|f60  (d.k)
+         2     2  d|k=\x1b[31m\n\u202e\xff|f60  (d.shadow, shadow mode)
+         0     1  e|x=y|f1  (request_limit)
 
-d.k: 30 hits used, 7 refused
+d.k: 30 hits used, 7 denied
 
-  most refused of this rule
-    refused  used  key
-          7    10  d|k=a|f60
-
-  most used of this rule
-    refused  used  key
-          0    20  d|k=b|f60
-          7    10  d|k=a|f60
-
-d.shadow: 2 hits used, 2 refused (shadow mode: let through)
-
-  most refused of this rule
-    refused  used  key
-          2     2  d|k=\x1b[31m\n\u202e\xff|f60
+  most denied of this rule
+    denied  used  key
+         7    10  d|k=a|f60
 
   most used of this rule
-    refused  used  key
-          2     2  d|k=\x1b[31m\n\u202e\xff|f60
+    denied  used  key
+         0    20  d|k=b|f60
+         7    10  d|k=a|f60
 
-request_limit in e: 1 hits used, 0 refused
+d.shadow: 2 hits used, 2 denied (shadow mode: let through)
+
+  most denied of this rule
+    denied  used  key
+         2     2  d|k=\x1b[31m\n\u202e\xff|f60
 
   most used of this rule
-    refused  used  key
-          0     1  e|x=y|f1
+    denied  used  key
+         2     2  d|k=\x1b[31m\n\u202e\xff|f60
+
+request_limit in e: 1 hits used, 0 denied
+
+  most used of this rule
+    denied  used  key
+         0     1  e|x=y|f1
 `
 	if diff := cmp.Diff(want, body); diff != "" || code != http.StatusOK || !strings.HasPrefix(header.Get("Content-Type"), "text/plain") {
 		t.Errorf("%d %v (-want +got):\n%s", code, header, diff)
 	}
 	_, filtered := get(t, r.DebugAddr, "/debug/hotkeys?rule=d.k&by=used&n=1")
-	want = `Hits of the last 9 s, 12:00:00 to 2026-03-10T12:00:09Z. Used counts all hits, refused or not. 3-5 is a number from 3 to 5.
+	want = `Hits of the last 9 s, 12:00:00 to 2026-03-10T12:00:09Z. Used counts all hits, denied or not. 3-5 is a number from 3 to 5.
 
-d.k: 30 hits used, 7 refused
+d.k: 30 hits used, 7 denied
 
   most used of this rule
-    refused  used  key
-          0    20  d|k=b|f60
+    denied  used  key
+         0    20  d|k=b|f60
 `
 	if diff := cmp.Diff(want, filtered); diff != "" {
 		t.Errorf("one rule (-want +got):\n%s", diff)

@@ -29,7 +29,7 @@ var within = servicetest.Within
 // running is a server under test.
 type running struct {
 	*Server
-	admin *grpc.ClientConn // to the debug port; nil if nothing listens there
+	admin *grpc.ClientConn // to the admin port; nil if nothing listens there
 	stop  context.CancelFunc
 	done  <-chan error // what Run returned
 	log   *servicetest.Log

@@ -15,7 +15,7 @@ import (
 type Options struct {
 	Shared *endpoint.Shared // what it has in common with the other ports of the process; nil: defaults
 
-	Addr       string // host:port of the debug port; default "127.0.0.1:6070"
+	Addr       string // host:port of the admin port; default "127.0.0.1:6070"
 	NoPages    bool   // no pages on it
 	NoServices bool   // no gRPC services on it; without both, nothing listens there
 
@@ -42,7 +42,7 @@ type Options struct {
 	LogLevel LogLevel        // shown and changed by /loglevel; nil: not found
 }
 
-// Access says who may use the debug port. With Tokens every request needs one, with ClientCerts every client needs a
+// Access says who may use the admin port. With Tokens every request needs one, with ClientCerts every client needs a
 // certificate, with both, both. With neither the pages are open to everybody, and calls of Counters are refused.
 type Access struct {
 	Tokens      Tokens
@@ -58,7 +58,7 @@ type Access struct {
 	HostNames []string
 }
 
-// Rules show the rules in force. Each may be nil: it is not shown.
+// Rules show the active rules. Each may be nil: it is not shown.
 type Rules struct {
 	Files   func() []descriptor.FileStatus
 	Tree    func() *descriptor.Tree
@@ -81,7 +81,7 @@ type Scrapes struct {
 	Handler http.Handler // nil: there is no port
 }
 
-// tree returns the rules in force, or nil if there are none.
+// tree returns the active rules, or nil if there are none.
 func (r *Rules) tree() *descriptor.Tree {
 	if r.Tree == nil {
 		return nil

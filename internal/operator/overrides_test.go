@@ -70,7 +70,7 @@ func (o *overriding) ctx(t *testing.T) context.Context {
 	return with(within(t), "Bearer "+annsToken)
 }
 
-// await waits until a version is in force.
+// await waits until a version is active.
 func (o *overriding) await(t *testing.T, version int64) {
 	t.Helper()
 	for deadline := time.After(patience); ; {

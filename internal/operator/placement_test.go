@@ -14,7 +14,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Pages and services share the debug port.
+// Pages and services share the admin port.
 func TestServicesOnTheDebugPort(t *testing.T) {
 	r := start(t, Options{Rules: Rules{Files: func() []descriptor.FileStatus { return []descriptor.FileStatus{{Name: "a.yaml"}} }}})
 	list := &adminv1.ListRuleFilesRequest{}

@@ -50,7 +50,7 @@ type rateLimitCall struct {
 
 	outgoing limiter.Batch // on grpc-go
 
-	// On the lean transport.
+	// On the built-in HTTP/2 server.
 	lean   *transport.Call
 	answer func(error) // finish; made once
 	reply  []byte      // the encoded answer

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// exchange is a call on the lean transport that grpc-go answers. grpc-go serves it over net/http's interfaces, and reads such a body
+// exchange is a call on the built-in HTTP/2 server that grpc-go answers. grpc-go serves it over net/http's interfaces, and reads such a body
 // without end, however slowly the messages are used, and with a buffer of 16 KiB for a byte. So the body gives it one message at a time,
 // and full buffers. The part of a message that grpc-go has taken counts as memory that the connection holds.
 type exchange struct {
@@ -39,13 +39,13 @@ type exchange struct {
 
 type exchangeKey struct{}
 
-// exchangeOf is the exchange of a call on the lean transport, else nil.
+// exchangeOf is the exchange of a call on the built-in HTTP/2 server, else nil.
 func exchangeOf(ctx context.Context) *exchange {
 	x, _ := ctx.Value(exchangeKey{}).(*exchange)
 	return x
 }
 
-// handOver lets grpc-go answer a call on the lean transport whose messages have at most so many bytes.
+// handOver lets grpc-go answer a call on the built-in HTTP/2 server whose messages have at most so many bytes.
 func (s *Server) handOver(to *grpc.Server, most int, w http.ResponseWriter, r *http.Request) {
 	x := &exchange{
 		ResponseWriter: w, body: r.Body, conn: intake.FromContext(r.Context()), detach: func() {}, most: most, many: s.streams[r.URL.Path],

@@ -72,7 +72,7 @@ func (s *Server) newGRPC(opts *Options) (*grpc.Server, []*method) {
 	}
 	g := grpc.NewServer(append(all, opts.ServerOptions...)...)
 	if s.quota != nil {
-		registerQuota(g, s.quota) // on the lean transport only for reflection
+		registerQuota(g, s.quota) // on the built-in HTTP/2 server only for reflection
 	}
 	d := &deciding{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, calls: calls, bounds: opts.Requests}
 	methods := []*method{registerRateLimit(g, d)}

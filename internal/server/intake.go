@@ -67,7 +67,7 @@ func connOfRequest(r *http.Request) *intake.Conn {
 // to the long streams: a client may keep it open for days, and it must not take the place of calls.
 type countedServices struct {
 	reflectable
-	calls *intake.Calls // nil on the lean transport, which counts them itself
+	calls *intake.Calls // nil on the built-in HTTP/2 server, which counts them itself
 	long  *longStreams
 
 	// fewer bounds the streams of these services further; nil: it does not.

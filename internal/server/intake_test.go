@@ -209,7 +209,7 @@ func TestOverdueCallsAreNotDecided(t *testing.T) {
 	if err := errors.Join(c.open(shouldRateLimitPath, true, [2]string{"grpc-timeout", "1n"}), c.send(len(message), message, true)); err != nil {
 		t.Fatal(err)
 	}
-	for answered := false; !answered; { // grpc-go resets the stream, the lean transport answers DEADLINE_EXCEEDED
+	for answered := false; !answered; { // grpc-go resets the stream, the built-in HTTP/2 server answers DEADLINE_EXCEEDED
 		f, err := c.ReadFrame()
 		if err != nil {
 			t.Fatal(err)

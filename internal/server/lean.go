@@ -22,7 +22,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// newTransport returns the lean transport: callers' methods are answered here, everything else by grpc-go.
+// newTransport returns the built-in HTTP/2 server: callers' methods are answered here, everything else by grpc-go.
 func (s *Server) newTransport(opts *Options, methods []*method) *transport.Server {
 	h := &leanHandler{method: methods[0], more: make(map[string]*method)}
 	var more []string
@@ -107,7 +107,7 @@ func (s *Server) discard(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 }
 
-// leanHandler answers callers' methods on the lean transport.
+// leanHandler answers callers' methods on the built-in HTTP/2 server.
 type leanHandler struct {
 	*method
 	more map[string]*method // the other ones, by path
@@ -175,7 +175,7 @@ func (m *method) start(b *limiter.Batch, call *transport.Call, text string, c *r
 	return m.decide(call, b, c, c.answer)
 }
 
-// finish answers a call of the lean transport.
+// finish answers a call of the built-in HTTP/2 server.
 func (c *rateLimitCall) finish(err error) {
 	m, call := c.method, c.lean
 	c.lean = nil

@@ -44,7 +44,7 @@ type deciding struct {
 	decider Decider
 	answers *answers
 	shared  *endpoint.Shared
-	calls   *intake.Calls // nil on the lean transport, which counts them itself
+	calls   *intake.Calls // nil on the built-in HTTP/2 server, which counts them itself
 	bounds  Requests
 }
 

@@ -115,7 +115,7 @@ type Connections struct {
 	MessageTimeout   time.Duration // a connection is closed when a call's message takes longer to arrive; default 10 s
 	WriteTimeout     time.Duration // a gRPC connection is closed when its client reads nothing for this time; default 10 s
 
-	// MaxBytes bounds what is held for one gRPC connection: messages that have not arrived in full, and on the lean transport
+	// MaxBytes bounds what is held for one gRPC connection: messages that have not arrived in full, and on the built-in HTTP/2 server
 	// also messages in work, headers, and answers that the client does not take. MaxBytesOfAll bounds what all
 	// connections hold. Beyond it the connection that holds most is closed. Default 16 and 128 MiB.
 	MaxBytes, MaxBytesOfAll int64

@@ -45,8 +45,8 @@ type quotaService struct {
 	streams      QuotaStreams
 	bound        *intake.Streams
 	most         int           // bytes of a message
-	grpc         *grpc.Server  // with the bound of its messages; nil without the lean transport
-	calls        *intake.Calls // nil on the lean transport, which counts them itself
+	grpc         *grpc.Server  // with the bound of its messages; nil without the built-in HTTP/2 server
+	calls        *intake.Calls // nil on the built-in HTTP/2 server, which counts them itself
 	shared       *endpoint.Shared
 	metrics      *quotaMetrics
 	requests     Requests
@@ -138,7 +138,7 @@ type quotaStream struct {
 	ctx      context.Context // ends with the stream; its cause is the stream's error
 	wire     grpc.ServerStream
 	conn     *intake.Conn // may be nil
-	exchange *exchange    // on the lean transport; else nil
+	exchange *exchange    // on the built-in HTTP/2 server; else nil
 
 	mu          sync.Mutex // held during a report, so that none comes after Close
 	closed      bool

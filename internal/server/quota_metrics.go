@@ -43,7 +43,7 @@ func registerStreams(registry prometheus.Registerer, open *intake.Streams, refus
 	reasons := append([]intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection}, more...)
 	counters := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: name + "_refused_total",
-		Help: streams + " refused because too many were open, by the bound that they are over.",
+		Help: streams + " rejected because too many were open, by the bound that they exceed.",
 	}, []string{"reason"})
 	for _, why := range reasons {
 		refused[why] = counters.WithLabelValues(string(why))

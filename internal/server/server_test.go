@@ -28,10 +28,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// lean is set while the tests run on the lean transport.
+// lean is set while the tests run on the built-in HTTP/2 server.
 var lean bool
 
-// onGRPCGo makes a test about interceptors run on grpc-go both times: the lean transport has none.
+// onGRPCGo makes a test about interceptors run on grpc-go both times: the built-in HTTP/2 server has none.
 func onGRPCGo(t *testing.T) {
 	t.Helper()
 	was := lean
@@ -39,11 +39,11 @@ func onGRPCGo(t *testing.T) {
 	t.Cleanup(func() { lean = was })
 }
 
-// TestMain runs all tests twice: on grpc-go, and on the lean transport.
+// TestMain runs all tests twice: on grpc-go, and on the built-in HTTP/2 server.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	lean = true
-	fmt.Println("on the lean transport:")
+	fmt.Println("on the built-in HTTP/2 server:")
 	code = max(code, m.Run())
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)

@@ -132,7 +132,7 @@ func startRedis(ctx context.Context, dir string, cores cores, cluster bool) (*pr
 		return nil, "", fmt.Errorf("find redis-server (workshop/scripts/install-redis installs it): %w", err)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, "", fmt.Errorf("make a folder for Redis: %w", err)
+		return nil, "", fmt.Errorf("make a directory for Redis: %w", err)
 	}
 	address, port, err := freePort()
 	if err != nil {

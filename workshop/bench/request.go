@@ -29,7 +29,7 @@ type payload struct {
 	message []byte
 	numbers []number
 	headers [][2]string // sent with every request in addition to the headers that gRPC needs
-	envoy   bool        // send the headers of Envoy's calls, in place of a Go client's
+	envoy   bool        // send the headers of Envoy's calls, instead of a Go client's
 	tracing envoytest.Tracing
 	then    *payload // sent with the same numbers when this one is answered; nil: nothing
 }

@@ -40,7 +40,7 @@ var shapes = []shape{
 	{name: "10,000 rules", setup: setup{values: 10_000}},
 	{name: "100,000 rules", setup: setup{values: 100_000}},
 	{name: "mTLS", setup: setup{mtls: true}},
-	{name: "2 processes on one Redis", setup: setup{processes: 2}, onlyRedis: true},
+	{name: "2 replicas on one Redis", setup: setup{processes: 2}, onlyRedis: true},
 	{name: "Redis Cluster, 3 nodes", setup: setup{nodes: 3}, onlyRedis: true},
 }
 

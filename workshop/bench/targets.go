@@ -16,7 +16,7 @@ type target struct {
 	name   string
 	binary string
 	args   []string
-	rules  bool // needs the rule folder
+	rules  bool // needs the rule directory
 	redis  bool // counts in a Redis of its own
 	lease  bool // its limits are leased
 	holds  bool // has a rule with reservations too
@@ -58,7 +58,7 @@ func allTargets() []*target {
 	return []*target{
 		{id: "a0", name: "empty gRPC server, grpc-go's defaults", binary: "emptyserver"},
 		{id: "a", name: "empty gRPC server, tuned", binary: "emptyserver", args: []string{"-tuned"}},
-		{id: "e", name: "empty handler on the lean transport", binary: "emptyserver", args: []string{"-lean"}},
+		{id: "e", name: "empty handler on the built-in HTTP/2 server", binary: "emptyserver", args: []string{"-lean"}},
 		{id: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true, env: onLean},
 		{id: "bg", name: "the same on grpc-go", binary: "ratelimitd", rules: true, env: onGRPCGo},
 		{id: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true, env: onLean},
@@ -181,7 +181,7 @@ func (t *target) cpu() (c cpuTimes, err error) {
 	return c, err
 }
 
-// writeRules writes a folder with one file: a limit for each descriptor, or for each value of it, that is never reached. If the target
+// writeRules writes a directory with one file: a limit for each descriptor, or for each value of it, that is never reached. If the target
 // holds reservations, there is one more rule for them.
 func writeRules(dir string, t *target, descriptors int) error {
 	var b strings.Builder
@@ -199,7 +199,7 @@ func writeRules(dir string, t *target, descriptors int) error {
 		fmt.Fprintf(&b, "  - key: %s\n    reservations: true\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n", reservedKey)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return fmt.Errorf("make the rule folder: %w", err)
+		return fmt.Errorf("make the rule directory: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "bench.yaml"), []byte(b.String()), 0o644); err != nil {
 		return fmt.Errorf("write rules: %w", err)

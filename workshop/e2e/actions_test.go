@@ -94,7 +94,7 @@ func allShown(t *testing.T) []shown {
 	}
 	walk(t, "../../docs", ".md", func(name, text string) {
 		beside := make(map[string]bool)
-		rules := make(map[string]string) // of the page, by domain; the last version of a file is in force
+		rules := make(map[string]string) // of the page, by domain; the last version of a file is active
 		for _, m := range shownRules.FindAllStringSubmatch(text, -1) {
 			rules[m[2]] = m[1]
 		}

@@ -16,7 +16,7 @@ type fleet struct {
 	redis    *redistest.Server // nil if there is more than one
 	services []*service
 	upstream *upstream
-	rules    string // the folder of rule files, which both read
+	rules    string // the directory of rule files, which both read
 }
 
 // startFleet starts a fleet with a rule file and more environment variables.

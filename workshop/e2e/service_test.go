@@ -27,7 +27,7 @@ type service struct {
 	past answers  // of its earlier processes
 }
 
-// rules writes a folder of rule files and returns its path. Each text is one file.
+// rules writes a directory of rule files and returns its path. Each text is one file.
 func rules(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -16,7 +16,7 @@ import (
 
 type constants map[string]string
 
-// setting is constants of a model, in place of those in its .cfg, and the invariants to check; empty: all of the .cfg.
+// setting is constants of a model, instead of those in its .cfg, and the invariants to check; empty: all of the .cfg.
 type setting struct {
 	name       string // of the row in docs/contributing/models.md
 	model      string

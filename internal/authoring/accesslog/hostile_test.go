@@ -70,7 +70,7 @@ func TestLongestFormatsAndLines(t *testing.T) {
 		{"a text that nearly repeats", "format: nginx\npattern: '$msec $a" + blanks + "x$b'\n" + descriptors, "1772366400 x" + strings.Repeat(" ", longest), "bad line 1: column 12: there is no \"" + strings.Repeat(" ", 60) + "...\" after a, as the log_format says"},
 		{"a beginning", "format: nginx\npattern: '" + blanks + "x$msec $a'\n" + descriptors, strings.Repeat(" ", longest), "bad line 1: it does not begin with \"" + strings.Repeat(" ", 60) + "...\", as the log_format says"},
 		{"a name", "format: nginx\npattern: '$msec $a \"$" + strings.Repeat("v", longest/2) + "\" x'\n" + descriptors, `1772366400 x "` + strings.Repeat("y", longest), "bad line 1: column 15: there is no \"\\\" x\" after " + strings.Repeat("v", 60) + "..., as the log_format says"},
-		{"quotes", "format: nginx\npattern: '$msec $a \"$b\"'\n" + descriptors, `1772366400 x "` + strings.Repeat(`"`, longest), `bad line 1: column 16: it goes on after the end of the log_format: "` + strings.Repeat(`\"`, 60) + `..."`},
+		{"quotes", "format: nginx\npattern: '$msec $a \"$b\"'\n" + descriptors, `1772366400 x "` + strings.Repeat(`"`, longest), `bad line 1: column 16: unexpected text after the end of the log_format: "` + strings.Repeat(`\"`, 60) + `..."`},
 		{"backslashes", "format: apache\ndomain: d\ndescriptors: [[{key: k, field: http_referer, part: first, default: a}]]\n", `a - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1 "` + strings.Repeat(`\"\\`, longest/4) + `" "`, `bad line 1: column 1047639: there is no "\"" after http_user_agent, as the common or combined format says`},
 	} {
 		began := time.Now()

@@ -131,5 +131,5 @@ func (j *jsonLines) value(value json.RawMessage, p *path) ([]byte, error) {
 	default:
 		return value, nil
 	}
-	return nil, fmt.Errorf("%s is %s, which is no single value", yamlform.Quote(j.fields[p.field].name), kind)
+	return nil, fmt.Errorf("%s is %s, which is not a single value", yamlform.Quote(j.fields[p.field].name), kind)
 }

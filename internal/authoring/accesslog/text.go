@@ -269,7 +269,7 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 		}
 	}
 	if len(rest) > 0 {
-		return p.at(line, rest) + fmt.Sprintf("it goes on after the end of the %s: %s", p.what, quote(rest))
+		return p.at(line, rest) + fmt.Sprintf("unexpected text after the end of the %s: %s", p.what, quote(rest))
 	}
 	if p.request >= 0 {
 		parts := requestLine(request)

@@ -205,7 +205,7 @@ func shell(ctx context.Context, command string) error {
 // replay sends the requests of a case.
 func (o *Options) replay(ctx context.Context, c *Case) Result {
 	if c.Level == Recorded && c.Collides(time.Now()) {
-		return Result{Skipped: "windows of two units began at the same moment, as those of a day and a week on a Thursday; envoyproxy/ratelimit lets them share a counter"}
+		return Result{Skipped: "windows of two units began at the same moment, such as a day and a week on a Thursday; envoyproxy/ratelimit lets them share a counter"}
 	}
 	for i := range c.Steps {
 		s := &c.Steps[i]

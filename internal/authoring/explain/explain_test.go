@@ -160,9 +160,9 @@ func TestJSON(t *testing.T) {
 func TestState(t *testing.T) {
 	for want, s := range map[string]State{
 		"0 of 5 used, 5 left": {Capacity: 5, Remaining: 5},
-		"9 of 5 used, 0 left, the next one passes in 12.5s, reset in 20s":                                           {Used: 9, Capacity: 5, WaitSeconds: 12.5, Reset: 20},
-		"0 of 0 used, 0 left, nothing ever passes, reset in 1m":                                                     {Never: true, Reset: 60},
-		"5 of 5 used, 0 left, the next one passes in 1s, reset in 1s (remembered by the server's over-limit cache)": {Used: 5, Capacity: 5, WaitSeconds: 1, Reset: 1, Cached: true},
+		"9 of 5 used, 0 left, the next one passes in 12.5s, reset in 20s":                                       {Used: 9, Capacity: 5, WaitSeconds: 12.5, Reset: 20},
+		"0 of 0 used, 0 left, nothing ever passes, reset in 1m":                                                 {Never: true, Reset: 60},
+		"5 of 5 used, 0 left, the next one passes in 1s, reset in 1s (remembered by the server's denial cache)": {Used: 5, Capacity: 5, WaitSeconds: 1, Reset: 1, Cached: true},
 	} {
 		if got := s.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -20,7 +20,7 @@ type State struct {
 
 	PenaltySeconds float64 `json:"penalty_seconds,omitempty"` // for how long the limit's penalty refuses everything
 
-	Cached bool `json:"from_over_limit_cache"` // comes from a refusal in the server's over-limit cache, not from the store
+	Cached bool `json:"from_over_limit_cache"` // comes from a refusal in the server's denial cache, not from the store
 }
 
 // String returns the state in words.
@@ -39,7 +39,7 @@ func (s *State) String() string {
 		text += ", reset in " + terminal.Span(seconds(s.Reset))
 	}
 	if s.Cached {
-		text += " (remembered by the server's over-limit cache)"
+		text += " (remembered by the server's denial cache)"
 	}
 	return text
 }

@@ -76,7 +76,7 @@ func (w reportWriter) bucket(q *QuotaBucket) {
 	}
 	then := "passes"
 	if q.Default == "deny" {
-		then = "is refused"
+		then = "is denied"
 	}
 	w.row("bucket", "%s; without a rule everything %s", order, then)
 }
@@ -137,7 +137,7 @@ func (w reportWriter) rule(r *Report, d *Descriptor) {
 		how = append(how, "enforced")
 	}
 	if rule.Quota.Value == "true" {
-		how = append(how, "quota mode"+by(rule.Quota)+": the request is refused only when all descriptors in quota mode are over")
+		how = append(how, "quota mode"+by(rule.Quota)+": the request is denied only when all descriptors in quota mode are over")
 	}
 	if len(rule.Replaces) > 0 {
 		how = append(how, "replaces "+terminal.Clean(strings.Join(rule.Replaces, ", ")))
@@ -177,7 +177,7 @@ func (w reportWriter) limit(l *Limit, d *Descriptor) {
 	w.row("limit", "%s", w.Paint(terminal.Bold, terminal.Clean(words)))
 	switch {
 	case l.NotEnforced:
-		w.row("", "%s", w.Paint(terminal.Yellow, "not enforced for this caller: what it refuses passes"))
+		w.row("", "%s", w.Paint(terminal.Yellow, "not enforced for this caller: what it denies passes"))
 	case l.EnforcePercent > 0:
 		w.row("", "enforced for this caller")
 	}
@@ -203,7 +203,7 @@ func (w reportWriter) headers(r *Report) {
 		what = ""
 	}
 	if r.Refuses && !none {
-		w.row(what, "of the first that is refused")
+		w.row(what, "of the first that is denied")
 		w.list(r.Refused)
 	}
 	if !r.Refuses {

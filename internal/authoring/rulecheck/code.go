@@ -87,7 +87,7 @@ var Codes = []Code{
 	{codeSmallShare, "a `max_share` that is less than one hit of the limit: nothing can be reserved"},
 	{codeReserveLevel, "a limit on `reserve_id` or `commit_id`: there each reservation has a counter of its own"},
 	{codeNoReservations, "a node with a value that lacks the `reservations` of its sibling without a value"},
-	{codeCostTooHigh, "a `cost` above what the limit has: such a request never passes"},
+	{codeCostTooHigh, "a `cost` above the limit: such a request never passes"},
 	{codeCostOfOne, "a `cost` by a value that has a counter of its own"},
 	{codeDelayAlone, "`envoy_delay` in a domain in which no request waits"},
 	{codeBucketOrder, "`order` of `quota_buckets` with a key that no rule has, or with keys in an order that no rule has"},

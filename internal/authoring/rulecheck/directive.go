@@ -48,7 +48,7 @@ func (d *directive) parse(text string) {
 	words := strings.Fields(text)
 	switch {
 	case len(words) == 0 || words[0] != "ok":
-		d.wrong = "a `# check:` comment that does not go on with ok"
+		d.wrong = "a `# check:` comment without `ok`"
 	case len(words) == 1:
 		d.wrong = "which finding is accepted?"
 	case len(words) == 2:

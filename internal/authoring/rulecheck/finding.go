@@ -14,10 +14,10 @@ type Severity string
 const (
 	Error   Severity = "error"   // a strict load would refuse the file
 	Warning Severity = "warning" // probably not what was meant
-	Info    Severity = "info"    // right, and worth knowing
+	Info    Severity = "info"    // right, and a note for the author
 )
 
-// Finding is one problem in a rule file, or one fact that is worth knowing.
+// Finding is one problem in a rule file, or one note.
 type Finding struct {
 	File     string   `json:"file"`
 	Line     int      `json:"line,omitempty"` // from 1; 0 if the file as a whole is meant

@@ -112,7 +112,7 @@ func (c *checker) reservations(n *node) {
 			continue
 		}
 		c.add(Warning, n.largest, codeSmallShare, fmt.Sprintf("write a `max_share` of at least %v", leastShare(l)),
-			"this share of %d hits is less than one hit: every reservation is refused", l.Capacity())
+			"this share of %d hits is less than one hit: every reservation is denied", l.Capacity())
 		return
 	}
 }
@@ -155,7 +155,7 @@ func (c *checker) requests(n *node, l *limit) {
 	}
 	severity, whom := Warning, "nothing that reaches this rule passes"
 	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {
-		severity, whom = Info, "every caller named here is refused" // a usual way to block an address
+		severity, whom = Info, "every caller named here is denied" // a usual way to block an address
 	}
 	c.add(severity, l.position("requests_per_unit"), codeZeroLimit, "if you want no limit, write `unlimited: true` instead of `unit` and `requests_per_unit`",
 		"a limit of 0: %s", whom)
@@ -197,7 +197,7 @@ func (c *checker) window(l *limit) {
 			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))
 	}
 	if l.Window.Length() <= time.Second && !l.Lease && l.Requests > 0 {
-		c.add(Info, l.position("unit"), codePerSecond, "with a slow backend, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
+		c.add(Info, l.position("unit"), codePerSecond, "with a slow store, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
 			"a limit per second or less: its counters are the busiest, and a slow decision counts for a time that is over")
 	}
 }

@@ -22,12 +22,12 @@ const (
 	listing   = "testdata/mistakes.md"
 )
 
-// mistake is a rule file, or a folder of them, with one typical mistake.
+// mistake is a rule file, or a directory of them, with one typical mistake.
 type mistake struct {
 	name  string
 	title string
 	info  bool   // whether --info is needed to see it
-	said  string // the output of --output plain, without the folder
+	said  string // the output of --output plain, without the directory
 	found []Finding
 }
 

@@ -37,7 +37,7 @@ func (c *checker) sameText(nodes []*node) {
 			continue
 		}
 		c.add(Warning, n.at, codeSameText, "rename one of the keys",
-			"key and value joined with `_` are %s, the same as on %s: both have one name in metrics, and envoyproxy/ratelimit refuses the file", yamlform.Quote(text), before.at.From(n.at))
+			"key and value joined with `_` are %s, the same as on %s: both have one name in metrics, and envoyproxy/ratelimit rejects the file", yamlform.Quote(text), before.at.From(n.at))
 	}
 }
 

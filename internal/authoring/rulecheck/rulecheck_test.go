@@ -350,7 +350,7 @@ b.yaml:1:205: warning: line one` + "\ufffd" + `line two [star-alone]
       |    ` + strings.Repeat(" ", 60) + `^
       = write less
 
-2 files: 1 error, 1 warning, 1 worth knowing (--info shows them)
+2 files: 1 error, 1 warning, 1 note (--info shows them)
 `},
 		"plain": {func(b *bytes.Buffer) error { return WritePlain(b, r, true) }, "a,b.yaml:3:7: error: 100% \ufffd[31mred [refused]\n" +
 			"b.yaml:1:205: warning: line one\ufffdline two; write less [star-alone]\nc.yaml: info: slow [per-second]\n"},

@@ -20,7 +20,7 @@ import (
 
 // Options say what Run checks.
 type Options struct {
-	// Paths are folders of rule files, each checked as the service would load it, and files. Files of one folder are
+	// Paths are directories of rule files, each checked as the service would load it, and files. Files of one directory are
 	// checked together.
 	Paths   []string
 	Merge   bool     // files that give the same domain share it
@@ -47,7 +47,7 @@ func (r *Report) Count(s Severity) int {
 	return n
 }
 
-// Run checks rule files. It fails for a path or a code that does not exist, and for a folder without rule files; a file
+// Run checks rule files. It fails for a path or a code that does not exist, and for a directory without rule files; a file
 // that cannot be read is a finding.
 func Run(o Options) (*Report, error) {
 	for _, code := range o.Disable {
@@ -294,7 +294,7 @@ func find(paths []string) ([]*set, error) {
 	return sets, nil
 }
 
-// folder reads the files of a folder that the service would read.
+// directory reads the files of a directory that the service would read.
 func folder(dir string) (*set, error) {
 	r, err := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // TextOptions say how WriteText writes.
 type TextOptions struct {
 	Color bool // with the colours of a terminal
-	Info  bool // also what is only worth knowing
+	Info  bool // also notes
 }
 
 var colorOf = map[Severity]terminal.Color{Error: terminal.Red, Warning: terminal.Yellow, Info: terminal.Cyan}
@@ -53,7 +53,7 @@ func WriteText(to io.Writer, r *Report, o TextOptions) error {
 func summary(r *Report, info bool, paint func(string) string) string {
 	text := terminal.Count(r.Files, "file") + ": " + paint(count(r.Count(Error), "error")+", "+count(r.Count(Warning), "warning"))
 	if n := r.Count(Info); n > 0 {
-		text += fmt.Sprintf(", %d worth knowing", n)
+		text += ", " + count(n, "note")
 		if !info {
 			text += " (--info shows them)"
 		}

@@ -108,7 +108,7 @@ func (c *checker) star(n *node) {
 	if strings.Trim(v, "*") == "" {
 		if !n.share { // with it, a star makes all values share one counter
 			c.add(Warning, n.valueAt, codeStarAlone, "leave `value` out",
-				"a `*` by itself matches every value, like a descriptor without `value`, but it is tried before the patterns that follow it")
+				"a `*` on its own matches every value, like a descriptor without `value`, but it is tried before the patterns that follow it")
 		}
 		return
 	}
@@ -135,7 +135,7 @@ func (c *checker) star(n *node) {
 		}
 		fix := "if that is not meant, write `value_regex: '" + asRegex(pieces, class) + "'`"
 		filled := strings.Replace(v, "*", insideExample(first, v), 1)
-		c.add(Warning, n.valueAt, codeStarInside, fix, "the `*` matches any text, also separators: %s also matches %s", yamlform.Quote(v), yamlform.Quote(filled))
+		c.add(Warning, n.valueAt, codeStarInside, fix, "the `*` matches any text, including separators: %s also matches %s", yamlform.Quote(v), yamlform.Quote(filled))
 		return
 	}
 	switch {

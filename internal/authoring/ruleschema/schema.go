@@ -29,7 +29,7 @@ func Tests() *jsonschema.Schema {
 func Overrides() *jsonschema.Schema {
 	s := of(override.Language())
 	s.Title = "Overrides of ratelimitd"
-	s.Description = "Numbers for single callers that replace those of rules. Read by `ratelimitd serve --overrides`."
+	s.Description = "Numbers for one customer that replace the rule's. Read by `ratelimitd serve --overrides`."
 	relateOverride(s.Definitions["override"])
 	return s
 }

@@ -22,8 +22,8 @@ func IsTestFile(name string) bool {
 	return strings.HasSuffix(name, "_test.yaml") || strings.HasSuffix(name, "_test.yml")
 }
 
-// Find returns the test files that paths name, sorted. A folder stands for all test files below it, except in folders whose
-// names begin with a dot; - stands for the standard input. untested are the folders without test files. It fails for a path that
+// Find returns the test files that paths name, sorted. A directory stands for all test files below it, except in directories whose
+// names begin with a dot; - stands for the standard input. untested are the directories without test files. It fails for a path that
 // cannot be read, and for a file that is no test file.
 func Find(paths []string) (found, untested []string, err error) {
 	for _, p := range paths {
@@ -76,7 +76,7 @@ func noTestFile(name string) error {
 	return fmt.Errorf("%s is no test file: their names end in _test.yaml", name)
 }
 
-// RuleFiles returns the rule files below a folder, as the service would find them.
+// RuleFiles returns the rule files below a directory, as the service would find them.
 func RuleFiles(dir string) ([]string, error) {
 	r, err := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {

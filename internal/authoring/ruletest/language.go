@@ -417,7 +417,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 					of(t).wait = &want[time.Duration]{d, v.Position()}
 				}
 			}},
-		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether the numbers are those of an override"},
+		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether an override sets the numbers"},
 			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
 		{Key: yamlform.Key{Name: "would_refuse", Type: yamlform.Type{Kind: yamlform.Texts},
 			Doc: "the `name`, in any order, of each limit that would have denied the request and is not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
@@ -609,7 +609,7 @@ func (s *stepReading) begin(c *caseReading, last time.Duration) {
 			s.offset = last
 		}
 		if s.offset < last {
-			s.when.Errorf("`at` is %s after the start, and the step before ends %s after it: time goes on only", formatSpan(s.offset), formatSpan(last))
+			s.when.Errorf("`at` is %s after the start, and the step before ends %s after it: time cannot go back", formatSpan(s.offset), formatSpan(last))
 			s.offset = last
 		}
 	}

@@ -1,7 +1,7 @@
 // Package simulate replays access logs through rules and reports what would have been refused.
 //
 // Run reads logs, sorts their lines within a window of time, and passes batches of requests to one or two engines. An
-// engine is the real limiter with a memory store, on a clock that follows the log. With two folders of rules there are two
+// engine is the real limiter with a memory store, on a clock that follows the log. With two directories of rules there are two
 // engines, and Run compares their verdicts. It counts results over time, by rule and by caller, all in bounded memory, and
 // returns a Report.
 //

@@ -65,7 +65,7 @@ type ruleCount struct {
 	requests    int64   // descriptors that match it
 	refused     int64   // of these, over the limit in a refused request
 	notEnforced int64   // of these, over the limit without causing a refusal: shadow mode, quota mode
-	newly       int64   // requests that it refuses and the other folder's rules let pass
+	newly       int64   // requests that it refuses and the other directory's rules let pass
 	limits      []int64 // by limit: refusals, enforced or not
 }
 
@@ -221,7 +221,7 @@ func isLimit(r *descriptor.Rule, j int, take *refusedTake, overridden bool) bool
 	return &r.Limits[j] == take.limit || overridden && r.Limits[j].Name == take.name
 }
 
-// newly records, once each, the rules that refuse a request which the other folder's rules let pass.
+// newly records, once each, the rules that refuse a request which the other directory's rules let pass.
 func (e *engine) newly(by []refusal) {
 	for i, r := range by {
 		if !slices.ContainsFunc(by[:i], func(b refusal) bool { return b.rule == r.rule }) {

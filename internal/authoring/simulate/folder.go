@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
-// LoadRules reads a folder of rules as the service would, or one file; - is the standard input. The service leaves bad files out. Here a bad
+// LoadRules reads a directory of rules as the service would, or one file; - is the standard input. The service leaves bad files out. Here a bad
 // file is an error, because the result for a part of the rules would be misleading.
 func LoadRules(dir string, merge bool, o descriptor.Options) (*descriptor.Tree, error) {
 	if info, err := os.Stat(dir); dir == stdin.Name || err == nil && !info.IsDir() {

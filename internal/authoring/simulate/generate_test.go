@@ -153,7 +153,7 @@ func BenchmarkRun(b *testing.B) {
 		for _, compare := range []bool{false, true} {
 			name := f.name
 			if compare {
-				name += ", two folders"
+				name += ", two directories"
 			}
 			b.Run(name, func(b *testing.B) {
 				b.ReportAllocs()

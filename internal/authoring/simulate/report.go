@@ -4,11 +4,11 @@ import "time"
 
 // Report is the result of a run.
 type Report struct {
-	Rules   string   `json:"rules"`             // the folder
-	Against string   `json:"against,omitempty"` // the folder that it is compared with
+	Rules   string   `json:"rules"`             // the directory
+	Against string   `json:"against,omitempty"` // the directory that it is compared with
 	Logs    []string `json:"logs"`
 
-	Overrides string `json:"overrides,omitempty"` // the file of the overrides in force
+	Overrides string `json:"overrides,omitempty"` // the file of the active overrides
 
 	From time.Time `json:"from"` // of the first request
 	To   time.Time `json:"to"`   // of the last
@@ -22,7 +22,7 @@ type Report struct {
 
 	New Side  `json:"new"`
 	Old *Side `json:"old,omitempty"`
-	// With two folders: requests that pass with the old one and are refused with the new one, and vice versa.
+	// With two directories: requests that pass with the old one and are refused with the new one, and vice versa.
 	NewlyRefused *Change `json:"newly_refused,omitempty"`
 	NewlyPassed  *Change `json:"newly_passed,omitempty"`
 
@@ -56,7 +56,7 @@ type Order struct {
 	Shortened       int64   `json:"shortened,omitempty"`  // how often the window was shortened to bound memory
 }
 
-// Side has the results of all requests under one folder of rules.
+// Side has the results of all requests under one directory of rules.
 type Side struct {
 	Allowed       int64  `json:"allowed"`
 	Refused       int64  `json:"refused"`
@@ -73,7 +73,7 @@ type Side struct {
 // Untried is the number of requests that no limit concerns.
 func (s *Side) Untried() int64 { return s.NoRule + s.UnknownDomain + s.Inactive }
 
-// Change counts the requests and callers whose verdicts differ between two folders.
+// Change counts the requests and callers whose verdicts differ between two directories.
 type Change struct {
 	Requests int64 `json:"requests"`
 	Callers  int64 `json:"callers"`
@@ -86,10 +86,10 @@ type Rule struct {
 	File         string     `json:"file,omitempty"`
 	Line         int        `json:"line,omitempty"`
 	Shadow       bool       `json:"shadow_mode,omitempty"`
-	New          *RuleCount `json:"new,omitempty"` // nil: the folder has no such rule
+	New          *RuleCount `json:"new,omitempty"` // nil: the directory has no such rule
 	Old          *RuleCount `json:"old,omitempty"`
-	NewlyRefused int64      `json:"newly_refused,omitempty"` // requests; counts for each rule of the new folder that refuses
-	NewlyPassed  int64      `json:"newly_passed,omitempty"`  // requests that the rule of the old folder refused
+	NewlyRefused int64      `json:"newly_refused,omitempty"` // requests; counts for each rule of the new directory that refuses
+	NewlyPassed  int64      `json:"newly_passed,omitempty"`  // requests that the rule of the old directory refused
 }
 
 func (r *Rule) requests() int64    { return both(r, func(c *RuleCount) int64 { return c.Requests }) }
@@ -106,7 +106,7 @@ func both(r *Rule, of func(*RuleCount) int64) int64 {
 	return n
 }
 
-// RuleCount has the counts of a rule in one folder.
+// RuleCount has the counts of a rule in one directory.
 type RuleCount struct {
 	Requests    int64   `json:"requests"`     // descriptors that matched
 	Refused     int64   `json:"refused"`      // of these, over the limit in a refused request
@@ -144,7 +144,7 @@ type Caller struct {
 	RefusedBy      []RefusedBy `json:"refused_by,omitempty"`
 	NewlyRefusedBy []RefusedBy `json:"newly_refused_by,omitempty"`
 	OldRefusedBy   []RefusedBy `json:"old_refused_by,omitempty"`
-	First          *time.Time  `json:"first,omitempty"`   // when it was first refused; with two folders, newly refused
+	First          *time.Time  `json:"first,omitempty"`   // when it was first refused; with two directories, newly refused
 	Missing        int64       `json:"missing,omitempty"` // by how much Requests may be too small
 }
 

@@ -76,7 +76,7 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 	return rows, unreached
 }
 
-// reported returns the report's counts of a rule in one of the folders.
+// reported returns the report's counts of a rule in one of the directories.
 func (c *ruleCount) reported(r *descriptor.Rule) *RuleCount {
 	out := &RuleCount{Requests: c.requests, Refused: c.refused, NotEnforced: c.notEnforced}
 	for i := range r.Limits {

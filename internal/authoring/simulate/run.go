@@ -39,12 +39,12 @@ type Options struct {
 	Verdicts func(v *Verdict) error // called for every request, in the order of decisions; may be nil
 }
 
-// Rules is a folder of rules.
+// Rules is a directory of rules.
 type Rules struct {
 	Folder string // for the report
 	Tree   *descriptor.Tree
 
-	Overrides *override.Set // that are in force with these rules
+	Overrides *override.Set // that are active with these rules
 	Misfits   []string      // why others are not, for the report's warnings
 }
 

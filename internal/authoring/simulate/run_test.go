@@ -210,7 +210,7 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
-// A rule is found in the other folder by what it matches, not by its path: the key a_b and the key a with the value b have the same path.
+// A rule is found in the other directory by what it matches, not by its path: the key a_b and the key a with the value b have the same path.
 func TestRulesWithOnePath(t *testing.T) {
 	set := rules(t, "domain: edge\ndescriptors:\n- {key: path_/x, rate_limit: {unit: minute, requests_per_unit: 1}}\n- {key: path, value: /x, rate_limit: {unit: minute, requests_per_unit: 1}}\n")
 	m := mapping(t, strings.Replace(jsonMapping, "remote_address", "path_/x", 1))
@@ -594,7 +594,7 @@ func TestRequestsInFlight(t *testing.T) {
 		refused int64
 		warning string
 	}{
-		{0, 4, "under edge.remote_address (rules of rules) each one keeps its place for the whole `ttl`"},
+		{0, 4, "under edge.remote_address (rules of rules) each request keeps its place for the whole `ttl`"},
 		{time.Hour, 4, "is assumed to be in flight for 1h0m0s, or for the `ttl` of the rule if that is shorter (--duration)"},
 		{2001 * time.Millisecond, 2, "is assumed to be in flight for 2.001s"}, // a third one within two seconds is refused
 		{2 * time.Second, 0, "for that long it keeps its place under edge.remote_address"},

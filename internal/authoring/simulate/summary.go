@@ -80,7 +80,7 @@ func (e *engine) side(outcomes [3]int64) Side {
 	return s
 }
 
-// changes counts the differences between the folders.
+// changes counts the differences between the directories.
 func (r *run) changes() (newly, passed *Change) {
 	newly, passed = &Change{Requests: r.newly}, &Change{Requests: r.passed}
 	for _, c := range r.callers.rows {
@@ -143,7 +143,7 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 		add("too many lines to hold within %s: the window was shortened %d times", seconds(r.Order.WindowSeconds), r.Order.Shortened)
 	}
 	if !r.Callers.Exact {
-		add("too many callers to count individually: some that were never refused are counted as others; raise --max-callers")
+		add("too many callers to count individually: some that were never denied are counted as others; raise --max-callers")
 	}
 	for _, side := range []struct {
 		of     *Side
@@ -154,7 +154,7 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 			continue
 		}
 		if path := side.engine.inFlight(); path != "" && duration == 0 {
-			add("the log does not say how long a request was in flight: under %s (rules of %s) each one keeps its place for the whole `ttl`, and more are refused than would be; give their usual duration with --duration",
+			add("the log does not say how long a request was in flight: under %s (rules of %s) each request keeps its place for the whole `ttl`, so too many are denied; give their usual duration with --duration",
 				path, side.folder)
 		} else if path != "" {
 			add("each request is assumed to be in flight for %s, or for the `ttl` of the rule if that is shorter (--duration): for that long it keeps its place under %s (rules of %s)",
@@ -167,7 +167,7 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 		case side.of.UnknownDomain == r.Requests:
 			add("the rules of %s match no request at all: %s", side.folder, unknownDomain(side.engine.firstUnknown, side.engine.tree))
 		case side.of.NoRule+side.of.UnknownDomain == r.Requests:
-			add("the rules of %s match no request at all: compare the keys of the mapping with those of the rules", side.folder)
+			add("the rules of %s match no request at all: compare the keys in the mapping with the rules", side.folder)
 		case side.of.Untried() == r.Requests:
 			add("no limit of the rules of %s is active at the time of a request that it matches: compare the times of the log with `active`", side.folder)
 		case side.of.Inactive > 0:

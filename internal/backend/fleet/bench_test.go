@@ -19,7 +19,7 @@ func BenchmarkThousand(b *testing.B) {
 	client := r.Client(b)
 	p := named("ratelimitd-7c9f8d6b5-x2x4q")
 	p.Overrides = Overrides{Source: OverridesInRedis, Version: 1234, Earlier: 1234, Count: 100_000}
-	p.Redis, p.Caches = []Redis{{Name: "redis", Connections: 12}}, []Cache{{"leases", 100}, {"over-limit cache", 1000}}
+	p.Redis, p.Caches = []Redis{{Name: "redis", Connections: 12}}, []Cache{{"leases", 100}, {"denial cache", 1000}}
 	text := p.encode()
 	pipe, now := client.Pipeline(), time.Now().UnixMilli()
 	var list strings.Builder

@@ -235,7 +235,7 @@ func (f *Fleet) say(ctx context.Context) error {
 	defer cancel()
 	err := f.o.Client.Set(ctx, f.saidKey(f.id), f.says(time.Now()).encode(), kept).Err()
 	if err != nil {
-		err = fmt.Errorf("write what this process says: %w", err)
+		err = fmt.Errorf("write what this replica says: %w", err)
 	}
 	f.mu.Lock()
 	f.failed = err
@@ -271,7 +271,7 @@ func (f *Fleet) read(ctx context.Context) error {
 func (f *Fleet) learn(ctx context.Context, seen map[string]time.Time, now, beatAt time.Time) (others []Process, unreadable, silent int, err error) {
 	list, err := f.o.Client.GetRange(ctx, f.o.Names, 0, maxNames).Result()
 	if err != nil {
-		return nil, 0, 0, fmt.Errorf("read the list of processes: %w", err)
+		return nil, 0, 0, fmt.Errorf("read the list of replicas: %w", err)
 	}
 	live := f.namesOf(list, now, beatAt)
 	maps.Copy(seen, live)

@@ -46,7 +46,7 @@ const (
 
 func (s State) String() string { return [...]string{"live", "stopped", "gone"}[s] }
 
-// Rules are the rules in force.
+// Rules are the active rules.
 type Rules struct {
 	Checksum uint64    `json:"checksum"` // 0: none were ever loaded
 	Since    time.Time `json:"since"`    // when these came into force
@@ -56,7 +56,7 @@ type Rules struct {
 	Rejected int       `json:"rejected,omitempty"` // files of which nothing is in use
 }
 
-// Overrides are the overrides in force.
+// Overrides are the active overrides.
 type Overrides struct {
 	Source  string `json:"source,omitempty"` // OverridesInRedis, OverridesInFile; empty: they are off
 	Version int64  `json:"version,omitempty"`
@@ -167,16 +167,16 @@ var isID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 func decode(id, text string) (Process, error) {
 	var p Process
 	if !isID.MatchString(id) || len(text) > maxRecord {
-		return p, errors.New("it is not the entry of a process")
+		return p, errors.New("it is not the entry of a replica")
 	}
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		return p, fmt.Errorf("read the entry of a process: %w", err)
+		return p, fmt.Errorf("read the entry of a replica: %w", err)
 	}
 	p.ID = id
 	return p, p.check()
 }
 
-var errBounds = errors.New("it is outside the bounds of what a process writes")
+var errBounds = errors.New("it is outside the bounds of what a replica writes")
 
 func (p *Process) check() error {
 	ok := len(p.Host) <= maxHost && len(p.Version) <= maxVersion && len(p.Redis) <= maxRedis && len(p.Caches) <= maxCaches &&

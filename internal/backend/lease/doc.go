@@ -7,7 +7,7 @@
 // Leases may be used by any number of goroutines. A take waits at most once, for an acquisition of its own counter that
 // another take began. An acquirer never waits, so there is no deadlock.
 //
-// It does not keep counts of its own and never refuses: refusals come from the backend, or from the over-limit cache behind
+// It does not keep counts of its own and never refuses: refusals come from the backend, or from the denial cache behind
 // it. It should stand directly in front of that cache, and behind nothing that makes up answers.
 //
 // # Why it never admits too much

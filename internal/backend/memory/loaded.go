@@ -12,7 +12,7 @@ import (
 type loaded struct {
 	order   []uint8          // the shards, in order, each once
 	hashes  []uint64         // by take
-	records []record         // by take; nil: no penalty is in force
+	records []record         // by take; nil: no penalty is active
 	states  []*backend.State // by take; takes of one counter share one
 
 	copies []backend.State

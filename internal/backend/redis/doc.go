@@ -53,7 +53,7 @@
 // sent again together, and those one by one.
 //
 // A value under one of our keys that is not a state of ours (another type or form, or a window ahead that never expires)
-// is treated as empty, and the next hit that is counted replaces it, so a foreign value does not block a limit for ever.
+// is treated as empty, and the next hit that is counted replaces it, so a foreign value does not block a limit forever.
 //
 // The package does not apply on_error: the limiter does.
 package redis

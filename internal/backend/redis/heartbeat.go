@@ -38,7 +38,7 @@ func (s *Store) Heartbeat(ctx context.Context, key, name string, lives time.Dura
 		return s.Heartbeat(ctx, key, name, lives, leaves) // this time by this process' clock
 	}
 	if err != nil {
-		return 0, fmt.Errorf("count the processes that share Redis: %w", err)
+		return 0, fmt.Errorf("count the replicas that share Redis: %w", err)
 	}
 	return n, nil
 }

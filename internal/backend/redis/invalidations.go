@@ -90,11 +90,11 @@ func NewInvalidations(opts InvalidationsOptions) *Invalidations {
 	_, _ = rand.Read(name) // it never fails
 	v := &Invalidations{opts: opts, name: hex.EncodeToString(name), wake: make(chan struct{}, 1)}
 	metric.Register(opts.Metrics,
-		metric.Counter("ratelimitd_invalidations_sent_total", "Messages about counters that were cleared or refunded, to the processes that share this Redis.", v.sent.Load),
-		metric.Counter("ratelimitd_invalidations_received_total", "Such messages from other processes.", v.received.Load),
-		metric.Counter("ratelimitd_invalidations_forgot_all_total", "Times that this process forgot all refusals or permits, because it may have missed a message, or because a message said so.", v.everything.Load),
+		metric.Counter("ratelimitd_invalidations_sent_total", "Messages about counters that were cleared or refunded, to the replicas that share this Redis.", v.sent.Load),
+		metric.Counter("ratelimitd_invalidations_received_total", "Such messages from other replicas.", v.received.Load),
+		metric.Counter("ratelimitd_invalidations_forgot_all_total", "Times that this replica forgot all denials or permits, because it may have missed a message, or because a message said so.", v.everything.Load),
 		metric.Counter("ratelimitd_invalidations_dropped_total", "Counters for which a message for all counters was sent, because too many waited.", v.dropped.Load),
-		metric.Gauge("ratelimitd_invalidations_connected", "1 while this process receives such messages.", func() float64 { return metric.Bool(v.connected.Load()) }))
+		metric.Gauge("ratelimitd_invalidations_connected", "1 while this replica receives such messages.", func() float64 { return metric.Bool(v.connected.Load()) }))
 	return v
 }
 
@@ -188,7 +188,7 @@ func (v *Invalidations) Cleared(ctx context.Context, counters []backend.Counter)
 	for i := range counters {
 		v.add(&v.resets, counters[i].Key)
 	}
-	return fmt.Errorf("%w: the counters are cleared; other processes learn it later: %w", backend.ErrUnavailable, err)
+	return fmt.Errorf("%w: the counters are cleared; other replicas learn it later: %w", backend.ErrUnavailable, err)
 }
 
 // message has the packed keys of counters.
@@ -298,7 +298,7 @@ func (v *Invalidations) receive(ctx context.Context) {
 			return
 		case isDenied(err):
 			if !v.denied.Swap(true) && redisconn.Advice(err, "") == "" { // who waits for Redis says what is wrong with the settings
-				v.opts.Logger.Warn("Redis does not let this user share resets and refunds with other processes: their over-limit caches and leases may be out of date until a window ends; grant +xadd +xread +xrevrange", "key", v.opts.Key, "error", err)
+				v.opts.Logger.Warn("Redis does not let this user share resets and refunds with other replicas: their denial caches and leases may be out of date until a window ends; grant +xadd +xread +xrevrange", "key", v.opts.Key, "error", err)
 			}
 			pause(ctx, deniedFor)
 		default:

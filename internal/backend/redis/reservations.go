@@ -39,8 +39,8 @@ const (
 // answerSizes are the bytes that follow the first one.
 var answerSizes = [...]int{noReservation: 0, hasReservation: 40, tooMany: 8}
 
-// reservesHits stands in a packed take in place of whether refused hits count. Then the number of the reservation in its group
-// stands in place of how often the take is repeated.
+// reservesHits stands in a packed take instead of whether refused hits count. Then the number of the reservation in its group
+// stands instead of how often the take is repeated.
 const reservesHits = 2
 
 // What a take does with a reservation, for the script.

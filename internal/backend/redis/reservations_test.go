@@ -194,7 +194,7 @@ func TestReservationsAskForLittle(t *testing.T) {
 }
 
 // Redis may evict one of the keys of a large list, and a key may be somebody else's. The next reservation makes all good again: it
-// can be committed, and no key stays for ever.
+// can be committed, and no key stays forever.
 func TestOneKeyOfReservationsIsLost(t *testing.T) {
 	for n, name := range []string{"the string", "the hash", "the set"} {
 		for _, foreign := range []bool{false, true} {

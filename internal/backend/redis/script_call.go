@@ -282,7 +282,7 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 	}
 }
 
-// guards stands in a packed take of a penalty in place of whether refused hits count.
+// guards stands in a packed take of a penalty instead of whether refused hits count.
 const guards = 3
 
 // Which takes are the last ones, for the script.
@@ -485,7 +485,7 @@ func (c *scriptCall) retry() (now int64, entries int, wanted bool) {
 	return -now, int(binary.LittleEndian.Uint32(c.reply[8:])), true
 }
 
-// askWithLarge stands in place of a number of entries if the keys of large lists have to be named.
+// askWithLarge stands instead of a number of entries if the keys of large lists have to be named.
 const askWithLarge = 1<<31 - 1
 
 var errReply = errors.New("the script's answer is malformed")

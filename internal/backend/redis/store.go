@@ -284,7 +284,7 @@ const noTime = "NOTIME"
 // useCallerClock makes the store use the callers' clocks from now on.
 func (s *Store) useCallerClock(err error) {
 	if !s.timeDenied.Swap(true) {
-		s.opts.Logger.Warn("this Redis does not give scripts the time: the clocks of the processes that call it decide, and should agree", "error", err)
+		s.opts.Logger.Warn("this Redis does not give scripts the time: the clocks of the replicas that call it decide, and should agree", "error", err)
 	}
 }
 

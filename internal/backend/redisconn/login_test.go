@@ -35,7 +35,7 @@ func TestLoginIsSlow(t *testing.T) {
 				defer cancel()
 				return c.Incr(ctx, "k").Err()
 			}
-			for range 20 { // a call that waited for its login would wait for ever
+			for range 20 { // a call that waited for its login would wait forever
 				if err := call(t.Context()); err == nil {
 					t.Fatal("it was answered before the login was")
 				}

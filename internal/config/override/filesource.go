@@ -180,7 +180,7 @@ func (f *File) look(before fs.FileInfo) fs.FileInfo {
 	err = f.load()
 	f.report(err)
 	if err == nil && f.set.Version != had {
-		f.o.Log.Info("overrides in force", "file", f.o.Path, "overrides", f.set.Len(), "version", f.set.Version)
+		f.o.Log.Info("active overrides", "file", f.o.Path, "overrides", f.set.Len(), "version", f.set.Version)
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (f *File) report(err error) {
 		f.o.Log.Info("the file of overrides can be used again", "file", f.o.Path)
 		return
 	}
-	f.o.Log.Error("the file of overrides cannot be used: the last ones stay in force", "file", f.o.Path, "overrides", f.set.Len(), "error", err)
+	f.o.Log.Error("the file of overrides cannot be used: the previous overrides stay active", "file", f.o.Path, "overrides", f.set.Len(), "error", err)
 }
 
 // ReadOnlyError says what people must write into a file of overrides, because this process only reads it. It is ErrReadOnly.

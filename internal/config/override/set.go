@@ -93,7 +93,7 @@ func (s *Set) grow() {
 	b.into(s)
 }
 
-// Find returns the numbers for one limit of a rule, and for a descriptor with these entries, if an override is in force at
+// Find returns the numbers for one limit of a rule, and for a descriptor with these entries, if an override is active at
 // now, in seconds since the Unix epoch. Otherwise they have no Kind. scratch is memory to work in; Find returns it, perhaps
 // grown.
 func (s *Set) Find(scratch []byte, rule *descriptor.Rule, limit string, entries []descriptor.Entry, now int64) (n Numbers, _ []byte) {

@@ -76,7 +76,7 @@ type Event struct {
 var ErrFull = errors.New("no room for these overrides")
 
 // ErrReadOnly is the error of a write to a source that this process only reads.
-var ErrReadOnly = errors.New("the overrides are read from a file, which this process does not change")
+var ErrReadOnly = errors.New("the overrides are read from a file, which this replica does not change")
 
 // EditError reports an edit that cannot be written, no matter what the source holds.
 type EditError struct {

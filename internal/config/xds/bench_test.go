@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
-// BenchmarkLargeSet measures 40,000 rules in one resource, from bytes to rules in force.
+// BenchmarkLargeSet measures 40,000 rules in one resource, from bytes to active rules.
 func BenchmarkLargeSet(b *testing.B) {
 	large := &ratelimitv3.RateLimitConfig{Name: "r", Domain: "d"}
 	for i := range 40_000 {

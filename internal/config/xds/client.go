@@ -98,7 +98,7 @@ type Client struct {
 
 	// Only Run's goroutine uses the fields below.
 	inForce  sum  // the content of the set in force
-	have     bool // a set of rules is in force; it may be empty
+	have     bool // a set of rules is active; it may be empty
 	refused  refusals
 	failures int // streams in a row that ended without a response
 	logged   complaints
@@ -134,10 +134,10 @@ func (c *Client) Statistics(visit func(path, stat string, n uint64)) { c.rules.S
 // WriteStats writes the counters that the reference does not have, as lines of "name: value".
 func (c *Client) WriteStats(w io.Writer) { c.metrics.writeStats(w) }
 
-// Run receives rules until ctx is done, and calls apply whenever the rules in force change. Calls of apply do not
+// Run receives rules until ctx is done, and calls apply whenever the active rules change. Calls of apply do not
 // overlap, and the server gets its answer after apply has returned. Run returns nil.
 //
-// While there is no stream the rules in force stay, and the rules of a resource stay when its next version is refused. A
+// While there is no stream the active rules stay, and the rules of a resource stay when its next version is refused. A
 // result without a tree means that all received rules were refused and none were in force before.
 func (c *Client) Run(ctx context.Context, apply func(config.Result)) error {
 	for {
@@ -196,9 +196,9 @@ func (c *Client) logEnding(end ending, wait time.Duration) {
 		msg = "the stream from the xDS server has ended"
 	}
 	if c.have {
-		msg += ", the rules in force stay"
+		msg += ", the active rules stay"
 	} else {
-		msg += ", no rules are in force"
+		msg += ", no rules are active"
 	}
 	log := c.log
 	if large := (tooLarge{}); errors.As(end.err, &large) {

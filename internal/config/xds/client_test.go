@@ -109,7 +109,7 @@ func TestABadSetIsRefused(t *testing.T) {
 	if took := nacks[4].at.Sub(nacks[0].at); took < 3*1100*time.Millisecond/4 {
 		t.Errorf("five refusals within %s", took)
 	}
-	if got := strings.Count(c.log.String(), "rules refused"); got != 1 {
+	if got := strings.Count(c.log.String(), "rules rejected"); got != 1 {
 		t.Errorf("the refusal is logged %d times", got)
 	}
 	c.inForce("a.k 7/day", "s.k 1/day")
@@ -133,14 +133,14 @@ func TestABadSetIsRefused(t *testing.T) {
 ratelimitd_rule_file_state{file="one",state="loaded"} 1
 ratelimitd_rule_file_state{file="same",state="loaded"} 1
 ratelimitd_rule_file_state{file="two",state="rejected"} 1
-# HELP ratelimitd_rule_reloads_total Times that changed rules were read: with success, or with an error in some file, the folder, or some resource.
+# HELP ratelimitd_rule_reloads_total Times that changed rules were read: with success, or with an error in some file, the directory, or some resource.
 # TYPE ratelimitd_rule_reloads_total counter
 ratelimitd_rule_reloads_total{result="error"} 1
 ratelimitd_rule_reloads_total{result="success"} 1
 # HELP ratelimitd_rules Rules in use.
 # TYPE ratelimitd_rules gauge
 ratelimitd_rules 2
-# HELP ratelimitd_xds_connected Whether a stream to the xDS server is open: 1 or 0. Rules stay in force without one.
+# HELP ratelimitd_xds_connected Whether a stream to the xDS server is open: 1 or 0. Rules stay active without one.
 # TYPE ratelimitd_xds_connected gauge
 ratelimitd_xds_connected 1
 `), "ratelimitd_rule_file_state", "ratelimitd_rule_reloads_total", "ratelimitd_rules", "ratelimitd_xds_connected"); err != nil {
@@ -174,7 +174,7 @@ func TestAFirstBadSet(t *testing.T) {
 	if n := server.nacks()[0]; n.GetVersionInfo() != "" || !strings.Contains(n.GetErrorDetail().GetMessage(), "resource 1: cannot be decoded") {
 		t.Errorf("refusal: %v", n)
 	}
-	if log := c.log.String(); !strings.Contains(log, "rules refused, and no rules are in force: requests are answered with UNAVAILABLE") || strings.Contains(log, "stay") {
+	if log := c.log.String(); !strings.Contains(log, "rules rejected, and no rules are active: requests are answered with UNAVAILABLE") || strings.Contains(log, "stay") {
 		t.Error("the log does not say that no rules are in force")
 	}
 	if c.tree() != nil || c.applied() != 1 || c.state("resource 1").State != descriptor.FileRejected {
@@ -239,7 +239,7 @@ func TestTheServerComesLater(t *testing.T) {
 	l.Close()
 	c := run(t, impatient(addr))
 	await(t, "a failure", func() bool { return strings.Contains(c.log.String(), "cannot connect to the xDS server") })
-	if log := c.log.String(); !strings.Contains(log, "connection refused") || !strings.Contains(log, "cannot connect to the xDS server, no rules are in force") {
+	if log := c.log.String(); !strings.Contains(log, "connection refused") || !strings.Contains(log, "cannot connect to the xDS server, no rules are active") {
 		t.Error("the reason is not in the log")
 	}
 	server := newControl(t, addr)
@@ -357,7 +357,7 @@ func TestNewerRulesReplaceAWaitingRefusal(t *testing.T) {
 		t.Error("another type of resource is not in the log")
 	}
 
-	// The rules in force come again in a wrapper, together with others.
+	// The active rules come again in a wrapper, together with others.
 	wrapped, err := anypb.New(&discoveryv3.Resource{Name: "outer", Resource: response(t, "", "", perDay("inner", "b", "k", 1)).GetResources()[0]})
 	if err != nil {
 		t.Fatal(err)
@@ -371,7 +371,7 @@ func TestNewerRulesReplaceAWaitingRefusal(t *testing.T) {
 	}
 }
 
-// A set of rules that is larger than MaxMessageBytes ends the stream. The rules of the previous set stay in force, and the log names the
+// A set of rules that is larger than MaxMessageBytes ends the stream. The rules of the previous set stay active, and the log names the
 // setting to raise.
 func TestAHugeSet(t *testing.T) {
 	huge := perDay("one", "a", "k", 5)

@@ -211,7 +211,7 @@ func (r *running) apply(result config.Result) {
 	r.results = append(r.results, result)
 }
 
-// tree returns the rules in force, or nil if there are none yet.
+// tree returns the active rules, or nil if there are none yet.
 func (r *running) tree() *descriptor.Tree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,7 +228,7 @@ func (r *running) applied() int {
 	return len(r.results)
 }
 
-// inForce waits until these rules are in force: one line each, with the first limit.
+// inForce waits until these rules are active: one line each, with the first limit.
 func (r *running) inForce(want ...string) {
 	r.t.Helper()
 	var got string

@@ -163,12 +163,12 @@ func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait t
 	if reason, known := s.refused.known(content); known {
 		s.metrics.refused.Add(1)
 		wait = s.refused.refuse(version, content, reason, time.Now())
-		log.Debug("the xDS server sent the refused rules again", "nack_in", wait)
+		log.Debug("the xDS server sent the rejected rules again", "nack_in", wait)
 		return reason, wait
 	}
 	if s.have && content == s.inForce && s.refused.reason == "" {
 		s.metrics.accepted.Add(1)
-		log.Debug("the xDS server sent the rules in force again")
+		log.Debug("the xDS server sent the active rules again")
 		return "", 0
 	}
 	result, err := s.use(r)
@@ -177,11 +177,11 @@ func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait t
 		wait = s.refused.refuse(version, content, err.Error(), time.Now())
 		s.have = s.have || result.Tree != nil
 		if s.have {
-			log.Error("rules refused: bad resources keep their last good versions, the others are in force", "error", err, "changed", result.Changed)
+			log.Error("rules rejected: bad resources keep their last good versions, the others are active", "error", err, "changed", result.Changed)
 		} else {
-			log.Error("rules refused, and no rules are in force: requests are answered with UNAVAILABLE", "error", err)
+			log.Error("rules rejected, and no rules are active: requests are answered with UNAVAILABLE", "error", err)
 		}
-		s.inForce = sum{} // not all that the server sent is in force
+		s.inForce = sum{} // not all that the server sent is active
 		if result.Changed || !s.have {
 			s.apply(result)
 		}

@@ -54,7 +54,7 @@ func (s *Sink) Run(ctx context.Context) error {
 	}
 	if n := s.queue.len() + int(s.inHand.Load()); n > 0 {
 		s.dropped[stopped].Add(uint64(n))
-		s.opts.Logger.Warn("events were not sent before the process stopped", "events", n, "to", s.to.name())
+		s.opts.Logger.Warn("events were not sent before the service stopped", "events", n, "to", s.to.name())
 	}
 	return nil
 }

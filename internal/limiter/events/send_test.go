@@ -290,7 +290,7 @@ func TestStopIsBounded(t *testing.T) {
 				put(s, "1", "2", "3")
 				synctest.Wait()
 				took := end()
-				if took < 2*time.Second || took > 2200*time.Millisecond || !strings.Contains(log.String(), "events were not sent before the process stopped\" events=3") || s.dropped[stopped].Load() != 3 {
+				if took < 2*time.Second || took > 2200*time.Millisecond || !strings.Contains(log.String(), "events were not sent before the service stopped\" events=3") || s.dropped[stopped].Load() != 3 {
 					t.Errorf("%s, %d dropped, log %s", took, s.dropped[stopped].Load(), log)
 				}
 				pass(time.Hour) // until the attempt that nothing can end has ended

@@ -82,7 +82,7 @@ func (t *Tracker) newRule(name Name) *Rule {
 	return r
 }
 
-// Rules returns a handle for each name, in the same order, for the rules that are in force from now on. A rule that was
+// Rules returns a handle for each name, in the same order, for the rules that are active from now on. A rule that was
 // in force before keeps its counts. All other rules stop counting.
 func (t *Tracker) Rules(names []Name) []*Rule {
 	t.mu.Lock()

@@ -75,7 +75,7 @@ func TestFewKeysAreExact(t *testing.T) {
 	rules[0].use("x", 1, true)
 
 	r := tr.Top(after(12), Query{})
-	same(t, "most refused", []string{"x 3 8", "z 3 3"}, shown(r.Refused))
+	same(t, "most denied", []string{"x 3 8", "z 3 3"}, shown(r.Refused))
 	same(t, "most used", []string{"w 0 100", "y 0 9", "x 3 8", "z 3 3"}, shown(r.Used))
 	if !r.From.Equal(noon) || !r.To.Equal(after(12)) {
 		t.Errorf("from %v to %v", r.From, r.To)
@@ -500,7 +500,7 @@ func TestRefusalWithoutAList(t *testing.T) {
 	tr, r := newRule(Options{Keys: slots})
 	r.use("k", 3, true)
 	got := tr.Top(after(1), Query{})
-	same(t, "most refused", []string{"k 3 3"}, shown(got.Refused))
+	same(t, "most denied", []string{"k 3 3"}, shown(got.Refused))
 	same(t, "most used", []string{"k 0 3", "k 3 3"}, shown(got.Used))
 	if of := got.Rules[0]; of.Rule != Overflow || of.HitsRefused != 3 || of.HitsUsed != 0 || got.Rules[1].HitsUsed != 3 || got.Rules[1].HitsRefused != 0 {
 		t.Errorf("%+v", got.Rules)

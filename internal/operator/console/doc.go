@@ -1,4 +1,4 @@
-// Package console is the web page on the debug port: files that a browser loads once, and a stream of events that keeps what
+// Package console is the web page on the admin port: files that a browser loads once, and a stream of events that keeps what
 // they show up to date.
 //
 // The page asks the admin API for everything else, as any other client does. Its files hold nothing that is secret, so that

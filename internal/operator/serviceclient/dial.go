@@ -138,7 +138,7 @@ func (c *Client) failure(err error) error {
 			hint = "; is a server listening there with TLS, and do both sides trust each other's certificates?"
 		}
 	case codes.Unimplemented:
-		hint = "; is that the right port? The gRPC port makes decisions, the debug port shows counters"
+		hint = "; is that the right port? The gRPC port makes decisions, the admin port shows counters"
 	case codes.Unauthenticated:
 		hint = "; give the command a token with --token-file or RATELIMITD_ADMIN_TOKEN"
 	case codes.DeadlineExceeded:

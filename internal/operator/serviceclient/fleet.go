@@ -75,7 +75,7 @@ func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time
 	}{
 		{differ > 0, fmt.Sprintf("%d with other rules than most", differ)},
 		{older > 0, fmt.Sprintf("%d with other or older overrides than most", older)},
-		{!f.GetShared(), "this process counts in its own memory, and knows no others"},
+		{!f.GetShared(), "this replica counts in its own memory, and knows no others"},
 		{f.GetError() != "" && f.GetReadAt() == nil, "the others are not known: " + terminal.Clean(f.GetError())},
 		{f.GetError() != "" && f.GetReadAt() != nil, "the others as they were " + ago(f.GetReadAt()) + ": " + terminal.Clean(f.GetError())},
 		{f.GetMore() > 0, fmt.Sprintf("%d more are not listed", f.GetMore())},

@@ -24,7 +24,7 @@ func TestWriteFleet(t *testing.T) {
 				PerSecond: &adminv1.ProcessRates{Passed: 100.25, Refused: 0.5},
 				Overrides: &adminv1.ProcessOverrides{Source: "redis", Version: 12, Count: 3, Error: "no answer"},
 				Redis:     []*adminv1.ProcessRedis{{Name: "redis", OpenBreakers: []string{"10.0.0.1:6379", "10.0.0.2:6379"}}},
-				Caches:    []*adminv1.ProcessCache{{Name: "leases", Entries: 4}, {Name: "over-limit cache", Entries: 5}},
+				Caches:    []*adminv1.ProcessCache{{Name: "leases", Entries: 4}, {Name: "denial cache", Entries: 5}},
 			},
 			{Id: "c", Host: "host-c", State: adminv1.ProcessState_PROCESS_STATE_STOPPED, Seen: at(time.Minute), Started: at(0), Redis: []*adminv1.ProcessRedis{{Name: "redis"}}},
 		},

@@ -303,7 +303,7 @@ func WriteOverrideChanges(to io.Writer, changes []OverrideChange, color bool) er
 
 func (w answerWriter) effect(limit string, refused bool) string {
 	if refused {
-		return terminal.Clean(limit) + " " + w.Paint(terminal.Red, "(refused)")
+		return terminal.Clean(limit) + " " + w.Paint(terminal.Red, "(denied)")
 	}
 	return terminal.Clean(limit) + " " + w.Paint(terminal.Green, "(passes)")
 }

@@ -35,9 +35,9 @@ func WriteShares(to io.Writer, domain string, selected bool, s *adminv1.ListShar
 	case !s.GetDomainKnown() && len(s.GetBuckets()) == 0:
 		w.Line("no rules are loaded for the domain %q", terminal.Clean(domain))
 	case len(s.GetBuckets()) == 0 && selected:
-		w.Line("no client of this process uses a quota bucket of this domain with these entries")
+		w.Line("no client of this replica uses a quota bucket of this domain with these entries")
 	case len(s.GetBuckets()) == 0:
-		w.Line("no client of this process uses a quota bucket of this domain")
+		w.Line("no client of this replica uses a quota bucket of this domain")
 	default:
 		of := ""
 		if int(s.GetTotal()) > len(s.GetBuckets()) {
@@ -62,7 +62,7 @@ func (w answerWriter) bucket(b *adminv1.BucketShares, now time.Time) {
 		w.row("limit", "%s", terminal.Clean(b.GetLimit()))
 	}
 	if b.GetProcessRate() != nil && b.GetProcesses() > 1 {
-		w.row("process", "%s, burst %.0f: its part of the limit, which %d processes share",
+		w.row("process", "%s, burst %.0f: its part of the limit, which %d replicas share",
 			perTime(b.GetProcessRate().GetPerSecond()), b.GetProcessRate().GetBurst(), b.GetProcesses())
 	}
 	var table strings.Builder

@@ -47,8 +47,8 @@ func TestWriteShares(t *testing.T) {
 		s        *adminv1.ListSharesResponse
 	}{
 		"no rules are loaded for the domain \"api\"\n":                                      {false, &adminv1.ListSharesResponse{}},
-		"no client of this process uses a quota bucket of this domain\n":                    {false, &adminv1.ListSharesResponse{DomainKnown: true}},
-		"no client of this process uses a quota bucket of this domain with these entries\n": {true, &adminv1.ListSharesResponse{DomainKnown: true, Total: 7}},
+		"no client of this replica uses a quota bucket of this domain\n":                    {false, &adminv1.ListSharesResponse{DomainKnown: true}},
+		"no client of this replica uses a quota bucket of this domain with these entries\n": {true, &adminv1.ListSharesResponse{DomainKnown: true, Total: 7}},
 		"k=v\nrule     none\nCLIENT  MAY PASS  BURST  DEMAND  SINCE  EXPIRES\ntotal                    0/s\n\n1 bucket, with the clients of h\n": {
 			false, &adminv1.ListSharesResponse{DomainKnown: true, Host: "h", Total: 1, Buckets: []*adminv1.BucketShares{{Entries: []*adminv1.Entry{{Key: "k", Value: "v"}}}}},
 		},

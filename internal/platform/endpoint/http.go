@@ -40,4 +40,4 @@ func WriteText(w http.ResponseWriter, code int, text string) {
 }
 
 // OtherOrigin is the answer to a request that a browser makes for a web page of another origin.
-const OtherOrigin = "web pages of another origin are refused"
+const OtherOrigin = "web pages of another origin are rejected"

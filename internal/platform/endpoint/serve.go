@@ -71,7 +71,7 @@ func (s *Shared) CutGRPC(ctx context.Context, g *grpc.Server) {
 	select {
 	case <-stopped:
 	case <-time.After(closing):
-		s.Log.Warn("gRPC calls are still running: the process does not wait for them")
+		s.Log.Warn("gRPC calls are still running: the service does not wait for them")
 	}
 }
 

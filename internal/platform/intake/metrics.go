@@ -27,7 +27,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}, []string{"listener", "reason"}),
 		callsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_calls_refused_total",
-			Help: "Calls refused because too many were in flight, by bound: all, peer or connection.",
+			Help: "Calls rejected because too many were in flight, by bound: all, peer or connection.",
 		}, []string{"bound"}),
 	}
 	if registry == nil {
@@ -54,11 +54,11 @@ func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes, 
 		}, func() float64 { return float64(calls.InFlight()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_unfinished_message_bytes",
-			Help: "Bytes held for clients: unfinished messages, and on the lean transport also headers and answers.",
+			Help: "Bytes held for clients: unfinished messages, and on the built-in HTTP/2 server also headers and answers.",
 		}, func() float64 { return float64(bytes.Held()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_client_bytes",
-			Help: "Bytes that clients make the process keep: ratelimitd_unfinished_message_bytes and ratelimitd_quota_bytes.",
+			Help: "Bytes that clients make the replica keep: ratelimitd_unfinished_message_bytes and ratelimitd_quota_bytes.",
 		}, func() float64 { return float64(bytes.Held() + more()) }),
 	}
 	for _, g := range gauges {

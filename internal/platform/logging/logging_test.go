@@ -21,7 +21,7 @@ func TestJSONHasTheFieldsOfTheReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := time.Now()
-	log.Warn("rules in force", "rules", 3, "error", errors.New("broken"), "after", 1500*time.Millisecond, slog.Group("file", "msg", "inner", "level", 7))
+	log.Warn("active rules", "rules", 3, "error", errors.New("broken"), "after", 1500*time.Millisecond, slog.Group("file", "msg", "inner", "level", 7))
 	var got map[string]any
 	if err := json.Unmarshal(b.Bytes(), &got); err != nil {
 		t.Fatalf("%v in %s", err, b.String())
@@ -33,7 +33,7 @@ func TestJSONHasTheFieldsOfTheReference(t *testing.T) {
 	}
 	delete(got, "@timestamp")
 	want := map[string]any{
-		"level": "warning", "@message": "rules in force", "rules": 3.0, "error": "broken", "after": "1.5s",
+		"level": "warning", "@message": "active rules", "rules": 3.0, "error": "broken", "after": "1.5s",
 		"file": map[string]any{"msg": "inner", "level": 7.0},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -397,7 +397,7 @@ func TestDial(t *testing.T) {
 		t.Errorf("a server of another name: %v", err)
 	}
 
-	// The same folder, read with other options.
+	// The same directory, read with other options.
 	load := func(o tlsfiles.Options) *tlsfiles.Files {
 		t.Helper()
 		o.Cert, o.Key, o.CA = f.volume.Path("tls.crt"), f.volume.Path("tls.key"), f.volume.Path("ca.crt")

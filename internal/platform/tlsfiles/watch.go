@@ -13,8 +13,8 @@ const settle = 100 * time.Millisecond
 
 // Run reads the files again whenever they may have changed, until ctx is done. It returns nil.
 //
-// It watches the folders of the files, not the files: Kubernetes swaps a symbolic link next to them, and other tools
-// rename a new file to the old name. If a link leads to a folder that is not watched, or the file system reports
+// It watches the directories of the files, not the files: Kubernetes swaps a symbolic link next to them, and other tools
+// rename a new file to the old name. If a link leads to a directory that is not watched, or the file system reports
 // nothing, the next rescan finds the change.
 func (f *Files) Run(ctx context.Context) error {
 	var events <-chan fsnotify.Event
@@ -43,7 +43,7 @@ func (f *Files) Run(ctx context.Context) error {
 			f.Reload()
 			continue
 		case <-rescan.C:
-			f.watch(watcher) // a folder may have been replaced
+			f.watch(watcher) // a directory may have been replaced
 			f.Reload()
 			continue
 		}
@@ -53,7 +53,7 @@ func (f *Files) Run(ctx context.Context) error {
 	}
 }
 
-// watch adds the folders of the files to the watcher, unless they are watched already.
+// watch adds the directories of the files to the watcher, unless they are watched already.
 func (f *Files) watch(w *fsnotify.Watcher) {
 	if w == nil {
 		return
@@ -63,7 +63,7 @@ func (f *Files) watch(w *fsnotify.Watcher) {
 			continue
 		}
 		if err := w.Add(filepath.Dir(path)); err != nil {
-			f.o.Log.Debug("cannot watch a folder of TLS files; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
+			f.o.Log.Debug("cannot watch a directory of TLS files; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
 		}
 	}
 }

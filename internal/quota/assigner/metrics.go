@@ -43,7 +43,7 @@ func newMetrics(a *Assigner) *metrics {
 		abandoned: counter("ratelimitd_quota_abandoned_total", "Buckets that clients were told to forget, because they did not use them."),
 		refused:   vec("ratelimitd_quota_subscriptions_refused_total", "Subscriptions without room. bound: stream, all (streams together), buckets (different ones), bytes (of all that is kept), id (longer than one may be: denied), displaced (ended for a stream that has fewer).", "bound"),
 		uncharged: counter("ratelimitd_quota_uncharged_total", "Requests that passed and could not be counted."),
-		failures:  counter("ratelimitd_quota_share_failures_total", "Failed attempts to renew this process' shares of limits in Redis."),
+		failures:  counter("ratelimitd_quota_share_failures_total", "Failed attempts to renew this replica's shares of limits in Redis."),
 	}
 	m.allowed, m.denied = m.requests.WithLabelValues("allowed"), m.requests.WithLabelValues("denied")
 	for k, name := range map[quota.Kind]string{quota.AllowAll: "allow_all", quota.DenyAll: "deny_all", quota.Tokens: "token_bucket"} {

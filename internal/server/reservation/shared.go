@@ -71,7 +71,7 @@ type shortKeyError struct {
 }
 
 func (e *shortKeyError) Error() string {
-	return fmt.Sprintf("%q in Redis has %d bytes, and a key has at least %d: delete it, and a process writes a new one", e.key, e.size, 2*len(Key{}))
+	return fmt.Sprintf("%q in Redis has %d bytes, and a key has at least %d: delete it, and a replica writes a new one", e.key, e.size, 2*len(Key{}))
 }
 
 // share writes a key unless there is one, and returns the one that is there.

@@ -44,7 +44,7 @@ const (
 // Errors of a Signer.
 var (
 	// ErrID is returned for a text that is no id of a reservation, or that was signed with another key.
-	ErrID = errors.New("not the id of a reservation, or signed with another key: processes accept each other's ids if RATELIMITD_RESERVATION_KEY is equal, or if they share a Redis")
+	ErrID = errors.New("not the id of a reservation, or signed with another key: replicas accept each other's ids if RATELIMITD_RESERVATION_KEY is equal, or if they share a Redis")
 	// ErrNoKey is returned while the key is not known yet.
 	ErrNoKey = errors.New("the key that signs ids of reservations is not known yet: Redis has not given it; repeat the call")
 )

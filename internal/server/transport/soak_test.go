@@ -142,7 +142,7 @@ func inUse(t *testing.T) resources {
 	runtime.GC() // pools keep what they have over one collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	files, _ := os.ReadDir("/proc/self/fd") // none where there is no such folder
+	files, _ := os.ReadDir("/proc/self/fd") // none where there is no such directory
 	return resources{runtime.NumGoroutine(), len(files), m.HeapAlloc}
 }
 

@@ -40,7 +40,7 @@ type Setup struct {
 type Server struct {
 	Addr   string // host:port, encrypted if Setup.TLS is set
 	Socket string // path of its unix socket
-	Dir    string // its working folder, gone after the test
+	Dir    string // its working directory, gone after the test
 
 	role     role
 	password string

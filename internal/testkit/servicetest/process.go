@@ -74,7 +74,7 @@ func Run(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// RulesOf creates a folder of rule files: rules0.yaml, rules1.yaml and so on.
+// RulesOf creates a directory of rule files: rules0.yaml, rules1.yaml and so on.
 func RulesOf(t testing.TB, files ...string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()

@@ -1,4 +1,4 @@
-// Package tlstest makes certificates for tests, and folders of files that change as Kubernetes changes them.
+// Package tlstest makes certificates for tests, and directories of files that change as Kubernetes changes them.
 //
 // It owns authorities and what they sign (authority.go), and mounted volumes (volume.go). An Authority may be used by any
 // goroutine; a Volume is its test's.

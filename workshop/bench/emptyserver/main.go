@@ -26,7 +26,7 @@ const workers = 128
 
 func main() {
 	tuned := flag.Bool("tuned", false, "with the options and the garbage collection of ratelimitd, instead of grpc-go's and Go's defaults")
-	lean := flag.Bool("lean", false, "on the lean transport of ratelimitd, with its garbage collection")
+	lean := flag.Bool("lean", false, "on the built-in HTTP/2 server of ratelimitd, with its garbage collection")
 	flag.Parse()
 	serve := func() error { return run(*tuned) }
 	if *lean {
@@ -58,7 +58,7 @@ func run(tuned bool) error {
 	return nil
 }
 
-// runLean serves on the lean transport until the process is killed.
+// runLean serves on the built-in HTTP/2 server until the process is killed.
 func runLean() error {
 	debug.SetGCPercent(800)
 	m, err := intake.NewMetrics(nil)

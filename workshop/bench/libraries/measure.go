@@ -132,7 +132,7 @@ func fill(ctx context.Context, l limiter, keys []string, redis bool) error {
 				if ok, err := l.decide(ctx, keys[i]); err != nil {
 					failed.Store(&err)
 				} else if !ok {
-					err := fmt.Errorf("the first request of %s is refused", keys[i])
+					err := fmt.Errorf("the first request of %s is denied", keys[i])
 					failed.Store(&err)
 				}
 			}
@@ -198,7 +198,7 @@ func (b *bench) take(ctx context.Context, l limiter, keys []string, s shape, d t
 	r.decisions, r.errors = decisions.Load(), failed.Load()
 	r.allocs, r.bytes = to.Mallocs-from.Mallocs, to.TotalAlloc-from.TotalAlloc
 	if n := refused.Load(); n > 0 {
-		return r, fmt.Errorf("%d requests were refused, of limits that are not expected to be reached: take fewer rounds", n)
+		return r, fmt.Errorf("%d requests were denied, of limits that are not expected to be reached: take fewer rounds", n)
 	}
 	return r, nil
 }

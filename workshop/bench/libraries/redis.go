@@ -23,7 +23,7 @@ func startRedis(ctx context.Context) (address string, end func() error, err erro
 	}
 	dir, err := os.MkdirTemp("", "ratelimitd-libraries-")
 	if err != nil {
-		return "", nil, fmt.Errorf("make a folder for Redis: %w", err)
+		return "", nil, fmt.Errorf("make a directory for Redis: %w", err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -166,7 +166,7 @@ func reportSpans(out io.Writer, all []spans) error {
 
 // reportRoom prints what was decided wrongly for want of places.
 func reportRoom(out io.Writer, all []crowd) error {
-	t := newTable(out, "library", "admitted above the limit", "refused within the limit")
+	t := newTable(out, "library", "admitted above the limit", "denied within the limit")
 	for _, c := range all {
 		t.row(c.name, number(float64(c.admitted)), number(float64(c.refused)))
 	}

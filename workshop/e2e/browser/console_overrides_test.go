@@ -56,7 +56,7 @@ func manyOverrides(t *testing.T, n int, shown string) {
 		began = time.Now()
 	}
 	began = time.Now()
-	c.page(t, "#/overrides", shown+" in this process")
+	c.page(t, "#/overrides", shown+" in this replica")
 	step("all in force")
 	c.until(t, rows+" === 100")
 	c.push(t, "Next")

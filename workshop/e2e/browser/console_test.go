@@ -248,7 +248,7 @@ var consolePages = []struct{ name, hash, text string }{
 	{"customer", customer, "reset in"},
 	{"rules", "#/rules", "shop.yaml:3"},
 	{"overrides", "#/overrides", "see the history of that file"},
-	{"shares", "#/shares?domain=shop", "No client of this process uses a quota bucket"},
+	{"shares", "#/shares?domain=shop", "No client of this replica uses a quota bucket"},
 	{"fleet", "#/fleet", "Rules’ checksum"},
 	{"try", "#/try?domain=shop&k=tenant&v=acme&k=path&v=%2Fsearch%2Fshoes", "It matches"},
 }
@@ -345,7 +345,7 @@ func TestConsoleRulesWork(t *testing.T) {
 		c.hits(t, "shop", 1, "remote_address", "192.0.2.1")
 	}
 	c.hits(t, "shop", 50, "method", "POST")
-	c.page(t, "#/rules?find=remote_address", "refuses 50.0 %")
+	c.page(t, "#/rules?find=remote_address", "denies 50.0 %")
 	c.page(t, "#/rules?find=checkout", "never hit")
 	c.page(t, "#/rules?find=method", "10 per hour")
 	c.until(t, `[...document.querySelectorAll("td.n.bad")].map(cell => cell.innerText).join() === "40"`)
@@ -359,9 +359,9 @@ func TestConsoleInTrouble(t *testing.T) {
 		"redis down": {"REDIS_URL=127.0.0.1:1", "RATELIMITD_REDIS_STARTUP_SERVE=true"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rules, alarm := map[string]string{"shop.yaml": consoleRules}, "does not answer this process"
+			rules, alarm := map[string]string{"shop.yaml": consoleRules}, "does not answer this replica"
 			if name == "no rules" {
-				rules, alarm = map[string]string{"partners.yaml": brokenRules}, "No rules are in force"
+				rules, alarm = map[string]string{"partners.yaml": brokenRules}, "No rules are active"
 			}
 			c := openConsole(t, rules, env...)
 			for _, p := range consolePages {
@@ -385,20 +385,20 @@ func TestConsoleInTrouble(t *testing.T) {
 func TestConsoleOverrides(t *testing.T) {
 	c := openConsole(t, slowRules, "RATELIMITD_OVERRIDES=redis", "REDIS_URL="+redistest.Start(t).Addr)
 	c.hits(t, "shop", 60, "tenant", "acme")
-	c.page(t, customer, "Refused.")
+	c.page(t, customer, "Denied.")
 	c.shows(t, "There is none: the rule’s numbers apply.")
 	c.Click(t, "input[name=number]")
 	c.Type(t, "200")
 	c.Click(t, "input[name=reason]")
 	c.Type(t, "a big sale")
 	c.push(t, "Dry run")
-	c.shows(t, "refused → passes")
+	c.shows(t, "denied → passes")
 	c.shows(t, "There is none: the rule’s numbers apply.")
 	c.push(t, "Set override")
 	c.shows(t, "200 per unit")
 	c.shows(t, "The next request passes.")
 	c.page(t, "#/overrides", "a big sale")
-	c.shows(t, "1 in this process, version ")
+	c.shows(t, "1 in this replica, version ")
 	c.until(t, `[...document.querySelectorAll("section")].some(s => s.innerText.startsWith("History") && s.innerText.includes("a big sale"))`)
 	c.push(t, "Edit")
 	c.push(t, "Dry run")
@@ -413,7 +413,7 @@ func TestConsoleOverrides(t *testing.T) {
 	if n := browser.Ask[int](t, c.Browser, `document.querySelectorAll("input[name=number]").length`); n > 0 {
 		t.Error("a rule that allows no overrides has a form for them")
 	}
-	c.page(t, customer, "Refused.")
+	c.page(t, customer, "Denied.")
 	c.quiet(t)
 }
 
@@ -503,7 +503,7 @@ descriptors:
 	c.push(t, "Show 3 more that have used nothing")
 	c.shows(t, "remote_address=2065551234")
 	browser.Ask[bool](t, c.Browser, `document.querySelector("tbody a").click(), true`)
-	c.shows(t, "Refused. Used up: 5,000 per year, fixed window.")
+	c.shows(t, "Denied. Used up: 5,000 per year, fixed window.")
 
 	// The rule is chosen, and its keys are fields. Another rule keeps what has been written.
 	choose := func(name, text string) {
@@ -521,7 +521,7 @@ descriptors:
 	choose("rule", "tenant, path=/checkout")
 	c.until(t, fields+` === "tenant=,path=/checkout"`)
 	c.push(t, "Look up")
-	c.shows(t, "Which tenant? It is missing.")
+	c.shows(t, "Enter a value for tenant.")
 	c.Click(t, "input[name=value]")
 	c.Type(t, "acme\r")
 	c.until(t, `location.hash === "#/customer?domain=shop&k=tenant&v=acme&k=path&v=%2Fcheckout"`)
@@ -557,7 +557,7 @@ func TestConsoleBreaksNames(t *testing.T) {
 	if tabs := browser.Ask[string](t, c.Browser, `document.querySelector("nav").innerText`); strings.Contains(tabs, "Shares") {
 		t.Errorf("a process without quota buckets shows the tabs %q", tabs)
 	}
-	c.page(t, "#/shares?domain=shop", "No client of this process uses a quota bucket")
+	c.page(t, "#/shares?domain=shop", "No client of this replica uses a quota bucket")
 	c.quiet(t)
 }
 
@@ -623,7 +623,7 @@ func TestConsoleByKeyboard(t *testing.T) {
 	c.Type(t, `{"domain": "shop", "descriptors": [{"entries": [{"key": "tenant", "value": "acme"}, {"key": "path", "value": "/search/x"}]}]}`)
 	tab("Look up")
 	c.Type(t, "\r")
-	c.shows(t, "Refused.")
+	c.shows(t, "Denied.")
 	tab("Reset")
 	c.Type(t, "\r")
 	if at := focused(); at != "No" {
@@ -686,7 +686,7 @@ func TestConsoleHostileNames(t *testing.T) {
 			t.Errorf("%s: a name is shown as it is", where)
 		}
 	}
-	c.page(t, "#/now", "Callers that are refused")
+	c.page(t, "#/now", "Callers that are denied")
 	c.shows(t, "<img src=x")
 	c.shows(t, "‹U+202E›gpj")
 	harmless("now")
@@ -694,7 +694,7 @@ func TestConsoleHostileNames(t *testing.T) {
 	harmless("rules")
 	for _, name := range evil {
 		query := url.Values{"domain": {"<b>shop</b>"}, "k": {name}, "v": {name}}.Encode()
-		c.page(t, "#/customer?"+query, "Refused.")
+		c.page(t, "#/customer?"+query, "Denied.")
 		harmless("customer")
 		c.page(t, "#/try?"+query, "It matches")
 		harmless("try")

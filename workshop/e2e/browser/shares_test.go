@@ -96,8 +96,8 @@ func TestConsoleShares(t *testing.T) {
 	c.Origin = "http://" + s.DebugAddr.String()
 	c.Visit(t, c.Origin+"/console/#/shares", "h1")
 	c.giveToken(t)
-	c.shows(t, "20 of 32 buckets, those with most demand first, with the clients of edge-1 alone.") // the only domain needs no choice
-	c.shows(t, "The clients hold 616/s, burst 1,232, of 1,000/s, burst 2,000. 2 processes share the limit; this one has 620/s, burst 1,240.")
+	c.shows(t, "20 of 32 buckets, those with most demand first, with the clients of edge-1 only.") // the only domain needs no choice
+	c.shows(t, "The clients hold 616/s, burst 1,232, of 1,000/s, burst 2,000. 2 replicas share the limit; this one has 620/s, burst 1,240.")
 	c.until(t, `document.querySelector('[role="img"][aria-label="31.0 % of the limit"] rect').getAttribute("width") === "31"`)
 	for _, text := range []string{"5/day", "everything", "no rule matches", "Demand of 1 client: 3.0/s"} {
 		c.shows(t, text)

@@ -1,6 +1,6 @@
 // Package build makes the program that the tests of this module start: ratelimitd, from the sources as they are.
 //
-// Tests build it once, in TestMain, into a folder of their own. Where the tests run with the race detector, so does the
+// Tests build it once, in TestMain, into a directory of their own. Where the tests run with the race detector, so does the
 // program.
 package build
 
@@ -15,7 +15,7 @@ import (
 
 const service = "github.com/ratelimitd/ratelimitd"
 
-// Ratelimitd builds the service into a folder and returns the path of the program.
+// Ratelimitd builds the service into a directory and returns the path of the program.
 func Ratelimitd(folder string) (string, error) {
 	listed, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", service).Output()
 	if err != nil {

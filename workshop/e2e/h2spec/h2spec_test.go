@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// path is the method that the lean transport answers itself.
+	// path is the method that the built-in HTTP/2 server answers itself.
 	path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 	// cases is how many cases h2spec has. Without the number, a run that tests nothing would pass.

@@ -19,7 +19,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/workshop/e2e/build"
 )
 
-// examples is the folder of the examples, seen from the folder of a client.
+// examples is the directory of the examples, seen from the directory of a client.
 var examples = filepath.Join("..", "..", "..", "examples")
 
 const exampleRules = `

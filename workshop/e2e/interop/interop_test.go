@@ -52,7 +52,7 @@ cancel: CANCELLED
 type client struct {
 	name    string
 	program string                                      // that the language needs
-	install func(t *testing.T, folder string)           // installs its libraries into a folder that is kept
+	install func(t *testing.T, folder string)           // installs its libraries into a directory that is kept
 	command func(folder string, args ...string) command // runs it
 	always  bool                                        // whether it runs without workshop/scripts/test-interop too
 }
@@ -119,7 +119,7 @@ func installPython(t *testing.T, folder, requirements string) {
 	execute(t, ".", filepath.Join(folder, "bin", "pip"), "install", "--quiet", "-r", requirements)
 }
 
-// installNode copies the example in TypeScript into a folder and installs its packages there.
+// installNode copies the example in TypeScript into a directory and installs its packages there.
 func installNode(t *testing.T, folder string) {
 	t.Helper()
 	for _, file := range []string{"package.json", "package-lock.json", "tsconfig.json", "ratelimit.proto", "src"} {
@@ -163,7 +163,7 @@ func wanted(t *testing.T) {
 	}
 }
 
-// folderOf returns a folder for what is installed for a client. It is kept.
+// folderOf returns a directory for what is installed for a client. It is kept.
 func folderOf(t *testing.T, name string) string {
 	t.Helper()
 	folder, err := filepath.Abs(filepath.Join("..", "..", "..", ".tools", "interop", name))

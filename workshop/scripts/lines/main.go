@@ -1,7 +1,7 @@
 // Command lines counts what people have to read: lines of code without comments and blank lines, and words of documents,
 // for every wing of the repository. `make lines` runs it.
 //
-// A wing is a folder of the top level, or one below internal or workshop. scc counts; it is pinned in workshop/tools/lines. Generated code,
+// A wing is a directory of the top level, or one below internal or workshop. scc counts; it is pinned in workshop/tools/lines. Generated code,
 // minified JavaScript and recorded data of tests are not counted.
 package main
 

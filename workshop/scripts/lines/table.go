@@ -59,7 +59,7 @@ func inKit(name string) bool {
 	return slices.ContainsFunc(kits, func(kit string) bool { return strings.HasPrefix(name, kit+"/") })
 }
 
-// wing is a folder of the top level, or one below internal or workshop.
+// wing is a directory of the top level, or one below internal or workshop.
 func wing(name string) string {
 	parts := strings.Split(name, "/")
 	switch {

@@ -24,7 +24,7 @@ import (
 // parts are what tests need besides Go. The C compiler is for the race detector, and for a Redis whose clock is set.
 var parts = []string{"redis", "promtool", "browser", "envoy", "nginx", "tlc", "cc"}
 
-// modules are the folders with a go.mod and tests, the service's first.
+// modules are the directories with a go.mod and tests, the service's first.
 var modules = []string{".", "workshop/bench/libraries", "deploy", "workshop/e2e"}
 
 func main() {
@@ -93,7 +93,7 @@ func packagesOf(module string, args []string) (packages []string) {
 	return []string{"./..."}
 }
 
-// notConcurrent are folders, with all below them, in which the race detector has nothing to find: packages without
+// notConcurrent are directories, with all below them, in which the race detector has nothing to find: packages without
 // goroutines of their own, tests that start programs which are built without the detector, and tests of other libraries.
 // Within the others, tests say it themselves, with package racetest.
 var notConcurrent = []string{
@@ -102,12 +102,12 @@ var notConcurrent = []string{
 	"internal/backend/region", "internal/testkit/simkit",
 }
 
-// isConcurrent reports whether the race detector may find something in a folder.
+// isConcurrent reports whether the race detector may find something in a directory.
 func isConcurrent(path string) bool {
 	return path != "." && path != "internal" && !slices.ContainsFunc(notConcurrent, func(of string) bool { return path == of || strings.HasPrefix(path, of+"/") })
 }
 
-// folders returns the folders of a module that have a package, without the module's own name.
+// directories returns the directories of a module that have a package, without the module's own name.
 func folders(module string) (all []string, err error) {
 	c := exec.Command("go", "list", "-f", "{{.Dir}}", "./...")
 	c.Dir = module

@@ -61,7 +61,7 @@ func raceDetectorWorks() bool {
 	return err == nil
 }
 
-// plainTests returns the tests of a folder that are worth running without the race detector too: tests that are skipped under it
+// plainTests returns the tests of a directory that are worth running without the race detector too: tests that are skipped under it
 // (racetest.Sequential), and tests that leave a check out under it, such as counts of allocations.
 func plainTests(folder string) (tests []string, err error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))

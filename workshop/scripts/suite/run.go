@@ -199,7 +199,7 @@ func (r *run) summarize() {
 	if len(r.failures) == 0 {
 		return
 	}
-	fmt.Fprintf(r.out, "FAILED: %d. Each alone:\n", len(r.failures))
+	fmt.Fprintf(r.out, "FAILED: %d. To run each again:\n", len(r.failures))
 	for _, command := range r.failures {
 		fmt.Fprintf(r.out, "  %s\n", command)
 	}

@@ -153,7 +153,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{- /* What is mounted: name of the volume, folder, and source; writable, if the service writes there. */ -}}
+{{- /* What is mounted: name of the volume, directory, and source; writable, if the service writes there. */ -}}
 {{- define "ratelimitd.mounts" -}}
 {{- $mounts := list -}}
 {{- if not .Values.xds.url -}}

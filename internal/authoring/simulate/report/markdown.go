@@ -112,7 +112,7 @@ func (w *markdownWriter) numbers(r *simulate.Report) {
 		title string
 		of    func(*simulate.Side) int64
 	}{
-		{"refused", func(s *simulate.Side) int64 { return s.Refused }},
+		{"denied", func(s *simulate.Side) int64 { return s.Refused }},
 		{"allowed", func(s *simulate.Side) int64 { return s.Allowed }},
 		{"over a limit, not enforced", func(s *simulate.Side) int64 { return s.NotEnforced }},
 		{"without a rule", func(s *simulate.Side) int64 { return s.NoRule + s.UnknownDomain }},
@@ -142,8 +142,8 @@ func (w *markdownWriter) newlyRefused(r *simulate.Report) {
 	if r.Old == nil || r.NewlyRefused.Requests == 0 {
 		return
 	}
-	w.line("#### Newly refused callers\n")
-	w.head("caller", "rule", "limit", " newly refused", " requests", " share refused", " share before")
+	w.line("#### Newly denied callers\n")
+	w.head("caller", "rule", "limit", " newly denied", " requests", " share denied", " share before")
 	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy })
 }
 
@@ -152,7 +152,7 @@ func (w *markdownWriter) newlyPassed(r *simulate.Report) {
 		return
 	}
 	w.line("#### Newly passed callers\n")
-	w.head("caller", "rule before", "limit before", " newly passed", " requests", " share refused", " share before")
+	w.head("caller", "rule before", "limit before", " newly passed", " requests", " share denied", " share before")
 	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyPassed, c.OldRefusedBy })
 }
 
@@ -180,9 +180,9 @@ func (w *markdownWriter) eachCaller(r *simulate.Report, counted func(*simulate.C
 
 func (w *markdownWriter) rules(r *simulate.Report) {
 	w.line("<details><summary>All rules that requests reached</summary>\n")
-	titles := []string{"rule", "limits", " requests", " refused", " share refused"}
+	titles := []string{"rule", "limits", " requests", " denied", " share denied"}
 	if r.Old != nil {
-		titles = append(titles, " refused before", " newly refused", " newly passed")
+		titles = append(titles, " denied before", " newly denied", " newly passed")
 	}
 	w.head(titles...)
 	for i := range r.ByRule[:min(w.top, len(r.ByRule))] {
@@ -221,8 +221,8 @@ func (w *markdownWriter) callers(r *simulate.Report) {
 	if r.New.Refused == 0 {
 		return
 	}
-	w.line("#### Refused callers\n")
-	w.head("caller", "rule", "limit", " refused", " requests", " share refused")
+	w.line("#### Denied callers\n")
+	w.head("caller", "rule", "limit", " denied", " requests", " share denied")
 	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })
 }
 

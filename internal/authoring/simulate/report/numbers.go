@@ -90,7 +90,7 @@ func rate(name, limit, burst string) string {
 	return text + ", burst " + burst
 }
 
-// mostly returns the limit that refused a caller most. With two folders it prefers the one that newly refused it most.
+// mostly returns the limit that refused a caller most. With two directories it prefers the one that newly refused it most.
 func mostly(c *simulate.Caller, most int) string {
 	switch {
 	case len(c.NewlyRefusedBy) > 0:

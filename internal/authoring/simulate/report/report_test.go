@@ -96,7 +96,7 @@ func TestTextColors(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := colored.String()
-	if !strings.Contains(text, "\x1b[31mnewly refused: 277 requests of 3 callers\x1b[0m") {
+	if !strings.Contains(text, "\x1b[31mnewly denied: 277 requests of 3 callers\x1b[0m") {
 		t.Errorf("no red line in\n%s", text)
 	}
 	for _, color := range []string{"0", "1", "2", "31", "32", "33"} {

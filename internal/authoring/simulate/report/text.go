@@ -140,7 +140,7 @@ func (w *textWriter) table(columns []column, rows [][]string) {
 
 func (w *textWriter) sides(r *simulate.Report) {
 	columns := []column{
-		{title: "rules of", text: true}, {title: "allowed", color: terminal.Green}, {title: "refused", color: terminal.Red}, {title: "share"},
+		{title: "rules of", text: true}, {title: "allowed", color: terminal.Green}, {title: "denied", color: terminal.Red}, {title: "share"},
 		{title: "not enforced", color: terminal.Yellow}, {title: "no rule"}, {title: "failed", color: terminal.Red},
 	}
 	row := func(folder string, s *simulate.Side) []string {
@@ -164,15 +164,15 @@ func (w *textWriter) sides(r *simulate.Report) {
 		}
 		w.Line("%s", w.Paint(color, text))
 	}
-	change("newly refused", terminal.Red, r.NewlyRefused)
+	change("newly denied", terminal.Red, r.NewlyRefused)
 	change("newly passed", terminal.Green, r.NewlyPassed)
 	w.Line("")
 }
 
 func (w *textWriter) rules(r *simulate.Report) {
-	columns := []column{{title: "rule", text: true}, {title: "requests"}, {title: "refused", color: terminal.Red}, {title: "share"}, {title: "not enforced", color: terminal.Yellow}}
+	columns := []column{{title: "rule", text: true}, {title: "requests"}, {title: "denied", color: terminal.Red}, {title: "share"}, {title: "not enforced", color: terminal.Yellow}}
 	if r.Old != nil {
-		columns = append(columns, column{title: "refused before"}, column{title: "newly refused", color: terminal.Red}, column{title: "newly passed", color: terminal.Green})
+		columns = append(columns, column{title: "denied before"}, column{title: "newly denied", color: terminal.Red}, column{title: "newly passed", color: terminal.Green})
 	}
 	var rows [][]string
 	for i := range r.ByRule[:min(w.top, len(r.ByRule))] {
@@ -223,11 +223,11 @@ func (w *textWriter) rules(r *simulate.Report) {
 }
 
 func (w *textWriter) callers(r *simulate.Report) {
-	columns := []column{{title: "caller", text: true}, {title: "requests"}, {title: "refused", color: terminal.Red}, {title: "share"}}
+	columns := []column{{title: "caller", text: true}, {title: "requests"}, {title: "denied", color: terminal.Red}, {title: "share"}}
 	if r.Old != nil {
-		columns = append(columns, column{title: "refused before"}, column{title: "newly refused", color: terminal.Red}, column{title: "newly passed", color: terminal.Green})
+		columns = append(columns, column{title: "denied before"}, column{title: "newly denied", color: terminal.Red}, column{title: "newly passed", color: terminal.Green})
 	}
-	columns = append(columns, column{title: "refused most by", text: true})
+	columns = append(columns, column{title: "denied most by", text: true})
 	var rows [][]string
 	for i := range r.Callers.Rows[:min(w.top, len(r.Callers.Rows))] {
 		c := &r.Callers.Rows[i]

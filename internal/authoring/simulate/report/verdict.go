@@ -30,7 +30,7 @@ func newVerdict(r *simulate.Report) verdict {
 	switch {
 	case r.New.NoRule+r.New.UnknownDomain == r.Requests:
 		v = verdict{title: "No request matches a rule", kind: "warn", sentences: [][]phrase{{
-			{"The rules match none of the " + counted(r.Requests, "request") + ", so this report says nothing about them. Compare the domain and the keys of the mapping with those of the rules.", plain},
+			{"The rules match none of the " + counted(r.Requests, "request") + ", so this report says nothing about them. Compare the domain and the keys in the mapping with the rules.", plain},
 		}}}
 	case r.New.Untried() == r.Requests:
 		v = verdict{title: "No limit is active", kind: "warn", sentences: [][]phrase{{
@@ -45,7 +45,7 @@ func newVerdict(r *simulate.Report) verdict {
 		v.sentences = append(v.sentences, []phrase{{"For " + counted(n, "request") + " no decision could be made.", plain}})
 	}
 	if r.Overrides != "" {
-		words := []phrase{{"The overrides of ", plain}, {r.Overrides, quoted}, {" are in force: they decide ", plain}, {share(r, r.New.Overridden), strong}}
+		words := []phrase{{"The overrides of ", plain}, {r.Overrides, quoted}, {" are active: they decide ", plain}, {share(r, r.New.Overridden), strong}}
 		if r.Old != nil && r.Old.Overridden != r.New.Overridden {
 			words = append(words, phrase{", and " + number(r.Old.Overridden) + " with the old rules", plain})
 		}
@@ -62,10 +62,10 @@ func share(r *simulate.Report, n int64) string {
 	return number(n) + " of " + counted(r.Requests, "request") + " (" + percent(n, r.Requests) + ")"
 }
 
-// ofRules is the verdict on one folder of rules.
+// ofRules is the verdict on one directory of rules.
 func ofRules(r *simulate.Report) verdict {
 	if r.New.Refused == 0 {
-		return verdict{title: "Nobody would be refused", kind: "good", sentences: [][]phrase{{
+		return verdict{title: "Nobody would be denied", kind: "good", sentences: [][]phrase{{
 			{"The rules let all " + counted(r.Requests, "request") + " pass.", plain},
 		}}}
 	}
@@ -75,9 +75,9 @@ func ofRules(r *simulate.Report) verdict {
 			refused++
 		}
 	}
-	sentence := []phrase{{"The rules refuse ", plain}, {share(r, r.New.Refused), strong}, {" of " + atLeast(r, refused) + ".", plain}}
+	sentence := []phrase{{"The rules deny ", plain}, {share(r, r.New.Refused), strong}, {" of " + atLeast(r, refused) + ".", plain}}
 	return verdict{
-		title: counted(refused, "caller") + " would be refused", kind: "bad",
+		title: counted(refused, "caller") + " would be denied", kind: "bad",
 		sentences: [][]phrase{sentence, foremost(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })},
 	}
 }
@@ -92,19 +92,19 @@ func ofChange(r *simulate.Report) verdict {
 	}
 	var v verdict
 	if newly.Requests == 0 {
-		v = verdict{title: counted(passed.Callers, "caller") + " would be refused less, nobody more", kind: "good"}
+		v = verdict{title: counted(passed.Callers, "caller") + " would be denied less often, nobody more often", kind: "good"}
 	} else {
-		v = verdict{title: counted(newly.Callers, "caller") + " would be newly refused", kind: "bad"}
+		v = verdict{title: counted(newly.Callers, "caller") + " would be newly denied", kind: "bad"}
 		v.sentences = append(v.sentences,
-			[]phrase{{"The change refuses ", plain}, {share(r, newly.Requests), strong}, {" that pass today. They come from " + atLeast(r, newly.Callers) + ".", plain}},
+			[]phrase{{"The change denies ", plain}, {share(r, newly.Requests), strong}, {" that pass today. They come from " + atLeast(r, newly.Callers) + ".", plain}},
 			foremost(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy }))
 	}
 	if passed.Requests > 0 {
 		v.sentences = append(v.sentences, []phrase{
-			{"It lets ", plain}, {share(r, passed.Requests), strong}, {" pass that are refused today. They come from " + atLeast(r, passed.Callers) + ".", plain},
+			{"It lets ", plain}, {share(r, passed.Requests), strong}, {" pass that are denied today. They come from " + atLeast(r, passed.Callers) + ".", plain},
 		})
 	} else {
-		v.sentences = append(v.sentences, []phrase{{"No request that is refused today would pass.", plain}})
+		v.sentences = append(v.sentences, []phrase{{"No request that is denied today would pass.", plain}})
 	}
 	return v
 }
@@ -123,7 +123,7 @@ func foremost(r *simulate.Report, of func(*simulate.Caller) (int64, []simulate.R
 	}
 	words := []phrase{{"Most affected is ", plain}, {most.Caller, quoted}, {" with " + number(count) + " of its " + counted(most.Requests, "request"), plain}}
 	if len(by) > 0 {
-		words = append(words, phrase{", refused most by ", plain}, phrase{by[0].Rule, quoted})
+		words = append(words, phrase{", denied most by ", plain}, phrase{by[0].Rule, quoted})
 		if limit := rate(by[0].Name, by[0].Limit, by[0].Burst); limit != "" {
 			words = append(words, phrase{", ", plain}, phrase{limit, quoted})
 		}

@@ -105,7 +105,7 @@ func (r *reader) startFromCopy() {
 	}
 	r.at = at
 	r.use(set)
-	r.o.Log.Info("overrides in force, from the last good copy until Redis answers", "file", r.o.Copy, "overrides", set.Len(), "version", set.Version)
+	r.o.Log.Info("active overrides, from the last good copy until Redis answers", "file", r.o.Copy, "overrides", set.Len(), "version", set.Version)
 }
 
 // use puts a set into force.
@@ -129,10 +129,10 @@ func (r *reader) report(err error) {
 	case r.set == nil:
 		r.o.Log.Error("the overrides cannot be read, and there is no copy of them: requests are decided without overrides until Redis answers", "error", err)
 	case now == unreadable:
-		r.o.Log.Error("the overrides in Redis are damaged: the last good ones stay in force, and changes have no effect",
+		r.o.Log.Error("the overrides in Redis are damaged: the last good overrides stay active, and changes have no effect",
 			"overrides", r.set.Len(), "version", r.at.version, "keys", r.key("*"), "error", err)
 	default:
-		r.o.Log.Warn("the overrides cannot be read: the last ones stay in force", "overrides", r.set.Len(), "version", r.at.version, "error", err)
+		r.o.Log.Warn("the overrides cannot be read: the previous overrides stay active", "overrides", r.set.Len(), "version", r.at.version, "error", err)
 	}
 }
 
@@ -222,7 +222,7 @@ func (r *reader) load(ctx context.Context) error {
 	if r.copies != nil {
 		r.copies.keep(set, head)
 	}
-	r.o.Log.Info("overrides in force", "overrides", set.Len(), "version", head.version, "read_in", time.Since(start).Round(time.Millisecond))
+	r.o.Log.Info("active overrides", "overrides", set.Len(), "version", head.version, "read_in", time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
@@ -245,7 +245,7 @@ func (r *reader) regressed(head position) {
 	if r.copies == nil {
 		about = append(about, "hint", "set RATELIMITD_OVERRIDES_COPY so that the overrides of before are kept in a file")
 	}
-	r.o.Log.Error("Redis has lost changes of overrides: it is empty, or was restored from older data. Its overrides are in force now", about...)
+	r.o.Log.Error("Redis has lost changes of overrides: it is empty, or was restored from older data. Its overrides are active now", about...)
 	if r.copies != nil && r.set.Len() > 0 {
 		r.copies.keepAside(r.set, r.at)
 	}

@@ -475,8 +475,8 @@ func TestTrimmedStream(t *testing.T) {
 	if got := requests(s); s.Len() != 901 || got["d b"] != 2 || got["d a"] != 0 {
 		t.Errorf("%d overrides: a %d, b %d", s.Len(), got["d a"], got["d b"])
 	}
-	redistest.Eventually(t, "the log to say what happened", func(context.Context) error { // the last line comes after the overrides are in force
-		if log := a.log.String(); !strings.Contains(log, "cannot be read: the last ones stay") || !strings.Contains(log, "read again, because the stream") || !strings.Contains(log, "can be read again") {
+	redistest.Eventually(t, "the log to say what happened", func(context.Context) error { // the last line comes after the overrides are active
+		if log := a.log.String(); !strings.Contains(log, "cannot be read: the previous overrides stay") || !strings.Contains(log, "read again, because the stream") || !strings.Contains(log, "can be read again") {
 			return errors.New(log)
 		}
 		return nil
@@ -590,7 +590,7 @@ func TestStartWithoutRedis(t *testing.T) {
 	with := start(t, r, file)
 	with.until(t, "the copy", has(map[string]uint64{"d a": 1, "d b": 2}))
 	redistest.Eventually(t, "a line in the log", func(context.Context) error {
-		if log := with.log.String(); !strings.Contains(log, "from the last good copy") || !strings.Contains(log, "the last ones stay in force") {
+		if log := with.log.String(); !strings.Contains(log, "from the last good copy") || !strings.Contains(log, "the previous overrides stay active") {
 			return errors.New(log)
 		}
 		return nil

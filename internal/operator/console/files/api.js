@@ -31,7 +31,7 @@ async function ask(path, init = {}) {
     answer = await fetch(path, { ...init, headers, cache: "no-store", redirect: "error" });
   } catch (e) {
     if (e.name === "AbortError") throw e;
-    throw new Failure("unavailable", "This process does not answer.");
+    throw new Failure("unavailable", "This replica does not answer.");
   }
   if (answer.ok) return answer;
   const text = await answer.text();
@@ -41,7 +41,7 @@ async function ask(path, init = {}) {
     code = error.code || code;
     message = error.message || message;
   } catch { /* it is text */ }
-  if (code === "unauthenticated") tokenWanted.value = token.value || message.includes("certificate") ? message : "This process shows nothing without a token.";
+  if (code === "unauthenticated") tokenWanted.value = token.value || message.includes("certificate") ? message : "This replica shows nothing without a token.";
   throw new Failure(code, message);
 }
 

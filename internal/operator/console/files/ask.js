@@ -51,9 +51,9 @@ export function Ask({ page, asked, action, find, value = "", matched }) {
         return;
       }
       const empty = rule && entries.find((e) => !e.value);
-      if (empty) throw new Error("Which " + empty.key + "? It is missing.");
+      if (empty) throw new Error("Enter a value for " + empty.key + ".");
       if (!read.entries.length) throw new Error("Which entries? Choose a rule, or write each entry on a line, as key=value.");
-      if (!(read.domain || of)) throw new Error("Which domain? It is missing.");
+      if (!(read.domain || of)) throw new Error("Enter a domain.");
       setError("");
       location.hash = link(page, read.domain || of, read.entries);
     } catch (e) {

@@ -66,12 +66,12 @@ function Answer({ asked, onRule }) {
         ${x.rule.position && x.rule.position.file && html`<dt>Written in</dt><dd><${Name} text=${x.rule.position.file + ":" + (x.rule.position.line || 0) + ":" + (x.rule.position.column || 0)} /></dd>`}
         ${x.rule.unlimited && html`<dt>Limit</dt><dd>unlimited</dd>`}
         ${x.rule.shadowMode && html`<dt>Shadow mode</dt><dd>measured, not enforced</dd>`}
-        ${x.rule.quotaMode && html`<dt>Quota mode</dt><dd>refuses only when all quotas are used</dd>`}
+        ${x.rule.quotaMode && html`<dt>Quota mode</dt><dd>denies only when all quotas are used</dd>`}
       </dl>
     </${Panel}>
     <${OverrideOf} asked=${asked} rule=${x.rule} />
     </div>`}
-    ${limits.length > 0 && html`<${Panel} title="Counters" note=${x.peeked ? "as a request to this process finds them, once a second" : ""}
+    ${limits.length > 0 && html`<${Panel} title="Counters" note=${x.peeked ? "as a request to this replica finds them, once a second" : ""}
       tools=${x.peeked && counters.length > 0 && html`<${Confirm} label="Reset" sure="Clear what is used?" onYes=${reset} />`}>
       ${outcome && (outcome.good ? html`<p class="good" role="status">${outcome.good}</p>` : html`<${Problem} error=${outcome.bad} />`)}
       ${x.hidden && html`<p class="warn">Counters are not shown: ${x.hidden.message}</p>`}
@@ -94,8 +94,8 @@ const LimitName = ({ of: c }) => html`<${LimitWords} name=${c.limit.name} text=$
 const Cells = ({ of: c }) => (c.hidden ? cells.map((name) => html`<td class="n">${name === "(share)" ? "" : "–"}</td>`) : html`<td class="n">${count(c.used)}</td><td class="n">${count(c.capacity)}</td>
   <td><${Meter} used=${Number(c.used || 0)} of=${Number(c.capacity || 0)} label=${count(c.used) + " of " + count(c.capacity) + " used"} /></td>
   <td class=${"n " + (Number(c.remaining || 0) ? "" : "bad")}>${count(c.remaining)}</td>
-  <td class="n">${c.wait === undefined ? "for ever" : duration(seconds(c.wait))}${c.penalty ? html` <span class="tag" title="The limit was exceeded, and its penalty refuses everything">penalty</span>` : ""}</td>
-  <td class="n" title=${c.resetAt ? utc(c.resetAt) : ""}>${duration(seconds(c.resetAfter))}${c.fromOverLimitCache ? html` <span class="tag" title="The over-limit cache of this process answered">cached</span>` : ""}</td>`);
+  <td class="n">${c.wait === undefined ? "never" : duration(seconds(c.wait))}${c.penalty ? html` <span class="tag" title="The limit was exceeded, and its penalty denies everything">penalty</span>` : ""}</td>
+  <td class="n" title=${c.resetAt ? utc(c.resetAt) : ""}>${duration(seconds(c.resetAfter))}${c.fromOverLimitCache ? html` <span class="tag" title="The denial cache of this replica answered">cached</span>` : ""}</td>`);
 
 // Descriptors lists descriptors with their counters.
 const Descriptors = ({ all, empty, onReset }) => html`<${Table} label="Callers" head=${["Caller", "Limit", ...cells, ...(onReset ? ["(actions)"] : [])]} empty=${empty}
@@ -127,7 +127,7 @@ function Usage({ asked }) {
     state.again();
   };
   const next = state.data && state.data.nextPageToken;
-  if (state.error && ["permission_denied", "unauthenticated", "unimplemented"].includes(state.error.code)) return null; // the counters above say why, or the process keeps no index
+  if (state.error && ["permission_denied", "unauthenticated", "unimplemented"].includes(state.error.code)) return null; // the counters above say why, or the replica keeps no index
   const all = ((state.data && state.data.usages) || []).map((u) => ({ ...u, domain: asked.domain, entries: u.entries.map((e) => ({ key: e.key || "", value: e.value || "" })) })).filter((u) => !same(u.entries, asked.entries));
   if (!all.length && !next && pages.length === 1 && !state.error && !outcome) return null;
   return html`<${Panel} title="Usage" note="counters in use with these entries and others, of rules with usage: true, every 5 seconds">
@@ -155,5 +155,5 @@ function Verdict({ x, asked }) {
   const wait = waits.includes(null) ? null : Math.max(...waits);
   const until = "Used up: " + out.map((c) => words(limitText(c))).join("; ") + ". " + (wait === null ? "It never passes: the limit admits nothing." : "It passes again in " + duration(wait) + ".");
   if (x.rule && x.rule.shadowMode) return say("warn", "Over the limit, but let through.", "The rule is in shadow mode. " + until);
-  return say("bad", "Refused.", until);
+  return say("bad", "Denied.", until);
 }

@@ -19,15 +19,15 @@ function Processes() {
   const all = fleet.processes || [];
   const many = (name) => all.filter((p) => p.state === name).length;
   const differ = all.filter((p) => p.rulesDiffer).length, older = all.filter((p) => p.overridesDiffer).length;
-  return html`<${Panel} title="Processes" note=${count(many("PROCESS_STATE_LIVE")) + " live, " + count(many("PROCESS_STATE_GONE")) + " gone, " + count(many("PROCESS_STATE_STOPPED")) + " stopped"}>
+  return html`<${Panel} title="Replicas" note=${count(many("PROCESS_STATE_LIVE")) + " live, " + count(many("PROCESS_STATE_GONE")) + " gone, " + count(many("PROCESS_STATE_STOPPED")) + " stopped"}>
     <${Problem} error=${state.error} />
-    ${!fleet.shared && html`<p class="note">This process counts in its own memory, and knows no others.</p>`}
+    ${!fleet.shared && html`<p class="note">This replica counts in its own memory, and knows no others.</p>`}
     ${fleet.error && html`<p class="problem" role="alert">${fleet.readAt ? "The others are as they were at " + utc(fleet.readAt) : "The others are not known"}: ${visible(fleet.error)}</p>`}
     ${differ > 0 && html`<p class="bad">${count(differ)} ${differ === 1 ? "has" : "have"} other rules than most.</p>`}
     ${older > 0 && html`<p class="bad">${count(older)} ${older === 1 ? "has" : "have"} other or older overrides than most.</p>`}
     ${fleet.more > 0 && html`<p class="warn">${count(fleet.more)} more are not listed.</p>`}
     ${fleet.unreadable > 0 && html`<p class="warn">${count(fleet.unreadable)} entries in Redis are not understood: they are of another version, or of another program.</p>`}
-    <${Table} label="Processes" head=${["Process", "State", "Version", "Started", "Rules", "Overrides", "Redis", "#passed/s", "#refused/s", "#failed/s", "In memory"]} empty="There is none."
+    <${Table} label="Replicas" head=${["Replica", "State", "Version", "Started", "Rules", "Overrides", "Redis", "#passed/s", "#denied/s", "#failed/s", "In memory"]} empty="None."
       rows=${all.slice(0, more).map((p) => html`<${Row} key=${p.id} p=${p} self=${p.id === fleet.thisProcess} />`)} />
     ${all.length > more && html`<p><button type="button" onClick=${() => setMore(more + 200)}>Show more of ${count(all.length)}</button></p>`}
   </${Panel}>`;
@@ -57,21 +57,21 @@ function This() {
   if (!event) return html`<p class="empty" role="status">Waiting for the first event…</p>`;
   const p = event.process, r = event.rules;
   return html`<div class="two">
-    <${Panel} title="This process"><dl class="facts">
-      ${p && html`<dt>Host</dt><dd><${Name} text=${p.host} /></dd><dt>Version</dt><dd><${Name} text=${p.version} /></dd><dt>Started</dt><dd><${Since} at=${p.started} /></dd><dt>Counters</dt><dd>in ${p.backend === "memory" ? "the memory of this process: other processes count on their own" : p.backend}</dd>`}
+    <${Panel} title="This replica"><dl class="facts">
+      ${p && html`<dt>Host</dt><dd><${Name} text=${p.host} /></dd><dt>Version</dt><dd><${Name} text=${p.version} /></dd><dt>Started</dt><dd><${Since} at=${p.started} /></dd><dt>Counters</dt><dd>in ${p.backend === "memory" ? "the memory of this replica: other replicas count on their own" : p.backend}</dd>`}
       <dt>Rules</dt><dd>${r.loaded ? count(r.rules) + " in " + count(r.files) + (r.files === 1 ? " file" : " files") : html`<span class="bad">none were ever loaded</span>`}
         ${r.rejected > 0 && html` <a class="bad" href="#/rules">${count(r.rejected)} rejected</a>`}${r.stale > 0 && html` <a class="bad" href="#/rules">${count(r.stale)} stale</a>`}</dd>
       <dt>Rules’ checksum</dt><dd><code>${r.checksum || "–"}</code></dd>
       <dt>Overrides</dt><dd>${p && p.overrides ? html`${count(p.overrides.count)}, version <code>${p.overrides.version}</code>${p.overrides.error && html` <span class="bad">${p.overrides.error}</span>`}` : "off"}</dd>
     </dl></${Panel}>
     <${Panel} title="Redis">
-      <${Table} label="Redis" head=${["Redis", "State", "#ping", "#connections"]} empty="This process counts in its own memory."
+      <${Table} label="Redis" head=${["Redis", "State", "#ping", "#connections"]} empty="This replica counts in its own memory."
         rows=${(p ? p.redis : []).map((s) => html`<tr key=${s.name}><th scope="row">${s.name}</th>
           <td class="wrap">${s.error ? html`<span class="bad">does not answer: <${Name} text=${s.error} max=${300} /></span>` : html`<span class="good">answers</span>`}</td>
           <td class="n">${s.error ? "–" : s.ms.toFixed(1) + " ms"}</td><td class="n">${count(s.connections)}</td></tr>`)} />
       <p class="note">Calls to a node that does not answer fail at once, by its breaker, and on_error of each rule says what happens to requests.</p>
     </${Panel}>
-    <${Panel} title="Decisions" note="since this process began"><dl class="facts">${event.decisions && [["Passed", "passed"], ["Refused", "refused"], ["Let through by the global shadow mode", "shadowed"], ["Failed", "failed"], ["Decided without the backend (on_error)", "on_error"], ["For domains without rules", "unknown_domain"]].map(([label, name]) => html`<dt>${label}</dt><dd>${count(event.decisions[name])}</dd>`)}</dl></${Panel}>
-    <${Panel} title="In memory"><${Table} label="In memory" head=${["What", "#entries"]} empty="This process remembers nothing." rows=${(p ? p.caches : []).map((c) => html`<tr key=${c.name}><th scope="row">${c.name}</th><td class="n">${count(c.entries)}</td></tr>`)} /></${Panel}>
+    <${Panel} title="Decisions" note="since this replica started"><dl class="facts">${event.decisions && [["Passed", "passed"], ["Denied", "refused"], ["Let through by the global shadow mode", "shadowed"], ["Failed", "failed"], ["Decided without the store (on_error)", "on_error"], ["For domains without rules", "unknown_domain"]].map(([label, name]) => html`<dt>${label}</dt><dd>${count(event.decisions[name])}</dd>`)}</dl></${Panel}>
+    <${Panel} title="In memory"><${Table} label="In memory" head=${["What", "#entries"]} empty="This replica remembers nothing." rows=${(p ? p.caches : []).map((c) => html`<tr key=${c.name}><th scope="row">${c.name}</th><td class="n">${count(c.entries)}</td></tr>`)} /></${Panel}>
   </div>`;
 }

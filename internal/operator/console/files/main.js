@@ -13,7 +13,7 @@ import { Fleet } from "./fleet.js";
 import { Try } from "./try.js";
 
 const pages = [
-  ["now", "Now", Now, "What is refused now"],
+  ["now", "Now", Now, "What is denied now"],
   ["customer", "Customer", Customer, "One customer"],
   ["rules", "Rules", Rules, "Rules"],
   ["overrides", "Overrides", Overrides, "Overrides"],
@@ -55,7 +55,7 @@ function State() {
   const host = event && event.process ? event.process.host : location.host;
   const [asking, ask] = useState(false);
   return html`<div class="state">
-    <span class="host" title="this process">${visible(host)}</span>
+    <span class="host" title="this replica">${visible(host)}</span>
     <span class=${"dot " + (stale.value ? "stale" : "fresh")} role="status">${stale.value ? (event ? "stale: " + age.value + " s old" : "connecting") : "live"}</span>
     ${token.value ? html`<button type="button" class="mini" onClick=${() => useToken("")}>forget token</button>` : html`<button type="button" class="mini" aria-expanded=${asking} onClick=${() => { tokenWanted.value = "Enter a token to see counters and to change something."; ask(true); }}>token</button>`}
   </div>`;
@@ -66,10 +66,10 @@ function Alarms() {
   const event = live.value, list = [];
   if (stale.value && event) list.push(html`The numbers are from ${utc(event.at)}. ${trouble.value ? visible(trouble.value) : "No event arrives."}`);
   else if (stale.value && trouble.value && !tokenWanted.value) list.push(visible(trouble.value));
-  if (event && !event.rules.loaded) list.push(html`No rules are in force. <a href="#/rules">Why?</a>`);
+  if (event && !event.rules.loaded) list.push(html`No rules are active. <a href="#/rules">Why?</a>`);
   else if (event && event.rules.rejected + event.rules.stale > 0) list.push(html`${event.rules.rejected + event.rules.stale} of ${event.rules.files} rule files are not in use as they are written. <a href="#/rules">Why?</a>`);
   for (const r of (event && event.process && event.process.redis) || []) {
-    if (r.error) list.push(html`Redis (${visible(r.name)}) does not answer this process. <a href="#/fleet">More</a>`);
+    if (r.error) list.push(html`Redis (${visible(r.name)}) does not answer this replica. <a href="#/fleet">More</a>`);
   }
   if (event && event.process && event.process.overrides && event.process.overrides.error) list.push(html`Overrides are from the last good copy: ${visible(event.process.overrides.error)}`);
   return html`<div class="alarms" role="alert">${list.map((text) => html`<p>${text}</p>`)}</div>`;

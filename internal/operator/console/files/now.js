@@ -1,4 +1,4 @@
-// What is refused now.
+// What is denied now.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { live, history, rates, stale } from "./api.js";
@@ -10,11 +10,11 @@ export function Now() {
   const rules = hot ? hot.rules.filter((r) => r.refused > 0) : [];
   return html`
     <${Cards} event=${event} now=${now} />
-    <${Panel} title="Decisions" note="per second, of this process, since this page is open"><${Chart} /></${Panel}>
-    ${event && !hot && html`<p class="problem">Hot keys are off in this process (RATELIMITD_HOT_KEYS=0): the page does not know who is refused.</p>`}
+    <${Panel} title="Decisions" note="per second, of this replica, since this page is open"><${Chart} /></${Panel}>
+    ${event && !hot && html`<p class="problem">Hot keys are off in this replica (RATELIMITD_HOT_KEYS=0): the page does not know who is denied.</p>`}
     ${hot && html`<div class="two">
-      <${Panel} title="Rules that refuse" note=${"last " + Math.round(hot.seconds) + " s"}>
-        <${Table} label="Rules that refuse" head=${["Rule", "#refused", "#of", "#share"]} empty="No rule refused anything."
+      <${Panel} title="Rules that deny" note=${"last " + Math.round(hot.seconds) + " s"}>
+        <${Table} label="Rules that deny" head=${["Rule", "#denied", "#of", "#share"]} empty="No rule denied anything."
           rows=${rules.map((r) => html`<tr key=${r.domain + "|" + r.rule}>
             <th scope="row"><a href=${"#/rules?find=" + encodeURIComponent(r.rule)}><${Name} text=${r.rule} max=${80} /></a>${r.shadow && html` <span class="tag">shadow</span>`}</th>
             <td class="n bad">${count(r.refused)}</td><td class="n">${count(r.used)}</td><td class="n">${percent(r.refused, r.used)}</td></tr>`)} />
@@ -28,9 +28,9 @@ export function Callers() {
   const [by, setBy] = useState("refused");
   const hot = live.value && live.value.hot;
   if (!hot) return null;
-  return html`<${Panel} title=${by === "refused" ? "Callers that are refused" : "Callers that ask most"} note=${"last " + Math.round(hot.seconds) + " s"}
-    tools=${html`<span role="group" aria-label="Sort callers">${["refused", "used"].map((b) => html`<button type="button" aria-pressed=${by === b} onClick=${() => setBy(b)}>most ${b}</button>`)}</span>`}>
-    <${Table} label="Callers" head=${["Counter", "#refused", "#used"]} empty=${by === "refused" ? "Nobody was refused." : "Nobody asked."}
+  return html`<${Panel} title=${by === "refused" ? "Callers that are denied" : "Callers that ask most"} note=${"last " + Math.round(hot.seconds) + " s"}
+    tools=${html`<span role="group" aria-label="Sort callers">${["refused", "used"].map((b) => html`<button type="button" aria-pressed=${by === b} onClick=${() => setBy(b)}>most ${b === "refused" ? "denied" : b}</button>`)}</span>`}>
+    <${Table} label="Callers" head=${["Counter", "#denied", "#used"]} empty=${by === "refused" ? "Nobody was denied." : "Nobody asked."}
       rows=${hot[by].map((k) => html`<tr key=${k.key}>
         <th scope="row"><${Key} of=${k} />${k.shadow && html` <span class="tag">shadow</span>`}</th>
         <td class=${"n " + (k.refused[1] > 0 ? "bad" : "")}>${range(k.refused)}</td><td class="n">${range(k.used)}</td></tr>`)} />
@@ -49,10 +49,10 @@ function Cards({ event, now }) {
   const all = now ? now.passed + now.refused : 0;
   const card = (label, value, kind, note) => html`<div class=${"card " + (kind || "")}><dt>${label}</dt><dd>${value}${note && html` <small>${note}</small>`}</dd></div>`;
   return html`<dl class="cards" aria-label="Now">
-    ${card("refused per second", now ? rate(now.refused) : "–", now && now.refused > 0 ? "bad" : "", now && all > 0 ? percent(now.refused, all) : "")}
+    ${card("denied per second", now ? rate(now.refused) : "–", now && now.refused > 0 ? "bad" : "", now && all > 0 ? percent(now.refused, all) : "")}
     ${card("passed per second", now ? rate(now.passed) : "–")}
     ${card("failed per second", now ? rate(now.failed) : "–", now && now.failed > 0 ? "bad" : "")}
-    ${card("without the backend", now ? rate(now.onError) : "–", now && now.onError > 0 ? "warn" : "", "on_error")}
+    ${card("without the store", now ? rate(now.onError) : "–", now && now.onError > 0 ? "warn" : "", "on_error")}
     ${card("unknown domain", now ? rate(now.unknown) : "–", now && now.unknown > 0 ? "warn" : "")}
     ${card("rules", event ? count(event.rules.rules) : "–", event && (!event.rules.loaded || event.rules.rejected || event.rules.stale) ? "warn" : "")}
   </dl>`;
@@ -99,7 +99,7 @@ function Chart() {
   useEffect(() => { if (plot.current) plot.current.setData(data()); }, [points]);
   const last = points[points.length - 1];
   return html`<div class="chart">
-    <p class="legend" aria-hidden="true"><span class="key allowed"></span> passed <span class="key refused"></span> refused <span class="note">time in UTC</span></p>
-    <div ref=${at} role="img" aria-label=${last ? "Chart of decisions per second. Last: " + rate(last.passed) + " passed, " + rate(last.refused) + " refused" + (stale.value ? " (stale)" : "") : "Chart of decisions per second, without data yet"}></div>
+    <p class="legend" aria-hidden="true"><span class="key allowed"></span> passed <span class="key refused"></span> denied <span class="note">time in UTC</span></p>
+    <div ref=${at} role="img" aria-label=${last ? "Chart of decisions per second. Last: " + rate(last.passed) + " passed, " + rate(last.refused) + " denied" + (stale.value ? " (stale)" : "") : "Chart of decisions per second, without data yet"}></div>
   </div>`;
 }

@@ -15,7 +15,7 @@ const state = (o) => (o.expiresAt && Date.parse(o.expiresAt) <= Date.now() ? "ex
 
 function When({ o }) {
   const s = state(o);
-  return html`${o.notBefore && html`<div>from ${utc(o.notBefore)}</div>`}${o.expiresAt ? html`<div>until ${utc(o.expiresAt)}</div>` : "for ever"}${s && html` <span class="tag">${s}</span>`}`;
+  return html`${o.notBefore && html`<div>from ${utc(o.notBefore)}</div>`}${o.expiresAt ? html`<div>until ${utc(o.expiresAt)}</div>` : "no end"}${s && html` <span class="tag">${s}</span>`}`;
 }
 
 export const same = (a, b) => JSON.stringify((a || []).map((e) => [e.key, e.value || ""])) === JSON.stringify((b || []).map((e) => [e.key, e.value || ""]));
@@ -24,7 +24,7 @@ export const same = (a, b) => JSON.stringify((a || []).map((e) => [e.key, e.valu
 const identity = (o) => ({ domain: o.domain, rule: o.rule, limit: o.limit || "", entries: o.entries });
 
 const kinds = [["requestsPerUnit", "requests per unit"], ["factor", "factor of the rule"], ["unlimited", "unlimited"], ["blocked", "blocked"]];
-const spans = [["", "for ever"], ["3600", "for 1 hour"], ["14400", "for 4 hours"], ["86400", "for 1 day"], ["604800", "for 7 days"], ["2592000", "for 30 days"], ["at", "until…"]];
+const spans = [["", "without an end"], ["3600", "for 1 hour"], ["14400", "for 4 hours"], ["86400", "for 1 day"], ["604800", "for 7 days"], ["2592000", "for 30 days"], ["at", "until…"]];
 
 // local writes a time as an input for local time does.
 const local = (t) => { const d = new Date(t); return new Date(d - d.getTimezoneOffset() * 60000).toISOString().slice(0, 16); };
@@ -46,11 +46,11 @@ function Editor({ of, current, onDone }) {
     try {
       const override = { ...identity(of), reason };
       if (!remove) {
-        if (number && (n.trim() === "" || !(Number(n) >= 0))) throw new Error("Which number? " + (n.trim() ? n + " is none." : "It is missing."));
+        if (number && (n.trim() === "" || !(Number(n) >= 0))) throw new Error(n.trim() ? n + " is not a number." : "Enter a number.");
         override[kind] = number ? Number(n) : true;
         if (kind === "requestsPerUnit" && burst.trim()) override.burst = Number(burst);
         if (current && current.notBefore) override.notBefore = current.notBefore;
-        if (span === "at" && !at) throw new Error("Until when? The time is missing.");
+        if (span === "at" && !at) throw new Error("Enter the time at which it ends.");
         if (span === "at") override.expiresAt = current && current.expiresAt && at === local(current.expiresAt) ? current.expiresAt : wholeSecond(new Date(at));
         else if (span) override.expiresAt = wholeSecond(Date.now() + 1000 * span);
       }
@@ -79,7 +79,7 @@ function Editor({ of, current, onDone }) {
 
 // Outcome shows what was written, or what a dry run would change.
 function Outcome({ of }) {
-  if (!of.dryRun) return html`<p class="good" role="status">${of.remove ? "Removed." : "Set: " + numbers(of.change.after || {}) + "."} Every process has it within a second.</p>`;
+  if (!of.dryRun) return html`<p class="good" role="status">${of.remove ? "Removed." : "Set: " + numbers(of.change.after || {}) + "."} Every replica has it within a second.</p>`;
   const effects = of.change.effects || [];
   return html`<div role="status"><p class="note">A dry run: nothing was changed.</p>
     <${Table} label="Effects" head=${["Limit", "#used", "Before", "After", "Next request"]} empty="No counter of this caller changes."
@@ -87,7 +87,7 @@ function Outcome({ of }) {
         <td>${verdict(e.refusedBefore)} → <b class=${e.refusedAfter ? "bad" : "good"}>${verdict(e.refusedAfter)}</b></td></tr>`)} /></div>`;
 }
 
-const verdict = (refused) => (refused ? "refused" : "passes");
+const verdict = (refused) => (refused ? "denied" : "passes");
 
 const longestSearch = 30; // answers: of a million overrides that few match there are ten
 
@@ -114,8 +114,8 @@ export function OverrideOf({ asked, rule }) {
   const all = ((found.data && found.data.overrides) || []).filter((o) => same(o.entries, asked.entries));
   const names = (rule.limits || []).map((l) => l.name).filter(Boolean);
   const current = all.find((o) => (o.limit || "") === limit);
-  return html`<${Panel} title="Override" note="other numbers for this caller alone">
-    ${known() === false ? html`<p class="empty">Overrides are off in this process: RATELIMITD_OVERRIDES turns them on.</p>` : html`
+  return html`<${Panel} title="Override" note="other numbers for this caller only">
+    ${known() === false ? html`<p class="empty">Overrides are off in this replica: RATELIMITD_OVERRIDES turns them on.</p>` : html`
       <${Problem} error=${found.error} />
       ${all.map((o) => html`<p key=${o.limit || ""}><b>${o.limit ? html`<${Name} text=${o.limit} />: ` : ""}${numbers(o)}</b> <${When} o=${o} /> ${o.reason && html`“<${Name} text=${o.reason} />”`} <span class="note">by <${Name} text=${o.author || "?"} max=${60} /></span></p>`)}
       ${rule.overridable && found.data && !all.length && html`<p class="empty">There is none: the rule’s numbers apply.</p>`}
@@ -133,7 +133,7 @@ const overridesVersion = () => (live.value && live.value.process && live.value.p
 export function Overrides() {
   const [editing, edit] = useState(null);
   if (known() === undefined) return html`<p class="empty" role="status">Waiting for the first event…</p>`;
-  if (!known()) return html`<p class="warn">Overrides are off in this process: RATELIMITD_OVERRIDES turns them on.</p>`;
+  if (!known()) return html`<p class="warn">Overrides are off in this replica: RATELIMITD_OVERRIDES turns them on.</p>`;
   return html`<${List} onEdit=${edit} editing=${editing} /><${History} />`;
 }
 
@@ -161,8 +161,8 @@ function List({ onEdit, editing }) {
   };
   const field = (name, label) => html`<label>${label}<input name=${name} value=${filter[name]} onInput=${(e) => setFilter({ ...filter, [name]: e.target.value })} spellcheck=${false} /></label>`;
   const all = (page.data && page.data.overrides) || [];
-  return html`<${Panel} title="Overrides" note=${s ? count(s.count) + " in this process, version " + (s.version || 0) + ", from " + s.source : ""}>
-    ${s && !s.up && html`<p class="problem">The source does not answer: this process uses what it has read last.</p>`}
+  return html`<${Panel} title="Overrides" note=${s ? count(s.count) + " in this replica, version " + (s.version || 0) + ", from " + s.source : ""}>
+    ${s && !s.up && html`<p class="problem">The source does not answer: this replica keeps using what it read last.</p>`}
     <form class="form" role="search" onSubmit=${submit}>${field("domain", "Domain")}${field("rule", "Rule, a path or a name")}${field("where", "Entries, as key=value")}<button class="main">Find</button></form>
     <${Problem} error=${error || page.error} />
     ${page.data && html`<${Table} label="Overrides" head=${["Caller", "Rule", "Numbers", "When", "Reason", "Changed", "(actions)"]} empty="There is no such override. The page of a customer sets one."

@@ -1,4 +1,4 @@
-// The rules in force, and the files that they come from.
+// The active rules, and the files that they come from.
 import { useState, useEffect } from "preact/hooks";
 import { call, get, live, token } from "./api.js";
 import { html, Name, Panel, Table, Problem, Since, LimitWords, useLoad, count, percent } from "./parts.js";
@@ -47,12 +47,12 @@ function List({ query, changed }) {
   const state = useLoad((signal) => get(path, { signal }), path + changed + token.value, 5000);
   const page = state.data;
   let before = null;
-  return html`<${Panel} title="Rules in force" note=${page ? (page.matched === page.total ? count(page.total) : count(page.matched) + " of " + count(page.total)) + ", hits of this process since it began" : ""}
+  return html`<${Panel} title="Active rules" note=${page ? (page.matched === page.total ? count(page.total) : count(page.matched) + " of " + count(page.total)) + ", hits of this replica since it started" : ""}
     tools=${html`<label>Find <input type="search" value=${typed} onInput=${(e) => setTyped(e.target.value)} spellcheck=${false} /></label>
-      <label><input type="checkbox" checked=${refused} onChange=${(e) => { setRefused(e.target.checked); setPages([0]); }} /> only rules that refused</label>`}>
+      <label><input type="checkbox" checked=${refused} onChange=${(e) => { setRefused(e.target.checked); setPages([0]); }} /> only rules that denied requests</label>`}>
     <${Problem} error=${state.error} />
-    ${page && html`<${Table} label="Rules in force" head=${["Rule", "Limits", "#hits", "#refused", "Written in"]}
-      empty=${page.total ? "No rule is like that." : "There are no rules: requests are answered as if nothing were limited, or with an error if rules were never loaded."}
+    ${page && html`<${Table} label="Active rules" head=${["Rule", "Limits", "#hits", "#denied", "Written in"]}
+      empty=${page.total ? "No matching rules." : "There are no rules: requests are answered as if nothing were limited, or with an error if rules were never loaded."}
       rows=${page.rules.map((r) => {
         const same = before ? shared(before, r) : 0;
         before = r;
@@ -77,7 +77,7 @@ function Did({ rule: { totals } }) {
   if (!totals) return html`<td class="n" title=${unknown}>–</td><td class="n">–</td>`;
   const refuses = totals.refused - totals.shadowed;
   return html`<td class="n">${totals.hits ? count(totals.hits) : html`<span class="note">never hit</span>`}</td>
-    <td class=${"n " + (totals.refused ? "bad" : "")}>${count(totals.refused)}${refuses > 0 && html` <span class="note">refuses ${percent(refuses, totals.hits)}</span>`}</td>`;
+    <td class=${"n " + (totals.refused ? "bad" : "")}>${count(totals.refused)}${refuses > 0 && html` <span class="note">denies ${percent(refuses, totals.hits)}</span>`}</td>`;
 }
 
 // shared is how many levels from the left, with the domain, two rules have in common.

@@ -1,4 +1,4 @@
-// Who holds what of the limits of quota buckets: the clients of this process that decide themselves.
+// Who holds what of the limits of quota buckets: the clients of this replica that decide themselves.
 import { useEffect, useState } from "preact/hooks";
 import { call, token } from "./api.js";
 import { Domain, domains } from "./ask.js";
@@ -26,7 +26,7 @@ function Choose({ domain, entries }) {
     try {
       const read = readDescriptor(text);
       const name = read.domain || of;
-      if (!name) throw new Error("Which domain? It is missing.");
+      if (!name) throw new Error("Enter a domain.");
       setError("");
       location.hash = link("shares", name, read.entries);
     } catch (e) {
@@ -49,8 +49,8 @@ function Buckets({ domain, entries }) {
   const buckets = x.buckets || [];
   return html`
     <${Problem} error=${state.error} />
-    ${buckets.length === 0 && html`<p class="empty">${x.domainKnown ? "No client of this process uses a quota bucket of this domain" + (entries.length ? " with these entries." : ".") : "There are no rules for this domain."}</p>`}
-    ${buckets.length > 0 && html`<p class="note">${count(buckets.length)} of ${count(x.total)} ${x.total === 1 ? "bucket" : "buckets"}, those with most demand first, with the clients of ${visible(x.host || "this process")} alone.</p>`}
+    ${buckets.length === 0 && html`<p class="empty">${x.domainKnown ? "No client of this replica uses a quota bucket of this domain" + (entries.length ? " with these entries." : ".") : "There are no rules for this domain."}</p>`}
+    ${buckets.length > 0 && html`<p class="note">${count(buckets.length)} of ${count(x.total)} ${x.total === 1 ? "bucket" : "buckets"}, those with most demand first, with the clients of ${visible(x.host || "this replica")} only.</p>`}
     ${buckets.map((b, i) => html`<${Bucket} key=${list(b.entries || [])} b=${b} id=${"bucket-" + i} />`)}`;
 }
 
@@ -60,7 +60,7 @@ function Bucket({ b, id }) {
   return html`<${Panel} id=${id} title=${html`<${Name} text=${list(b.entries || []) || "the bucket without entries"} />`}
       note=${b.rule ? html`<a href=${"#/rules?find=" + encodeURIComponent(b.rule)}><${Name} text=${b.rule} /></a>${b.limit && html`: ${words(visible(b.limit))}`}` : "no rule matches"}>
     ${whole && html`<p>The clients hold ${perTime(held.perSecond)}, burst ${count(held.burst)}, of ${perTime(whole.perSecond)}, burst ${count(whole.burst)}.
-      ${b.processes > 1 && html` ${count(b.processes)} processes share the limit; this one has ${perTime((b.processRate || {}).perSecond)}, burst ${count((b.processRate || {}).burst)}.`}</p>`}
+      ${b.processes > 1 && html` ${count(b.processes)} replicas share the limit; this one has ${perTime((b.processRate || {}).perSecond)}, burst ${count((b.processRate || {}).burst)}.`}</p>`}
     <${Table} label=${"Clients of bucket " + id.replace("bucket-", "")} head=${["Client", "May pass", "(share)", "#Burst", "#Demand", "Since", "Expires"]} empty="Nobody uses it."
       rows=${all.slice(0, more).map((h, i) => html`<tr key=${h.client + " " + i}>
         <th scope="row"><${Name} text=${h.client || ""} max=${60} /></th>
@@ -70,7 +70,7 @@ function Bucket({ b, id }) {
         <td class="n">${perTime(h.demand)}</td>
         <td><${Since} at=${h.since} /></td>
         <td>${h.expires ? html`<time datetime=${h.expires} title=${utc(h.expires)}>${left(h.expires)}</time>` : "–"}</td></tr>`)} />
-    <p class="note">Demand of ${count(b.clients)} ${b.clients === 1 ? "client" : "clients"}: ${perTime(b.demand)}, refused requests among them.</p>
+    <p class="note">Demand of ${count(b.clients)} ${b.clients === 1 ? "client" : "clients"}: ${perTime(b.demand)}, including denied requests.</p>
     ${all.length > more && html`<p><button type="button" onClick=${() => setMore(more + 100)}>Show more of ${count(all.length)}</button></p>`}
   </${Panel}>`;
 }
