@@ -13,7 +13,7 @@ import (
 // fileOrder is the order in which a package is read: what a file declares is used by the files before it, and rarely by those after it.
 var fileOrder = map[string][]string{
 	"internal/limiter": {
-		"statistics.go", "totals.go", "counters.go", "swap.go", "allow.go", "limiter.go", // what others call
+		"statistics.go", "totals.go", "resolve.go", "counters.go", "swap.go", "allow.go", "limiter.go", // what others call
 		"match.go", "apply.go", "charge.go", "judge.go", "metadata.go", "headers.go", "own_headers.go", "report.go", // the stages
 		"on_error.go", "active.go", "quota_mode.go", "request_limit.go", "enforcement.go", "penalty.go", "reservation.go", // the features
 		"override.go", "replaces.go", "scale.go", "cost.go", "grouping.go",

@@ -18,6 +18,9 @@ type Take struct {
 	// Hits is the number of hits to add, at most MaxHits. 0 peeks (nothing is written), and a negative number refunds.
 	Hits int64
 
+	// Origin is where the take comes from. It is set for limits with Regions only.
+	Origin *Origin
+
 	// Reservation makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is all.
 	Reservation *Reservation
 
@@ -29,6 +32,12 @@ type Take struct {
 	// force, it is refused, and the next take adds nothing. A penalty begins when the limit refuses hits of the next take. Both takes
 	// belong to one member, and one place has both counters.
 	Guards bool
+}
+
+// Origin is a descriptor as its caller sent it. It lets the home of a counter find the limit in its own rules.
+type Origin struct {
+	Domain  string
+	Entries []descriptor.Entry
 }
 
 // Vote is what the refusal of a take means for the takes that are settled with it.

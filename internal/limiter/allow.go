@@ -29,7 +29,7 @@ func (l *Limiter) plainRules(s *snapshot) []bool {
 
 // isPlain reports whether a rule has one limit that is the same for all callers and at all times, and does nothing but refuse.
 func isPlain(r *descriptor.Rule) bool {
-	return r.Needs == 0 && len(r.Limits) == 1 && r.Limits[0].Penalty == nil && !r.Unlimited && !r.Shadow
+	return r.Needs == 0 && len(r.Limits) == 1 && r.Limits[0].Penalty == nil && r.Limits[0].Regions == nil && !r.Unlimited && !r.Shadow
 }
 
 // AllowPlain decides a request of one hit under one descriptor, whose entries are pairs of key and value. If its decision is not

@@ -81,6 +81,10 @@ func (w *work) take(member int, c *charge, vote backend.Vote, atomic bool) {
 	if s.by == byRequest {
 		t.Rule = w.domain.RequestLimits
 	}
+	if c.limit.Regions != nil {
+		w.origins = append(w.origins, backend.Origin{Domain: w.req.Domain, Entries: s.sent})
+		t.Origin = &w.origins[len(w.origins)-1]
+	}
 	if s.reservation != nil {
 		w.setReservation(&t, s, c)
 	}

@@ -67,6 +67,7 @@ type buffers struct {
 	replaced          []string              // the names of limits that matching rules replace
 	namedReservations []Reservation         // the reservations that entries name
 	request           backend.Request       // what the store is asked for
+	origins           []backend.Origin      // of the takes whose limits are counted across regions
 	keyBytes          []byte                // the keys of all takes, one after the other
 	reservations      []backend.Reservation // of the takes, which point here
 	joining           joining               // which takes are for several charges
@@ -91,6 +92,7 @@ func (b *buffers) empty() {
 	empty(&b.namedReservations, maxKept)
 	empty(&b.request.Takes, maxKept)
 	empty(&b.request.Outcomes, maxKept)
+	empty(&b.origins, maxKept)
 	empty(&b.keyBytes, maxKeptBytes)
 	empty(&b.reservations, maxKept)
 	empty(&b.joining.table, maxKeptBytes/4)

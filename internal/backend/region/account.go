@@ -112,6 +112,40 @@ func (a *Account) Left(now int64) (n int64) {
 	return n
 }
 
+// GiveBack gives back hits that were used, from the grants that may still be used, the latest first. It reports whether it did: hits
+// of grants that have ended are lost, and a refund of more than what was used is dropped.
+//
+// The home may have heard already that the permits are used. Then it no longer takes them back if the account returns them, so they
+// stay charged: that is too strict, and never too loose.
+func (a *Account) GiveBack(r Reading, hits int64) bool {
+	if !a.enter(r) {
+		return false
+	}
+	used := int64(0)
+	for i := range a.Grants {
+		if g := &a.Grants[i]; r.Now < g.Expires {
+			used += g.Used
+		}
+	}
+	if used < hits {
+		return false
+	}
+	for i := len(a.Grants) - 1; i >= 0 && hits > 0; i-- {
+		if g := &a.Grants[i]; r.Now < g.Expires {
+			n := min(hits, g.Used)
+			g.Used -= n
+			hits -= n
+		}
+	}
+	return true
+}
+
+// Fresh reports whether the account has never asked.
+func (a *Account) Fresh() bool { return a.Incarnation == 0 && a.Question.Number == 0 }
+
+// Due reports whether the home has to be asked at now, for so many permits that requests wait for.
+func (a *Account) Due(now, need int64) bool { return a.due(now, need) }
+
 // due reports whether the home has to be asked at now: because a take needs permits, because the account is half empty, or to
 // return what is not used. A take that needs permits does not ask while the last answer said that there are none.
 func (a *Account) due(now, need int64) bool {

@@ -121,6 +121,59 @@ func (c *Counter) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *Question
 	return a
 }
 
+// Fresh reports whether the home has not used the record yet.
+func (c *Counter) Fresh() bool { return c.Epoch == 0 }
+
+// Inherit is for a counter that is Fresh, and was counted by its region alone until now: so many hits are in use there. They count as
+// used now, which is too strict at most. A counter that another home had begins full anyway.
+func (c *Counter) Inherit(at Reading, l *descriptor.Limit, d *Duty, used int64) {
+	t, ok := c.enter(at, l, d)
+	if ok && d.From == 0 {
+		backend.Adjust(&t.limit, &c.State, at.Now, at.Now, used)
+	}
+}
+
+// Reset forgets what was used. What other regions hold and may still use stays charged.
+func (c *Counter) Reset(at Reading, l *descriptor.Limit, d *Duty) bool {
+	t, ok := c.enter(at, l, d)
+	if !ok {
+		return false
+	}
+	c.State = backend.State{}
+	for i := range c.Peers {
+		for k := range c.Peers[i].Grants {
+			if g := &c.Peers[i].Grants[k]; at.Now < g.Ends {
+				c.correct(&t.limit, at.Now, g, g.rest())
+			}
+		}
+	}
+	return true
+}
+
+// Expires is when nothing of the counter matters any more: neither what is used, nor what other regions hold, nor what they may still
+// ask or report.
+func (c *Counter) Expires(now int64, l *descriptor.Limit) int64 {
+	last := max(now, c.Learning, backend.Expires(l, &c.State))
+	if l.Algorithm == descriptor.SlidingLog { // it may be kept longer: termsOf
+		last += l.Arithmetic.Length / logPart
+	}
+	for i := range c.Peers {
+		for k := range c.Peers[i].Grants {
+			last = max(last, c.Peers[i].Grants[k].Ends, c.Peers[i].Grants[k].Expires)
+		}
+	}
+	return last + 2*pastLife
+}
+
+// Expires is when nothing of the account matters any more.
+func (a *Account) Expires(now int64) int64 {
+	last := now
+	for i := range a.Grants {
+		last = max(last, a.Grants[i].Expires)
+	}
+	return last + 2*pastLife
+}
+
 // peer returns what is known about a region.
 func (c *Counter) peer(region string) *Peer {
 	i, found := slices.BinarySearchFunc(c.Peers, region, func(p Peer, name string) int { return cmp.Compare(p.Region, name) })

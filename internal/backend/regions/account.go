@@ -1,0 +1,291 @@
+package regions
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// account is a counter in escrow whose home is another region.
+type account struct {
+	record[region.Account, *region.Account]
+	home  string
+	asked Asked // how the home finds the limit
+
+	limit atomic.Uint64 // what the rule here says
+	need  atomic.Int64  // hits of takes that wait for the home
+
+	// What the steps of a batch have found, for each.
+	due  bool
+	lack int64
+
+	waking  sync.Mutex
+	applied chan struct{} // closed when an answer was applied, or none will come
+	refusal error         // why the home does not answer questions about this counter, until retry
+	retry   time.Time
+}
+
+// poll is how long a take waits before it looks again: another process of the region may have asked.
+const poll = 50 * time.Millisecond
+
+// accountOf returns the account of a take's counter.
+func (s *Store) accountOf(t *backend.Take, home string) *account {
+	a := s.accounts.of(t.Key, func() *account {
+		a := &account{home: home, applied: make(chan struct{})}
+		a.of, a.key, a.kind = s, slices.Clone(t.Key), "account"
+		a.each = a.ask
+		a.lives = func(v *region.Account, now int64) time.Duration {
+			return time.Duration(v.Expires(now)-now) * time.Microsecond
+		}
+		if t.Origin != nil {
+			a.asked = askedOf(t)
+		}
+		return a
+	})
+	a.limit.Store(t.Limit.Requests)
+	return a
+}
+
+// askedOf copies what the home needs to find a take's limit. Its text may be in memory that the caller uses again.
+func askedOf(t *backend.Take) Asked {
+	q := Asked{Domain: strings.Clone(t.Origin.Domain), Limit: t.Limit.Tag(), Entries: make([]descriptor.Entry, len(t.Origin.Entries))}
+	for i, e := range t.Origin.Entries {
+		q.Entries[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
+	}
+	return q
+}
+
+// found is what a take has found in an account.
+type found struct {
+	region.Taken
+	asked     bool  // a question is on its way
+	remaining int64 // what the home had left
+	again     int64 // until when it is not worth asking
+	now       int64
+}
+
+// takeAccount makes a take from the region's account. If permits are missing, it waits for the home.
+func (s *Store) takeAccount(w *wait, home string, t *backend.Take, o *backend.Outcome) error {
+	a := s.accountOf(t, home)
+	hits, waited := t.Hits, false
+	for {
+		applied := a.wake()
+		var f found
+		err := do(w, &a.record, &step[region.Account]{run: func(v *region.Account, at region.Reading) int64 {
+			f = a.take(v, at, hits)
+			return a.until(v, at, &f, hits)
+		}})
+		switch {
+		case err != nil:
+			return err
+		case f.SetBack:
+			s.clocks.mistrust()
+			return errClock
+		case f.Allowed || f.Full || hits > int64(t.Limit.Capacity()):
+			a.outcome(t, &f, o)
+			return nil
+		}
+		if !waited {
+			waited = true
+			s.counts.cold.Add(1)
+		}
+		if err := a.hopeless(&f); err != nil {
+			s.counts.starved.Add(1)
+			return err
+		}
+		timer := time.NewTimer(poll)
+		a.need.Add(hits)
+		err = w.until(applied, timer.C)
+		a.need.Add(-hits)
+		timer.Stop()
+		if err != nil {
+			s.counts.starved.Add(1)
+			return err
+		}
+	}
+}
+
+// take is the step of a take.
+func (a *account) take(v *region.Account, at region.Reading, hits int64) (f found) {
+	if hits < 0 {
+		if !v.GiveBack(at, -hits) {
+			a.of.counts.dropped.Add(1)
+		}
+		f.Allowed, f.Left = true, v.Left(at.Now)
+	} else {
+		f.Taken = v.Take(at, hits)
+	}
+	if f.Due {
+		a.due = true
+		if !f.Allowed {
+			a.lack += hits
+		}
+	}
+	f.asked, f.remaining, f.again, f.now = v.Waiting || f.Due, v.Remaining, v.Again, at.Now
+	return f
+}
+
+// until is before which time a take must be written: the permits that it used, or gave back, must still be valid. Which of them it used is not
+// known here, so all count of which something was used.
+func (a *account) until(v *region.Account, at region.Reading, f *found, hits int64) int64 {
+	until := int64(never)
+	if !f.Allowed || hits == 0 {
+		return until
+	}
+	for i := range v.Grants {
+		if g := &v.Grants[i]; at.Now < g.Expires && (g.Used > 0 || hits < 0) {
+			until = min(until, g.Expires)
+		}
+	}
+	return until
+}
+
+// ask runs after the takes of a batch: if the home has to be asked, the account notes the question in the same step.
+func (a *account) ask(v *region.Account, at region.Reading) (written func()) {
+	due, lack := a.due, a.lack
+	a.due, a.lack = false, 0
+	if !due {
+		return nil
+	}
+	s := a.of
+	q, ok := v.Ask(at, s.opts.Region, s.opts.Epoch, a.limit.Load(), lack+a.need.Load(), rand.Uint64()|1)
+	if !ok {
+		return nil
+	}
+	return func() {
+		asked := a.asked
+		asked.Permits = &q
+		s.askers[a.home].add(&question{asked: asked, done: a.answer})
+	}
+}
+
+// answer takes in what the home has answered.
+func (a *account) answer(told *Told, err error) {
+	switch {
+	case err != nil:
+		a.end(nil) // the asker knows that the home cannot be reached
+	case told.Permits == nil:
+		a.end(fmt.Errorf("%w: the region %s does not answer for this counter: %s", backend.ErrUnavailable, a.home, told.Refused))
+	default:
+		answer := told.Permits
+		a.add(&step[region.Account]{
+			run:  func(v *region.Account, at region.Reading) int64 { v.Apply(at, answer); return never },
+			done: func(error) { a.end(nil) },
+		})
+	}
+}
+
+// wake returns a channel that is closed when it is worth looking again.
+func (a *account) wake() <-chan struct{} {
+	a.waking.Lock()
+	defer a.waking.Unlock()
+	return a.applied
+}
+
+// end wakes the takes that wait.
+func (a *account) end(refusal error) {
+	a.waking.Lock()
+	defer a.waking.Unlock()
+	a.refusal, a.retry = refusal, time.Now().Add(time.Second)
+	close(a.applied)
+	a.applied = make(chan struct{})
+}
+
+// hopeless returns the reason why waiting for the home is of no use, or nil.
+func (a *account) hopeless(f *found) error {
+	a.waking.Lock()
+	defer a.waking.Unlock()
+	switch {
+	case a.refusal != nil && time.Now().Before(a.retry):
+		return a.refusal
+	case a.of.askers[a.home].down.Load():
+		return fmt.Errorf("%w: the region %s, which counts this limit, cannot be reached", backend.ErrUnavailable, a.home)
+	case !f.asked:
+		return fmt.Errorf("%w: the region %s, which counts this limit, cannot grant anything now", backend.ErrUnavailable, a.home)
+	}
+	return nil
+}
+
+// outcome is what callers see: what is left is what the region holds, and what the home had left.
+func (a *account) outcome(t *backend.Take, f *found, o *backend.Outcome) {
+	l, hits := t.Limit, t.Hits
+	capacity := int64(l.Capacity())
+	used := max(capacity-f.Left-f.remaining, 0)
+	o.Allowed, o.Used, o.Before = f.Allowed, used, used
+	if f.Allowed {
+		o.Used = min(max(used, hits, 0), capacity)
+		o.Before = max(o.Used-hits, 0)
+	}
+	if o.Used > 0 {
+		o.ResetAfter = resetAfter(l, f.now)
+		o.MoreAfter = o.ResetAfter
+	}
+	switch {
+	case f.Allowed:
+	case hits > capacity:
+		o.RetryAfter = backend.Never
+	case l.Algorithm == descriptor.FixedWindow:
+		o.RetryAfter = resetAfter(l, f.now)
+	default:
+		o.RetryAfter = micros(max(f.again-f.now, 1))
+	}
+}
+
+// resetAfter is when nothing is used any more. Only the home knows when windows end that do not lie on the clock: then it is a whole one.
+func resetAfter(l *descriptor.Limit, now int64) time.Duration {
+	if (l.Algorithm == descriptor.FixedWindow || l.Interval) && !l.FirstHit {
+		_, end := l.Window.Bounds(now)
+		return micros(end - now)
+	}
+	return l.Window.Length()
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// peekAccount looks at the region's account.
+func (s *Store) peekAccount(w *wait, t *backend.Take, o *backend.Outcome) error {
+	a := s.accountOf(t, s.homeOf(t.Key, t.Limit))
+	v, at, _, err := look(w, &a.record)
+	if err != nil {
+		return err
+	}
+	f := found{now: at, remaining: v.Remaining, again: v.Again}
+	f.Left = v.Left(at)
+	if v.Fresh() {
+		f.remaining = int64(t.Limit.Capacity()) // nothing was asked yet
+	}
+	f.Allowed = t.Hits <= f.Left+f.remaining
+	looked := *t
+	looked.Hits = 0
+	a.outcome(&looked, &f, o)
+	if !f.Allowed {
+		o.RetryAfter = resetAfter(t.Limit, at)
+	}
+	return nil
+}
+
+// tend asks the home, if it is time: to return what is not used, or to repeat a question.
+func (a *account) tend(at region.Reading) {
+	a.mu.Lock()
+	busy := a.busy
+	v := new(region.Account)
+	if !busy && a.known && len(a.value) > 0 {
+		v = a.decode()
+	}
+	a.mu.Unlock()
+	if busy || v.Fresh() || !v.Due(at.Now, 0) {
+		return
+	}
+	a.add(&step[region.Account]{
+		run:  func(v *region.Account, at region.Reading) int64 { a.due = true; return never },
+		done: func(error) {},
+	})
+}

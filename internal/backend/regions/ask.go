@@ -1,0 +1,138 @@
+package regions
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+)
+
+// asker sends questions to one home. Questions that come while calls are on their way are gathered.
+type asker struct {
+	of   *Store
+	home string
+
+	down atomic.Bool // the last call failed
+
+	mu      sync.Mutex
+	waiting []*question
+	calls   int
+}
+
+// question is one question, and what is done with its answer.
+type question struct {
+	asked Asked
+	done  func(*Told, error) // called once; must not take long
+	gone  atomic.Bool        // nobody waits for it any more
+}
+
+const (
+	mostCalls   = 4             // on their way to one home
+	mostWaiting = 20 * MaxAsked // questions that wait for a call; more fail at once
+	callTimeout = 2 * time.Second
+)
+
+func newAsker(s *Store, home string) *asker { return &asker{of: s, home: home} }
+
+// add sends a question as soon as a call is free.
+func (a *asker) add(q *question) {
+	a.mu.Lock()
+	full := len(a.waiting) >= mostWaiting
+	begin := !full && a.calls < mostCalls && a.of.begin()
+	if full || !begin && a.calls == 0 {
+		a.mu.Unlock()
+		q.done(nil, fmt.Errorf("%w: too many questions wait for the region %s, or this process stops", backend.ErrUnavailable, a.home))
+		return
+	}
+	a.waiting = append(a.waiting, q)
+	if begin {
+		a.calls++
+	}
+	a.mu.Unlock()
+	if begin {
+		go a.send()
+	}
+}
+
+// send makes calls until nothing waits.
+func (a *asker) send() {
+	defer a.of.sending.Done()
+	for {
+		a.mu.Lock()
+		var batch []*question
+		for len(batch) < MaxAsked && len(a.waiting) > 0 {
+			if q := a.waiting[0]; !q.gone.Load() {
+				batch = append(batch, q)
+			}
+			a.waiting[0] = nil
+			a.waiting = a.waiting[1:]
+		}
+		if len(batch) == 0 {
+			a.calls--
+			a.waiting = nil
+			a.mu.Unlock()
+			return
+		}
+		a.mu.Unlock()
+		a.exchange(batch)
+	}
+}
+
+func (a *asker) exchange(batch []*question) {
+	asked := make([]Asked, len(batch))
+	for i, q := range batch {
+		asked[i] = q.asked
+	}
+	ctx, cancel := context.WithTimeout(a.of.stopping, callTimeout)
+	told, err := a.of.opts.Peers.Exchange(ctx, a.home, a.of.opts.Epoch, asked)
+	cancel()
+	if err == nil && len(told) != len(asked) {
+		err = fmt.Errorf("%d answers to %d questions", len(told), len(asked))
+	}
+	a.of.counts.asked.Add(int64(len(batch)))
+	if err != nil {
+		err = fmt.Errorf("%w: ask the region %s: %v", backend.ErrUnavailable, a.home, err) //nolint:errorlint // the call's timeout must not look like the caller's
+		a.of.counts.failed.Add(1)
+	}
+	a.of.peers[a.home].heard(err)
+	a.down.Store(err != nil)
+	for i, q := range batch {
+		if err != nil {
+			q.done(nil, err)
+		} else {
+			q.done(&told[i], nil)
+		}
+	}
+}
+
+// takeFar asks the home for one take.
+func (s *Store) takeFar(w *wait, home string, t *backend.Take, o *backend.Outcome) error {
+	asked := askedOf(t)
+	asked.Hits = t.Hits
+	done := make(chan struct{})
+	var told *Told
+	var err error
+	q := &question{asked: asked, done: func(t *Told, e error) {
+		told, err = t, e
+		close(done)
+	}}
+	s.askers[home].add(q)
+	if late := w.until(done, nil); late != nil {
+		q.gone.Store(true)
+		s.counts.starved.Add(1)
+		return late
+	}
+	switch {
+	case err != nil:
+	case told.Outcome == nil:
+		err = fmt.Errorf("%w: the region %s does not count this limit: %s", backend.ErrUnavailable, home, told.Refused)
+	default:
+		*o = *told.Outcome
+		return nil
+	}
+	s.counts.starved.Add(1)
+	return err
+}

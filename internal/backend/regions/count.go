@@ -1,0 +1,320 @@
+package regions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// home is a counter whose home is this region.
+type home struct {
+	record[region.Counter, *region.Counter]
+	limit descriptor.Limit // of the batch, for lives; the steps set it
+}
+
+func (s *Store) counterOf(key []byte) *home {
+	return s.homes.of(key, func() *home {
+		h := &home{}
+		h.of, h.key, h.kind = s, slices.Clone(key), "home"
+		h.lives = func(v *region.Counter, now int64) time.Duration {
+			if v.Fresh() {
+				return time.Minute
+			}
+			return micros(v.Expires(now, &h.limit) - now)
+		}
+		return h
+	})
+}
+
+// errNotActing is the error of a home that too few regions confirm, or that has an old list of regions.
+var errNotActing = fmt.Errorf("%w: this region may not count for the others now: too few of them confirm it", backend.ErrUnavailable)
+
+// dutyFor returns what this process may do as a home.
+func (s *Store) dutyFor(l *descriptor.Limit) region.Duty {
+	var d region.Duty
+	if p := s.duty.Load(); p != nil {
+		d = *p
+	}
+	d.Grants = l.Regions.Mode == descriptor.InEscrow
+	return d
+}
+
+// atHome carries out a step on a counter of this region. If the counter has no record yet, what the region has counted by itself before is
+// taken over first, so that a rule may change from regional to another mode within a window. run returns false if it could do nothing.
+func (s *Store) atHome(w *wait, now time.Time, c *backend.Counter, fresh bool, run func(v *region.Counter, at region.Reading, l *descriptor.Limit, d *region.Duty) (until int64, ok bool)) error {
+	h, limit := s.counterOf(c.Key), *c.Limit
+	looked, before := false, int64(0)
+	for {
+		look, acts := false, false
+		err := do(w, &h.record, &step[region.Counter]{fresh: fresh, run: func(v *region.Counter, at region.Reading) int64 {
+			if look = v.Fresh() && h.counted && !looked; look {
+				return never
+			}
+			h.limit = limit
+			d := s.dutyFor(&limit)
+			if v.Fresh() && before > 0 {
+				v.Inherit(at, &limit, &d, before)
+			}
+			var until int64
+			until, acts = run(v, at, &limit, &d)
+			if !acts {
+				return never
+			}
+			return min(until, d.Until)
+		}})
+		switch {
+		case err != nil:
+			return err
+		case !look && !acts:
+			return errNotActing
+		case !look:
+			return nil
+		}
+		if before, err = s.before(w.ctx, now, c); err != nil {
+			return err
+		}
+		looked = true
+	}
+}
+
+// before is what the region has counted by itself under a counter's key.
+func (s *Store) before(ctx context.Context, now time.Time, c *backend.Counter) (int64, error) {
+	limit := *c.Limit
+	limit.Regions = nil
+	r := backend.Request{Takes: []backend.Take{{Key: c.Key, Limit: &limit, Rule: c.Rule}}, Outcomes: make([]backend.Outcome, 1)}
+	if err := s.opts.Store.Peek(ctx, now, &r); err != nil {
+		return 0, fmt.Errorf("look at what the region has counted by itself: %w", err)
+	}
+	return r.Outcomes[0].Used, nil
+}
+
+// takeAtHome makes a take from a counter of this region.
+func (s *Store) takeAtHome(w *wait, now time.Time, t *backend.Take, o *backend.Outcome) error {
+	hits := t.Hits
+	var answer backend.Outcome // the caller may use o for something else when the step runs
+	err := s.atHome(w, now, &backend.Counter{Key: t.Key, Limit: t.Limit, Rule: t.Rule}, false,
+		func(v *region.Counter, at region.Reading, l *descriptor.Limit, d *region.Duty) (int64, bool) {
+			var ok bool
+			answer, ok = v.Take(at, l, d, hits)
+			return edge(l, v, &answer, at.Now), ok
+		})
+	if err == nil {
+		*o = answer
+	}
+	return err
+}
+
+// edge is when the window ends that a take has counted in. What is written later would count in the window before.
+//
+// Logs and buckets have no edges: their hits count from the time of the computation, which is at most slack early.
+func edge(l *descriptor.Limit, v *region.Counter, o *backend.Outcome, now int64) int64 {
+	end := int64(never)
+	switch {
+	case l.Algorithm == descriptor.SlidingWindow:
+		end = v.State.Start + l.Arithmetic.Length
+	case l.Algorithm == descriptor.FixedWindow || l.Interval:
+		if o.Used > 0 {
+			end = now + backend.Boundary(l, o).Microseconds()
+		}
+	}
+	if end <= now {
+		return never
+	}
+	return end
+}
+
+// peekAtHome looks at a counter of this region.
+func (s *Store) peekAtHome(w *wait, now time.Time, t *backend.Take, o *backend.Outcome) error {
+	h := s.counterOf(t.Key)
+	v, at, counted, err := look(w, &h.record)
+	if err != nil {
+		return err
+	}
+	if v.Fresh() && counted {
+		c := backend.Counter{Key: t.Key, Limit: t.Limit, Rule: t.Rule}
+		used, err := s.before(w.ctx, now, &c)
+		if err != nil {
+			return err
+		}
+		backend.Adjust(t.Limit, &v.State, at, at, used)
+	}
+	*o = backend.Peek(t, &v.State, at)
+	return nil
+}
+
+// look reads a record.
+func look[T any, P kept[T]](w *wait, r *record[T, P]) (v *T, at int64, counted bool, err error) {
+	done := make(chan struct{})
+	c := &backend.RecordChange{Key: r.key, Kind: r.kind, Read: true, Done: func() { close(done) }}
+	r.of.opts.Records.Change(c)
+	if err := w.until(done, nil); err != nil {
+		return nil, 0, false, err
+	}
+	if c.Err != nil {
+		return nil, 0, false, c.Err
+	}
+	v = new(T)
+	if len(c.Present) > backend.StampSize && P(v).ReadRecord(c.Present[backend.StampSize:]) != nil {
+		v = new(T)
+	}
+	return v, c.At, c.Counted, nil
+}
+
+// reset clears a counter of this region.
+func (s *Store) reset(w *wait, c *backend.Counter) error {
+	h, limit := s.counterOf(c.Key), *c.Limit
+	acts := false
+	err := do(w, &h.record, &step[region.Counter]{run: func(v *region.Counter, at region.Reading) int64 {
+		h.limit = limit
+		d := s.dutyFor(&limit)
+		if v.Fresh() {
+			acts = true
+			return never
+		}
+		acts = v.Reset(at, &limit, &d)
+		return d.Until
+	}})
+	if err == nil && !acts {
+		return errNotActing
+	}
+	return err
+}
+
+// Answer answers what another region asks. from is that region, as its certificate says. The answers are in the order of the questions.
+func (s *Store) Answer(ctx context.Context, from string, epoch uint64, asked []Asked) ([]Told, error) {
+	switch p := s.peers[from]; {
+	case p == nil:
+		return nil, fmt.Errorf("the region %q is not in the list of epoch %d", from, s.opts.Epoch)
+	case len(asked) > MaxAsked:
+		return nil, fmt.Errorf("%d questions in one call: at most %d", len(asked), MaxAsked)
+	default:
+		p.asks(epoch)
+	}
+	told := make([]Told, len(asked))
+	w := s.waitOf(ctx)
+	defer w.end()
+	// Steps of one record are gathered, so each question has a goroutine that waits for its record. Their number is that of a call's
+	// questions, and the port bounds the calls.
+	var answering sync.WaitGroup
+	for i := range asked {
+		answering.Go(func() {
+			told[i] = s.answerOne(w, from, epoch, &asked[i])
+		})
+	}
+	answering.Wait()
+	return told, nil
+}
+
+func (s *Store) answerOne(w *wait, from string, epoch uint64, q *Asked) Told {
+	resolver := s.resolver.Load()
+	if resolver == nil {
+		return Told{Refused: Unavailable}
+	}
+	now := time.Now()
+	c, ok := (*resolver).Resolve(now, q.Domain, q.Entries, q.Limit)
+	switch {
+	case !ok:
+		return Told{Refused: NoRule}
+	case c.Limit.Regions == nil || c.Limit.Regions.Mode == descriptor.Regional,
+		(c.Limit.Regions.Mode == descriptor.InEscrow) != (q.Permits != nil), q.Share != nil:
+		return Told{Refused: OtherMode}
+	case s.homeOf(c.Key, c.Limit) != s.opts.Region:
+		return Told{Refused: OtherHome}
+	}
+	if c.Limit.Capacity() == 0 {
+		return blocked(epoch, q)
+	}
+	var told Told
+	var err error
+	if q.Permits != nil {
+		told, err = s.exchange(w, now, from, epoch, &c, q.Permits)
+	} else {
+		told, err = s.takeFor(w, now, epoch, &c, q.Hits)
+	}
+	switch {
+	case err == nil:
+		return told
+	case errors.Is(err, errNotActing):
+		return Told{Refused: NotActing}
+	default:
+		return Told{Refused: Unavailable}
+	}
+}
+
+// blocked is the answer about a caller that an override blocks here: nothing is left, and nothing is counted.
+func blocked(epoch uint64, q *Asked) Told {
+	if q.Permits == nil {
+		return Told{Outcome: &backend.Outcome{RetryAfter: backend.Never}}
+	}
+	return Told{Permits: &region.Answer{
+		Epoch: epoch, Incarnation: q.Permits.Incarnation, Number: q.Permits.Number, Nonce: q.Permits.Nonce,
+		Result: region.Full, RetryAfter: time.Second.Microseconds(),
+	}}
+}
+
+// exchange answers an account of another region.
+func (s *Store) exchange(w *wait, now time.Time, from string, epoch uint64, c *backend.Counter, question *region.Question) (Told, error) {
+	q := *question
+	q.Region, q.Epoch = from, epoch
+	q.Grants = slices.Clone(q.Grants)
+	if !plausible(&q) {
+		return Told{Refused: Invalid}, nil
+	}
+	a := new(region.Answer)
+	// The time of the computation must not be earlier than when the question was sent: what is granted is valid from then on.
+	err := s.atHome(w, now, c, true, func(v *region.Counter, at region.Reading, l *descriptor.Limit, d *region.Duty) (int64, bool) {
+		*a = v.Exchange(at, l, d, &q)
+		return grantEdge(a, at.Now), true
+	})
+	return Told{Permits: a}, err
+}
+
+// grantEdge is when the window ends that a grant was charged to. It must be written before.
+func grantEdge(a *region.Answer, now int64) int64 {
+	if a.Result == region.Granted && a.Ends > now {
+		return a.Ends
+	}
+	return never
+}
+
+// takeFor makes a take for another region.
+func (s *Store) takeFor(w *wait, now time.Time, epoch uint64, c *backend.Counter, hits int64) (Told, error) {
+	if epoch != s.opts.Epoch {
+		return Told{Refused: NotActing}, nil
+	}
+	if hits < -backend.MaxHits || hits > backend.MaxHits {
+		return Told{Refused: Invalid}, nil
+	}
+	o := new(backend.Outcome)
+	err := s.takeAtHome(w, now, &backend.Take{Key: c.Key, Limit: c.Limit, Rule: c.Rule, Hits: hits}, o)
+	return Told{Outcome: o}, err
+}
+
+// mostReported is how many grants a question may report. An account keeps fewer.
+const mostReported = 64
+
+// plausible reports whether an account may have asked a question. The arithmetic bounds what it grants by what is left, and believes reports
+// only within what was granted, or as something that it has forgotten and charges again. What remains are numbers that would
+// overflow.
+func plausible(q *region.Question) bool {
+	if len(q.Grants) > mostReported || q.Incarnation == 0 || q.Want > math.MaxInt32 || q.Want < -backend.MaxHits || q.Need < 0 || q.Need > backend.MaxHits {
+		return false
+	}
+	const latest = 1 << 60
+	for i := range q.Grants {
+		g := &q.Grants[i]
+		if g.Permits < 0 || g.Used < 0 || g.Returned < 0 || g.Permits > backend.MaxCount || g.Used > g.Permits || g.Returned > g.Permits-g.Used ||
+			g.Charged < 0 || g.Charged > latest || g.Ends < 0 || g.Ends > latest {
+			return false
+		}
+	}
+	return true
+}

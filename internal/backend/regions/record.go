@@ -1,0 +1,307 @@
+package regions
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+)
+
+// kept is a value of package region.
+type kept[T any] interface {
+	*T
+	AppendRecord(b []byte) []byte
+	ReadRecord(b []byte) error
+}
+
+// record is one record of the region's Redis, as this process knows it. Steps that are begun while a change is on its way are gathered, and
+// the next change carries all of them out. So a hot record costs one trip for each batch, and only processes contend with each
+// other.
+//
+// A batch is computed on the value that was seen last, at a time that the Redis' clock is known to have reached: clocks.reading. The
+// script writes the result only if the record is still that one, and if the time is at most slack later, and before the end of any grant or
+// window that a step has used. Otherwise the batch is computed again, on what is there now. A process that was paused in between is
+// refused, because time has passed.
+type record[T any, P kept[T]] struct {
+	of   *Store
+	key  []byte
+	kind string
+
+	// each is called after the steps of a batch have run on a value. What it returns is called when the value was written.
+	each func(v *T, at region.Reading) (written func())
+	// lives is how long a value is kept; nil: for ever.
+	lives func(v *T, now int64) time.Duration
+
+	touched atomic.Int64 // when a step was begun last, by clocks.elapsed
+
+	mu     sync.Mutex
+	queued []*step[T]
+	busy   bool // a batch is on its way: its goroutine owns the fields below
+
+	running []*step[T]
+	tries   int
+	value   []byte // with its stamp; empty: there is none
+	counted bool   // there is no record, and the counter itself may exist
+	known   bool   // value was seen, and may be the present one
+	next    []byte // what the change writes
+	written func() // of each
+	clock   string
+	sent    state
+	change  backend.RecordChange
+	phase   atomic.Int32
+}
+
+// step is what is done to a record. It may run several times, on a value that differs each time.
+type step[T any] struct {
+	// run changes the value. It returns before which time that must be written.
+	run  func(v *T, at region.Reading) (until int64)
+	done func(error) // called once, and must not take long
+
+	// fresh: the time of the computation must not be earlier than when the step was begun.
+	fresh bool
+	ready bool        // a trip has begun since, so it is not
+	gone  atomic.Bool // nobody waits for it any more: it need not run
+}
+
+const (
+	// slack is how much later than the time of a computation its result may be written. It is long enough for a trip, and for a
+	// process that waits for a CPU.
+	slack = 50_000
+
+	never = math.MaxInt64
+
+	// mostTries is how often a batch is computed again before its steps fail. Each try but the first means that another process has
+	// changed the record, or that time has passed.
+	mostTries = 200
+)
+
+// add begins a step.
+func (r *record[T, P]) add(s *step[T]) {
+	r.touched.Store(r.of.clocks.elapsed())
+	r.mu.Lock()
+	r.queued = append(r.queued, s)
+	busy := r.busy
+	r.busy = true
+	r.mu.Unlock()
+	if !busy {
+		r.run()
+	}
+}
+
+// idle reports whether nothing is on its way.
+func (r *record[T, P]) idle() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.busy
+}
+
+// run sends batches until nothing is left to do, or until an answer will come later.
+func (r *record[T, P]) run() {
+	for r.prepare() {
+		r.phase.Store(0)
+		r.of.opts.Records.Change(&r.change)
+		if r.phase.Swap(2) != 1 {
+			return // the answer goes on
+		}
+		r.settle()
+	}
+}
+
+// answered is called when a change has its answer.
+func (r *record[T, P]) answered() {
+	if r.phase.Swap(1) == 2 {
+		r.settle()
+		r.run()
+	}
+}
+
+// prepare computes the next change. It returns false if there is none.
+func (r *record[T, P]) prepare() bool {
+	for {
+		r.mu.Lock()
+		r.running = append(r.running, r.queued...)
+		clear(r.queued)
+		r.queued = r.queued[:0]
+		r.running = slices.DeleteFunc(r.running, func(s *step[T]) bool { return s.gone.Load() })
+		if len(r.running) == 0 {
+			r.busy = false
+			r.mu.Unlock()
+			return false
+		}
+		r.mu.Unlock()
+		r.clock = r.of.opts.Records.Clock(r.key)
+		at, knows, ready := r.of.clocks.reading(r.clock)
+		if !ready {
+			r.fail(errClock)
+			continue
+		}
+		if r.tries++; r.tries > mostTries {
+			r.fail(fmt.Errorf("%w: other processes changed a record %d times", backend.ErrUnavailable, mostTries))
+			continue
+		}
+		r.sent = state{at.Least, at.Generation}
+		r.change = backend.RecordChange{Key: r.key, Kind: r.kind, Done: r.answered}
+		if !knows || !r.known || slices.ContainsFunc(r.running, func(s *step[T]) bool { return s.fresh && !s.ready }) {
+			r.change.Read = true
+			return true
+		}
+		r.compute(at)
+		return true
+	}
+}
+
+// compute runs the batch on the value that was seen last.
+func (r *record[T, P]) compute(at region.Reading) {
+	v := r.decode()
+	until := int64(never)
+	for _, s := range r.running {
+		until = min(until, s.run(v, at))
+	}
+	r.written = nil
+	if r.each != nil {
+		r.written = r.each(v, at)
+	}
+	c := &r.change
+	c.Stamp, c.NotBefore, c.NotAfter = backend.StampOf(r.value), at.Now, min(at.Now+slack, until-1)
+	if r.lives != nil {
+		c.Lives = r.lives(v, at.Now)
+	}
+	r.next = binary.LittleEndian.AppendUint64(r.next[:0], rand.Uint64()|1)
+	r.next = P(v).AppendRecord(r.next)
+	was := P(new(T)).AppendRecord(nil)
+	if len(r.value) > backend.StampSize {
+		was = r.value[backend.StampSize:]
+	}
+	if !bytes.Equal(r.next[backend.StampSize:], was) {
+		c.Value = r.next
+	}
+}
+
+// decode returns the value that was seen last. One that cannot be read counts as lost.
+func (r *record[T, P]) decode() *T {
+	v := new(T)
+	if len(r.value) > backend.StampSize && P(v).ReadRecord(r.value[backend.StampSize:]) != nil {
+		r.of.counts.unreadable.Add(1)
+		v = new(T)
+	}
+	return v
+}
+
+// settle takes in the answer to a change.
+func (r *record[T, P]) settle() {
+	c := &r.change
+	if c.Err != nil {
+		r.known = false
+		r.fail(c.Err)
+		return
+	}
+	if !r.of.clocks.saw(r.clock, r.sent, c.At) {
+		r.known = false
+		r.fail(errClock)
+		return
+	}
+	for _, s := range r.running {
+		s.ready = true
+	}
+	switch c.Result {
+	case backend.RecordUntimely: // the value is as it was
+	case backend.RecordDiffers:
+		r.value, r.counted, r.known = append(r.value[:0], c.Present...), c.Counted, true
+	case backend.RecordWritten:
+		if c.Value != nil {
+			r.value, r.next = r.next, r.value
+		}
+		if r.written != nil {
+			r.written()
+		}
+		r.finish(nil)
+	}
+}
+
+func (r *record[T, P]) fail(err error) { r.finish(err) }
+
+// finish ends the batch.
+func (r *record[T, P]) finish(err error) {
+	r.tries, r.written = 0, nil
+	for _, s := range r.running {
+		s.done(err)
+	}
+	clear(r.running)
+	r.running = r.running[:0]
+}
+
+// cache has the records that this process has used lately. It is bounded: what is not in it costs another trip.
+type cache[R interface {
+	idle() bool
+	used() int64
+}] struct {
+	most int
+
+	mu      sync.RWMutex
+	records map[string]R
+}
+
+func newCache[R interface {
+	idle() bool
+	used() int64
+}](most int) *cache[R] {
+	return &cache[R]{most: most, records: make(map[string]R)}
+}
+
+func (r *record[T, P]) used() int64 { return r.touched.Load() }
+
+// of returns a record, and makes it if there is none.
+func (c *cache[R]) of(key []byte, create func() R) R {
+	c.mu.RLock()
+	r, ok := c.records[string(key)]
+	c.mu.RUnlock()
+	if ok {
+		return r
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r, ok = c.records[string(key)]; ok {
+		return r
+	}
+	if len(c.records) >= c.most {
+		c.evict()
+	}
+	r = create()
+	c.records[string(key)] = r
+	return r
+}
+
+// evict drops the one of some records that was not used for longest. A record that is dropped while a step is added to it still works: two
+// of one key are like two processes.
+func (c *cache[R]) evict() {
+	const looked = 16
+	n, oldest, since := 0, "", int64(never)
+	for key, r := range c.records {
+		if n++; n > looked {
+			break
+		}
+		if at := r.used(); at < since && r.idle() {
+			oldest, since = key, at
+		}
+	}
+	delete(c.records, oldest)
+}
+
+// all returns the records.
+func (c *cache[R]) all() []R {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all := make([]R, 0, len(c.records))
+	for _, r := range c.records {
+		all = append(all, r)
+	}
+	return all
+}

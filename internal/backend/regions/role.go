@@ -1,0 +1,209 @@
+package regions
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+)
+
+const (
+	tick       = time.Second // how often the clock and the generation are read, and the role is renewed
+	consenting = 5           // ticks between two rounds of questions for consent
+	mostNames  = 256         // regions of a list
+)
+
+// Run does what must be done every second, until ctx ends: it reads the clock, renews the role of this region as a home, and asks for what the
+// accounts need or return. Then it waits for the calls that are on their way.
+func (s *Store) Run(ctx context.Context) error {
+	defer s.end()
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for n := 0; ; n++ {
+		s.tick(ctx, n)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-t.C:
+				waiting = false
+			case <-s.kick:
+				s.raise(ctx)
+			}
+		}
+	}
+}
+
+func (s *Store) tick(ctx context.Context, n int) {
+	if err := s.readGeneration(ctx, false); err != nil {
+		s.counts.clockErrors.Add(1)
+		return
+	}
+	if asked, ok := s.renew(ctx); ok && n%consenting == 0 {
+		s.askConsent(asked)
+	}
+	for _, a := range s.accounts.all() {
+		if at, knows, ready := s.clocks.reading(s.opts.Records.Clock(a.key)); knows && ready {
+			a.tend(at)
+		}
+	}
+}
+
+// raise raises the generation after the clock of the Redis was set back, unless another process has.
+func (s *Store) raise(ctx context.Context) {
+	s.opts.Logger.Warn("the clock of Redis was set back: this region gives up the permits that it holds of limits across regions")
+	if err := s.readGeneration(ctx, true); err != nil {
+		s.counts.clockErrors.Add(1)
+	}
+}
+
+// mistrust makes takes wait until the generation was read again: a record knows a higher one.
+func (c *clocks) mistrust() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reset()
+}
+
+// readGeneration reads how often the clock was set back. A Redis that was flushed learns it from its processes.
+func (s *Store) readGeneration(ctx context.Context, raise bool) error {
+	w := s.waitOf(ctx)
+	defer w.end()
+	mine, _ := s.clocks.known()
+	key := []byte(s.opts.Prefix + ownKey)
+	c := backend.RecordChange{Key: key, Kind: "generation", Read: true}
+	for {
+		name := s.opts.Records.Clock(key)
+		at, _, _ := s.clocks.reading(name)
+		done := make(chan struct{})
+		change := c
+		change.Done = func() { close(done) }
+		s.opts.Records.Change(&change)
+		if err := w.until(done, nil); err != nil {
+			return fmt.Errorf("read the generation of the clock: %w", err)
+		}
+		if change.Err != nil {
+			return change.Err
+		}
+		raise = !s.clocks.saw(name, state{at.Least, at.Generation}, change.At) || raise
+		if !c.Read && change.Result == backend.RecordWritten {
+			_, n := numbered(c.Value)
+			s.learn(n)
+			return nil
+		}
+		has, kept := numbered(change.Present)
+		want := max(kept, mine)
+		if raise && kept <= mine {
+			want = mine + 1
+		}
+		if has && want == kept || !has && want == 0 {
+			s.learn(want)
+			return nil
+		}
+		value := binary.LittleEndian.AppendUint64(nil, rand.Uint64()|1)
+		c = backend.RecordChange{
+			Key: key, Kind: "generation", Stamp: backend.StampOf(change.Present), NotAfter: math.MaxInt64,
+			Value: binary.AppendUvarint(value, want),
+		}
+	}
+}
+
+// learn takes in the generation.
+func (s *Store) learn(generation uint64) {
+	if s.clocks.read(generation) {
+		s.duty.Store(nil)
+	}
+}
+
+// numbered reads a generation. What is none counts as 0.
+func numbered(value []byte) (has bool, n uint64) {
+	if len(value) <= backend.StampSize {
+		return len(value) > 0, 0
+	}
+	n, size := binary.Uvarint(value[backend.StampSize:])
+	if size <= 0 || n > math.MaxUint32 {
+		return true, 0
+	}
+	return true, n
+}
+
+// renew renews this region's role as a home. It returns the time from which consents count.
+func (s *Store) renew(ctx context.Context) (asked int64, ok bool) {
+	w := s.waitOf(ctx)
+	defer w.end()
+	var duty region.Duty
+	err := do(w, s.role, &step[region.Role]{fresh: true, run: func(v *region.Role, at region.Reading) int64 {
+		duty, asked, ok = region.Duty{}, at.Now, false
+		if ok = v.Begin(at, &s.epoch); ok {
+			duty = v.Duty(at, &s.epoch)
+		}
+		return never
+	}})
+	if err != nil {
+		return 0, false // the duty that is known ends by itself
+	}
+	s.duty.Store(&duty)
+	return asked, ok
+}
+
+// askConsent asks the other regions whether they consent to this home.
+func (s *Store) askConsent(asked int64) {
+	for name, p := range s.peers {
+		if !p.asking.CompareAndSwap(false, true) {
+			continue // the last question is still on its way
+		}
+		if !s.begin() {
+			return
+		}
+		go func() {
+			defer s.sending.Done()
+			defer p.asking.Store(false)
+			ctx, cancel := context.WithTimeout(s.stopping, 2*callTimeout)
+			defer cancel()
+			yes, err := s.opts.Peers.Consent(ctx, name, &s.epoch)
+			p.consented(yes, err)
+			if !yes || err != nil {
+				return
+			}
+			w := s.waitOf(ctx)
+			defer w.end()
+			_ = do(w, s.role, &step[region.Role]{fresh: true, run: func(v *region.Role, at region.Reading) int64 {
+				v.Consented(at, &s.epoch, name, asked)
+				return never
+			}}) // a consent that is lost is asked for again
+		}()
+	}
+}
+
+// Consent answers whether this region consents to a home. from is the region that asks, as its certificate says.
+func (s *Store) Consent(ctx context.Context, from string, e *region.Epoch) (bool, error) {
+	if from != e.Home || len(e.Regions) > mostNames {
+		return false, fmt.Errorf("the region %q asks for consent to the home %q", from, e.Home)
+	}
+	w := s.waitOf(ctx)
+	defer w.end()
+	yes := false
+	err := do(w, s.role, &step[region.Role]{fresh: true, run: func(v *region.Role, _ region.Reading) int64 {
+		yes = v.Consent(e.Number)
+		return never
+	}})
+	return yes && err == nil, err
+}
+
+// peer is what this process knows about another region.
+type peer struct {
+	mu        sync.Mutex
+	lastHeard time.Time // an answer to a question of this process
+	lastAsked time.Time // a question of that region
+	lastYes   time.Time // it consented to this home
+	epoch     uint64    // of its last question
+	err       error     // of the last call
+
+	asking atomic.Bool // for consent
+}

@@ -1,0 +1,349 @@
+package regions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
+)
+
+// Options are the settings of a Store.
+type Options struct {
+	Store   backend.Store   // counts what does not concern regions; required
+	Records backend.Records // of this region; required
+	Peers   Peers           // required if there are other regions
+
+	Region  string   // this one; required
+	Regions []string // all of them, this one included, in any order; required
+	Epoch   uint64   // number of that list: at least 1, and larger for each later list
+
+	// Before is the list of the epoch before if this region has become the home of counters with this epoch. Stopped: the operator
+	// answers for it that the old home has stopped.
+	Before  []string
+	Stopped bool
+
+	Prefix     string        // of the keys of records that belong to no counter
+	Timeout    time.Duration // of takes whose callers have no deadline; default 1 s
+	MaxRecords int           // records that this process remembers, of each kind; default 20,000
+
+	Metrics metric.Registry // nil: no metrics
+	Logger  *slog.Logger    // default slog.Default()
+}
+
+// Resolver finds the limit of a question in the rules of this region: package limiter does.
+type Resolver interface {
+	// Resolve returns the counter of one limit of a descriptor, with the numbers that hold for its caller. tag is the limit's. It returns
+	// false if no rule matches, or if the rule has no such limit.
+	Resolve(now time.Time, domain string, entries []descriptor.Entry, tag string) (backend.Counter, bool)
+}
+
+// Store counts limits with Regions at their homes, and passes all other takes on.
+type Store struct {
+	opts   Options
+	clocks *clocks
+	counts counts
+
+	accounts *cache[*account]
+	homes    *cache[*home]
+	role     *record[region.Role, *region.Role]
+	duty     atomic.Pointer[region.Duty] // nil: none yet
+	epoch    region.Epoch                // of this region as a home
+	askers   map[string]*asker           // by home
+	peers    map[string]*peer            // what is known about the other regions
+
+	resolver atomic.Pointer[Resolver]
+	kick     chan struct{} // a clock was set back: raise the generation
+	closing  sync.RWMutex
+	stop     context.CancelFunc
+	stopping context.Context //nolint:containedctx // of what the store sends by itself
+	sending  sync.WaitGroup
+}
+
+// errClock is the error of takes while the clock of the Redis is not known.
+var errClock = fmt.Errorf("%w: the clock of Redis was not read yet, or was set back", backend.ErrUnavailable)
+
+// New returns a store. Takes under limits with Regions have no answer before Run has read the clock of the Redis.
+func New(opts Options) (*Store, error) {
+	switch {
+	case !slices.Contains(opts.Regions, opts.Region):
+		return nil, fmt.Errorf("the region %q is not one of %s", opts.Region, strings.Join(opts.Regions, ", "))
+	case opts.Epoch == 0:
+		return nil, errors.New("the epoch of the list of regions must be at least 1")
+	}
+	if opts.Timeout <= 0 {
+		opts.Timeout = time.Second
+	}
+	if opts.MaxRecords <= 0 {
+		opts.MaxRecords = 20_000
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	s := &Store{
+		opts: opts, kick: make(chan struct{}, 1),
+		accounts: newCache[*account](opts.MaxRecords), homes: newCache[*home](opts.MaxRecords),
+		epoch:  region.Epoch{Number: opts.Epoch, Home: opts.Region, Regions: opts.Regions, Before: opts.Before, Stopped: opts.Stopped},
+		askers: make(map[string]*asker), peers: make(map[string]*peer),
+	}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.clocks = newClocks(func() {
+		s.duty.Store(nil)
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	})
+	s.role = &record[region.Role, *region.Role]{of: s, key: []byte(opts.Prefix + ownKey), kind: "role"}
+	for _, name := range slices.Concat(opts.Regions, opts.Before) {
+		if name != opts.Region && s.peers[name] == nil {
+			s.peers[name] = &peer{}
+			s.askers[name] = newAsker(s, name)
+		}
+	}
+	metric.Register(opts.Metrics, s.families()...)
+	return s, nil
+}
+
+// ownKey is the key, after the prefix of all keys, of the records that belong to no counter. No counter has it: ours contain a |.
+const ownKey = "{regions}"
+
+// SetResolver sets how questions of other regions find their limits. Until then they are refused.
+func (s *Store) SetResolver(r Resolver) { s.resolver.Store(&r) }
+
+// concerns reports whether a limit is counted across regions.
+func concerns(l *descriptor.Limit) bool {
+	return l.Regions != nil && l.Regions.Mode != descriptor.Regional
+}
+
+// homeOf returns the home of a counter.
+func (s *Store) homeOf(key []byte, l *descriptor.Limit) string {
+	if l.Regions.Home != "" {
+		return l.Regions.Home
+	}
+	return HomeOf(key, s.opts.Regions)
+}
+
+// Start implements backend.Store. A request with a limit across regions gets a goroutine.
+func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+	for i := range r.Takes {
+		if r.Takes[i].Limit.Regions != nil {
+			async.Go(func() error { return s.take(ctx, now, r) }, done)
+			return false, nil
+		}
+	}
+	return s.opts.Store.Start(ctx, now, b, r, done)
+}
+
+// take settles a request, and waits. Takes of several counters are settled like those of several Redis servers: backend.Split.
+func (s *Store) take(ctx context.Context, now time.Time, r *backend.Request) error {
+	w := s.waitOf(ctx)
+	defer w.end()
+	return backend.Split(ctx, r, place, func(ctx context.Context, at string, part *backend.Request) error {
+		if at == "" {
+			return backend.Await(ctx, s.opts.Store, now, part)
+		}
+		return s.takeHere(w, now, part)
+	})
+}
+
+// place is where a take is counted: "" for the store behind this one.
+func place(t *backend.Take) string {
+	if !concerns(t.Limit) {
+		return ""
+	}
+	return string(t.Key)
+}
+
+// takeHere settles takes of one counter, one after the other.
+func (s *Store) takeHere(w *wait, now time.Time, r *backend.Request) error {
+	var errs []error
+	for i := range r.Takes {
+		t, o := &r.Takes[i], &r.Outcomes[i]
+		*o = backend.Outcome{}
+		if err := s.takeOne(w, now, t, o); err != nil {
+			*o = backend.Outcome{Failed: true}
+			errs = append(errs, err)
+		}
+	}
+	if r.Together && len(r.Takes) > 1 && backend.Refused(r.Takes, r.Outcomes) {
+		for i := range r.Takes {
+			if t := r.Takes[i]; r.Outcomes[i].Allowed && t.Hits > 0 {
+				t.Hits = -t.Hits
+				_ = s.takeOne(w, now, &t, &backend.Outcome{}) // what is not given back counts as used
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// errKind is the error of takes that cannot be counted across regions. Rules that would need them are refused.
+var errKind = fmt.Errorf("%w: reservations and penalties are not counted across regions", backend.ErrUnavailable)
+
+func (s *Store) takeOne(w *wait, now time.Time, t *backend.Take, o *backend.Outcome) error {
+	if t.Reservation != nil || t.Guards {
+		return errKind
+	}
+	home := s.homeOf(t.Key, t.Limit)
+	switch {
+	case home == s.opts.Region:
+		return s.takeAtHome(w, now, t, o)
+	case s.askers[home] == nil:
+		return fmt.Errorf("%w: the home %q of this counter is not one of the regions %s", backend.ErrUnavailable, home, strings.Join(s.opts.Regions, ", "))
+	case t.Origin == nil:
+		return errKind
+	case t.Limit.Regions.Mode == descriptor.AtHome:
+		return s.takeFar(w, home, t, o)
+	default:
+		return s.takeAccount(w, home, t, o)
+	}
+}
+
+// Peek implements backend.Store. Of a counter whose home is elsewhere it shows what this region knows: its own permits, and what the home
+// had left when it answered last.
+func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
+	var rest backend.SubRequest
+	w := s.waitOf(ctx)
+	defer w.end()
+	var errs []error
+	for i := range r.Takes {
+		t, o := &r.Takes[i], &r.Outcomes[i]
+		if !concerns(t.Limit) {
+			rest.Add(i, *t)
+			continue
+		}
+		*o = backend.Outcome{}
+		if err := s.peek(w, now, t, o); err != nil {
+			*o = backend.Outcome{Failed: true}
+			errs = append(errs, err)
+		}
+	}
+	if len(rest.Takes) > 0 {
+		rest.Prepare()
+		errs = append(errs, s.opts.Store.Peek(ctx, now, &rest.Request))
+		rest.Answer(r)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) peek(w *wait, now time.Time, t *backend.Take, o *backend.Outcome) error {
+	if s.homeOf(t.Key, t.Limit) == s.opts.Region {
+		return s.peekAtHome(w, now, t, o)
+	}
+	return s.peekAccount(w, t, o)
+}
+
+// Reset implements backend.Store. Only the home of a counter can clear it.
+func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
+	var rest []backend.Counter
+	for i := range counters {
+		c := &counters[i]
+		if c.Limit == nil || !concerns(c.Limit) {
+			rest = append(rest, *c)
+			continue
+		}
+		if home := s.homeOf(c.Key, c.Limit); home != s.opts.Region {
+			return fmt.Errorf("the counter belongs to the region %s: reset it there", home)
+		}
+	}
+	w := s.waitOf(ctx)
+	defer w.end()
+	var errs []error
+	for i := range counters {
+		if c := &counters[i]; c.Limit != nil && concerns(c.Limit) {
+			errs = append(errs, s.reset(w, c))
+			rest = append(rest, *c) // it may have been counted by this region alone
+		}
+	}
+	if len(rest) > 0 {
+		errs = append(errs, s.opts.Store.Reset(ctx, rest))
+	}
+	return errors.Join(errs...)
+}
+
+// wait is how long a call may wait. Several goroutines may use it.
+type wait struct {
+	caller context.Context //nolint:containedctx // of one call
+	ctx    context.Context //nolint:containedctx // ends when the call has to
+	cancel context.CancelFunc
+	own    bool // the caller's deadline ends it, not Options.Timeout
+}
+
+func (s *Store) waitOf(ctx context.Context) *wait {
+	w := &wait{caller: ctx}
+	left := s.opts.Timeout
+	if d, ok := ctx.Deadline(); ok {
+		until := time.Until(d)
+		if until -= backend.Margin(until, 0); until < left {
+			left, w.own = until, true
+		}
+	}
+	w.ctx, w.cancel = context.WithTimeout(ctx, left)
+	return w
+}
+
+func (w *wait) end() { w.cancel() }
+
+// until waits for one of two events. It returns an error if the time of the call is over first.
+func (w *wait) until(event <-chan struct{}, other <-chan time.Time) error {
+	select {
+	case <-event:
+		return nil
+	case <-other:
+		return nil
+	case <-w.ctx.Done():
+	}
+	switch {
+	case errors.Is(w.caller.Err(), context.Canceled):
+		return context.Canceled
+	case w.own || w.caller.Err() != nil:
+		return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)
+	default:
+		return fmt.Errorf("%w: no answer in time", backend.ErrUnavailable)
+	}
+}
+
+// do carries out a step of a record, and waits for it. If it returns an error, the step may run all the same, at any later time.
+func do[T any, P kept[T]](w *wait, r *record[T, P], s *step[T]) error {
+	done := make(chan struct{})
+	var err error
+	s.done = func(e error) {
+		err = e
+		close(done)
+	}
+	r.add(s)
+	if late := w.until(done, nil); late != nil {
+		s.gone.Store(true)
+		return late
+	}
+	return err
+}
+
+// begin begins a call that the store makes by itself. It returns false after the store has stopped. The end of the call is s.sending.Done.
+func (s *Store) begin() bool {
+	s.closing.RLock()
+	defer s.closing.RUnlock()
+	if s.stopping.Err() != nil {
+		return false
+	}
+	s.sending.Add(1)
+	return true
+}
+
+// end stops the calls that the store makes by itself, and waits for them.
+func (s *Store) end() {
+	s.closing.Lock()
+	s.stop()
+	s.closing.Unlock()
+	s.sending.Wait()
+}

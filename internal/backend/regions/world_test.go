@@ -1,0 +1,235 @@
+package regions_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
+)
+
+// patience is how long calls may take in tests of exactness.
+const patience = 10 * time.Second
+
+// world is some regions, each with a Redis of its own and some processes.
+type world struct {
+	t     testing.TB
+	names []string
+	of    map[string][]*process
+	redis map[string]*redistest.Server // nil: the region counts in memory
+
+	mu     sync.Mutex
+	cut    map[string]bool // regions that nobody reaches
+	lost   float64         // of the messages
+	twice  float64         // of the messages are carried out twice
+	limits map[string]*descriptor.Limit
+}
+
+// process is one process of a region.
+type process struct {
+	*regions.Store
+	stop func()
+}
+
+type setup struct {
+	regions, processes int
+	memory             string // the region that has no Redis
+}
+
+// newWorld starts regions named a, b, c, ...
+func newWorld(t testing.TB, s setup) *world {
+	t.Helper()
+	w := &world{t: t, of: make(map[string][]*process), redis: make(map[string]*redistest.Server), cut: make(map[string]bool), limits: make(map[string]*descriptor.Limit)}
+	for i := range s.regions {
+		w.names = append(w.names, string(rune('a'+i)))
+	}
+	for _, name := range w.names {
+		var mem *memory.Records
+		if name == s.memory {
+			mem = memory.NewRecords(0)
+		} else {
+			w.redis[name] = redistest.Start(t)
+		}
+		for range s.processes {
+			w.start(name, mem)
+		}
+	}
+	w.awaitHomes()
+	return w
+}
+
+// start starts a process of a region.
+func (w *world) start(name string, mem *memory.Records) *process {
+	w.t.Helper()
+	opts := regions.Options{
+		Region: name, Regions: w.names, Epoch: 1, Peers: &link{w, name}, Timeout: patience, Logger: slog.New(slog.DiscardHandler),
+	}
+	if mem != nil {
+		opts.Store, opts.Records = memory.New(memory.Options{}), mem
+	} else {
+		client := w.client(name)
+		opts.Store, opts.Records = redis.New(redis.Options{Client: client, Timeout: patience}), redis.NewRecords(client, patience)
+	}
+	s, err := regions.New(opts)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	s.SetResolver(w)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.Run(ctx); err != nil {
+			w.t.Error(err)
+		}
+	}()
+	p := &process{Store: s, stop: sync.OnceFunc(func() { cancel(); <-ended })}
+	w.t.Cleanup(p.stop)
+	w.mu.Lock()
+	w.of[name] = append(w.of[name], p)
+	w.mu.Unlock()
+	return p
+}
+
+func (w *world) client(name string) goredis.UniversalClient {
+	return servicetest.Connect(w.t, redisconn.Options{URL: w.redis[name].Addr})
+}
+
+// awaitHomes waits until every region may act as a home.
+func (w *world) awaitHomes() {
+	w.t.Helper()
+	redistest.Eventually(w.t, "all homes act", func(context.Context) error {
+		for _, name := range w.names {
+			for _, p := range w.of[name] {
+				if st := p.Status(); !st.Acts {
+					return fmt.Errorf("%s does not: %+v", name, st)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// limit adds a rule.
+func (w *world) limit(name string, l descriptor.Limit) *descriptor.Limit {
+	w.t.Helper()
+	if err := l.Compile(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.limits[name] = &l
+	return &l
+}
+
+// Resolve implements regions.Resolver: the first entry names the limit.
+func (w *world) Resolve(_ time.Time, _ string, entries []descriptor.Entry, tag string) (backend.Counter, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.limits[entries[0].Value]
+	if l == nil || l.Tag() != tag {
+		return backend.Counter{}, false
+	}
+	return backend.Counter{Key: keyOf(entries[0].Value), Limit: l}, true
+}
+
+func keyOf(name string) []byte { return fmt.Appendf(nil, "test|limit=%s|x", name) }
+
+// take makes a take, and returns its outcome.
+func (w *world) take(p *process, name string, hits int64, within time.Duration) (backend.Outcome, error) {
+	w.mu.Lock()
+	l := w.limits[name]
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	r := &backend.Request{
+		Takes:    []backend.Take{{Key: keyOf(name), Limit: l, Hits: hits, Origin: &backend.Origin{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: name}}}}},
+		Outcomes: make([]backend.Outcome, 1),
+	}
+	err := backend.Await(ctx, p.Store, time.Now(), r)
+	return r.Outcomes[0], err
+}
+
+// link is how the processes of one region reach the others: without a network, by a call of their methods. Messages are lost or repeated as
+// the world says.
+type link struct {
+	w    *world
+	from string
+}
+
+var errLost = errors.New("lost")
+
+func (l *link) to(region string) (*process, bool, error) {
+	w := l.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := w.of[region]
+	if w.cut[region] || w.cut[l.from] || len(all) == 0 || rand.Float64() < w.lost {
+		return nil, false, errLost
+	}
+	return all[rand.IntN(len(all))], rand.Float64() < w.twice, nil
+}
+
+func (l *link) answerIsLost() bool {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	return rand.Float64() < l.w.lost
+}
+
+func (l *link) Exchange(ctx context.Context, home string, epoch uint64, asked []regions.Asked) ([]regions.Told, error) {
+	p, twice, err := l.to(home)
+	if err != nil {
+		return nil, err
+	}
+	told, err := p.Answer(ctx, l.from, epoch, asked)
+	if twice && err == nil {
+		if again, _, err := l.to(home); err == nil {
+			told, err = again.Answer(ctx, l.from, epoch, asked)
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	if l.answerIsLost() {
+		return nil, errLost
+	}
+	return told, err
+}
+
+func (l *link) Consent(ctx context.Context, name string, e *region.Epoch) (bool, error) {
+	p, _, err := l.to(name)
+	if err != nil {
+		return false, err
+	}
+	return p.Consent(ctx, l.from, e)
+}
+
+func escrow(home string, l descriptor.Limit) descriptor.Limit {
+	l.Regions = &descriptor.Regions{Mode: descriptor.InEscrow, Home: home}
+	return l
+}
+
+func atHome(home string, l descriptor.Limit) descriptor.Limit {
+	l.Regions = &descriptor.Regions{Mode: descriptor.AtHome, Home: home}
+	return l
+}
+
+var (
+	hour = descriptor.Window{Unit: descriptor.Hour}
+	day  = descriptor.Window{Unit: descriptor.Day}
+)

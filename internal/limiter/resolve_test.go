@@ -1,0 +1,78 @@
+package limiter_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// origins is a store that notes where takes come from.
+type origins struct {
+	backend.Store
+	seen []*backend.Origin
+}
+
+func (o *origins) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (bool, error) {
+	for i := range r.Takes {
+		seen := r.Takes[i].Origin
+		if seen != nil { // it is valid until the answer
+			seen = &backend.Origin{Domain: seen.Domain, Entries: slices.Clone(seen.Entries)}
+		}
+		o.seen = append(o.seen, seen)
+	}
+	return o.Store.Start(ctx, now, b, r, done)
+}
+
+func acrossRegions(r *descriptor.Rule) {
+	for i := range r.Limits {
+		r.Limits[i].Regions = &descriptor.Regions{Mode: descriptor.InEscrow, Home: "eu"}
+	}
+}
+
+// A take says where it comes from only if its limit is counted across regions.
+func TestOrigin(t *testing.T) {
+	store := &origins{Store: memory.New(memory.Options{})}
+	f := newFixtureOn(t, store, limiter.Settings{}, perMinute("k", "", 10), perMinute("far", "", 10, acrossRegions))
+	f.ask(1, "k=a")
+	f.ask(1, "far=b")
+	if store.seen[0] != nil || store.seen[1] == nil || store.seen[1].Domain != "d" {
+		t.Fatalf("origins %+v", store.seen)
+	}
+	if got := store.seen[1].Entries; !slices.Equal(got, entries("far=b")) {
+		t.Errorf("entries %v", got)
+	}
+}
+
+// What another region asks about is found with the rules and overrides of this one.
+func TestResolve(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10), perMinute("far", "", 10, overridable, acrossRegions))
+	minute := descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Minute}}
+	tag := minute.Tag()
+	resolve := func(tag string, pairs ...string) (backend.Counter, bool) {
+		return f.Resolve(f.now, "d", entries(pairs...), tag)
+	}
+	c, ok := resolve(tag, "far=b")
+	if !ok || c.Limit.Requests != 10 || c.Limit.Regions == nil || c.Rule == nil || string(c.Key) != f.peek("far=b").List[0].Key {
+		t.Fatalf("%+v, %v", c, ok)
+	}
+	for name, question := range map[string][]string{"no rule": {tag, "other=b"}, "another limit": {"f3600", "far=b"}} {
+		if c, ok := resolve(question[0], question[1]); ok {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	f.override("d.far", "", override.Numbers{Kind: override.Replace, Requests: 3}, "far=b")
+	if c, ok := resolve(tag, "far=b"); !ok || c.Limit.Requests != 3 {
+		t.Errorf("with an override: %+v, %v", c.Limit, ok)
+	}
+	f.override("d.far", "", override.Numbers{Kind: override.Blocked}, "far=b")
+	if c, ok := resolve(tag, "far=b"); !ok || c.Limit.Capacity() != 0 || c.Limit.Regions == nil {
+		t.Errorf("of a blocked caller: %+v, %v", c.Limit, ok)
+	}
+}
