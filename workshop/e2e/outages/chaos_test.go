@@ -2,6 +2,8 @@ package outages
 
 import (
 	"context"
+	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -87,6 +89,7 @@ var chaoses = []chaos{
 		try("delete the filler", c.Del(s.t.Context(), "filler").Err())
 		s.back()
 	}},
+	{name: "faults that a seed draws", on: onProxy, happens: drawn},
 	{name: "a replica of ratelimitd is killed", on: onOne, happens: func(s *trial) {
 		s.stopProcess(1)
 		s.hold(s.outage / 2)
@@ -157,6 +160,47 @@ var chaoses = []chaos{
 		s.moveSlot("hot-0")
 		s.back()
 	}},
+}
+
+// drawn is faults that follow each other as a seed says: of the network, of Redis and of a replica. CHAOS_SEED sets the seed, and make
+// soak tries new ones. What the load does in between is not the same in another run.
+func drawn(s *trial) {
+	seed, err := strconv.ParseUint(os.Getenv("CHAOS_SEED"), 10, 64)
+	switch {
+	case err == nil:
+	case os.Getenv("RATELIMITD_SOAK") != "":
+		seed = rand.Uint64()
+	default:
+		seed = 1
+	}
+	s.t.Logf("CHAOS_SEED=%d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	faults := []struct {
+		name       string
+		begin, end func()
+	}{
+		{"delay", func() { s.proxy.Delay(s.t, time.Duration(r.Int64N(int64(3*s.timeout)))) }, func() { s.proxy.Mend(s.t) }},
+		{"drop", func() { s.proxy.Drop(s.t) }, func() { s.proxy.Mend(s.t) }},
+		{"swallow", func() { s.proxy.Swallow(s.t) }, func() { s.proxy.Mend(s.t) }},
+		{"cut", func() { s.proxy.Cut(s.t) }, func() { s.proxy.Mend(s.t) }},
+		{"cut after", func() { s.proxy.CutAfter(s.t, 1+r.Int64N(2000)) }, func() { s.proxy.Mend(s.t) }},
+		{"slice", func() { s.proxy.Slice(s.t, 1+r.IntN(64), time.Duration(r.Int64N(int64(time.Millisecond)))) }, func() { s.proxy.Mend(s.t) }},
+		{"refuse", func() { s.proxy.Close(s.t) }, func() { s.proxy.Open(s.t) }},
+		{"pause", func() { s.single.Pause(s.t) }, func() { s.single.Continue(s.t) }},
+		{"kill a replica", func() { s.stopProcess(1) }, func() { s.startProcess(1) }},
+	}
+	for range 8 {
+		f := faults[r.IntN(len(faults))]
+		d := time.Duration(r.Int64N(int64(s.outage) / 2))
+		s.t.Logf("%s for %v", f.name, d)
+		f.begin()
+		s.hold(d)
+		f.end()
+		if r.IntN(2) == 0 { // else the next fault begins at once
+			s.back()
+		}
+	}
+	s.back()
 }
 
 // networkFault is a fault of the network between the service and Redis, which lasts as long as the outage.

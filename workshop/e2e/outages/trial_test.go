@@ -206,6 +206,9 @@ func (s *trial) startProcess(i int) {
 	env := maps.Clone(s.env)
 	env["GRPC_PORT"] = port
 	s.processes[i] = startProcess(s.t, env, "--rules", s.rules)
+	for _, c := range s.load.counters {
+		c.local[i].Store(0) // what it counted itself ended with it
+	}
 	s.load.served("after a process was back") // the callers have to reconnect first
 	s.load.away[i].Store(false)
 }

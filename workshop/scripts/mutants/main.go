@@ -2,6 +2,9 @@
 // that the tests of the package do not notice.
 //
 //	go run ./workshop/scripts/mutants ./internal/backend/region
+//	go run ./workshop/scripts/mutants ./internal/quota ./internal/quota/assigner
+//
+// Further packages are not changed, but their tests run too.
 //
 // The tests are built once, with all changes in them; a variable of the environment says which one applies. A change of a constant of the
 // package needs a build of its own. A test that does not end counts as noticed.
@@ -33,16 +36,21 @@ var (
 
 func main() {
 	flag.Parse()
-	if err := run(flag.Arg(0)); err != nil {
+	if err := run(flag.Arg(0), flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(dir string) error {
+func run(dir string, tested []string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
+	}
+	for i := range tested {
+		if tested[i], err = filepath.Abs(tested[i]); err != nil {
+			return err
+		}
 	}
 	temp, err := os.MkdirTemp("", "mutants")
 	if err != nil {
@@ -53,11 +61,10 @@ func run(dir string) error {
 	if err != nil {
 		return err
 	}
-	all := filepath.Join(temp, "all")
-	if err := build(dir, temp, all, c.files); err != nil {
+	if err := build(tested, temp, c.files); err != nil {
 		return fmt.Errorf("build the tests with all changes: %w", err)
 	}
-	if !passes(dir, all, 0) {
+	if !pass(tested, temp, 0) {
 		return errors.New("the tests fail without a change")
 	}
 	var mu sync.Mutex
@@ -67,7 +74,7 @@ func run(dir string) error {
 	for range *workers {
 		group.Go(func() {
 			for m := range work {
-				ok := try(dir, temp, all, &m)
+				ok := try(tested, temp, &m)
 				mu.Lock()
 				if ok {
 					noticed++
@@ -94,20 +101,19 @@ func run(dir string) error {
 }
 
 // try reports whether the tests notice a change. One that does not compile is noticed.
-func try(dir, temp, all string, m *mutant) bool {
+func try(tested []string, temp string, m *mutant) bool {
 	if m.file == "" {
-		return !passes(dir, all, m.number)
+		return !pass(tested, temp, m.number)
 	}
 	own, err := os.MkdirTemp(temp, "own")
 	if err != nil {
 		panic(err)
 	}
-	binary := filepath.Join(own, "test")
-	return build(dir, own, binary, map[string][]byte{m.file: m.source}) != nil || !passes(dir, binary, 0)
+	return build(tested, own, map[string][]byte{m.file: m.source}) != nil || !pass(tested, own, 0)
 }
 
-// build builds the tests of a package with other sources.
-func build(dir, temp, binary string, files map[string][]byte) error {
+// build builds the tests of packages with other sources of one package, into a folder.
+func build(tested []string, temp string, files map[string][]byte) error {
 	replace := make(map[string]string)
 	for name, source := range files {
 		replace[name] = filepath.Join(temp, strconv.Itoa(len(replace))+".go")
@@ -123,20 +129,29 @@ func build(dir, temp, binary string, files map[string][]byte) error {
 	if err := os.WriteFile(list, overlay, 0o600); err != nil {
 		return err
 	}
-	c := exec.Command("go", "test", "-c", "-vet=off", "-overlay", list, "-o", binary, ".")
-	c.Dir = dir
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
+	for i, dir := range tested {
+		c := exec.Command("go", "test", "-c", "-vet=off", "-overlay", list, "-o", binary(temp, i), ".")
+		c.Dir = dir
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
+		}
 	}
 	return nil
 }
 
-// passes runs the tests with one change.
-func passes(dir, binary string, number int) bool {
+func binary(temp string, i int) string { return filepath.Join(temp, fmt.Sprintf("test%d", i)) }
+
+// pass runs the tests with one change.
+func pass(tested []string, temp string, number int) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), *limit)
 	defer cancel()
-	c := exec.CommandContext(ctx, binary, "-test.failfast", "-test.short", "-test.run", *tests, "-test.skip", *skip)
-	c.Dir = dir
-	c.Env = append(os.Environ(), "MUTANT="+strconv.Itoa(number))
-	return c.Run() == nil
+	for i, dir := range tested {
+		c := exec.CommandContext(ctx, binary(temp, i), "-test.failfast", "-test.short", "-test.run", *tests, "-test.skip", *skip)
+		c.Dir = dir
+		c.Env = append(os.Environ(), "MUTANT="+strconv.Itoa(number))
+		if c.Run() != nil {
+			return false
+		}
+	}
+	return true
 }
