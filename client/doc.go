@@ -23,6 +23,6 @@
 // take effect. If the service does not answer, the refusal stays active until its time is over.
 //
 // A Client may be used by any number of goroutines. The package has no global state, and no goroutine of a client runs after Close.
-// It does not count by itself, not even while the service is down: package ratelimit counts in process. It does not repeat a question
+// It does not count on its own, not even while the service is down: package ratelimit counts in process. It does not repeat a question
 // to the service, because that could count twice. It logs nothing and exports no metrics: Options.Observer and Stats are for that.
 package client

@@ -165,7 +165,7 @@ func TestLyftKeysInRedis(t *testing.T) {
 	do(limited)
 	holds(fmt.Sprintf("p:d_path_/a/1_%d", at(year)), "1")
 
-	// A month is a calendar month, also in a limit that a request brings.
+	// A month is a calendar month, including in a limit that a request brings.
 	now := time.Now().UTC()
 	month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 	limited = ask("d", "month", "v")

@@ -58,14 +58,14 @@ func startProcess(t *testing.T, env map[string]string, args ...string) *servicet
 	return servicetest.Start(t, "the service", command(t, env, args...))
 }
 
-// output runs the service until it ends by itself and returns its exit code and output.
+// output runs the service until it ends on its own and returns its exit code and output.
 func output(t *testing.T, env map[string]string, args ...string) (code int, text string) {
 	t.Helper()
 	text, code = untilEnd(t, command(t, env, args...))
 	return code, text
 }
 
-// untilEnd runs a command until it ends by itself and returns its output and exit code.
+// untilEnd runs a command until it ends on its own and returns its output and exit code.
 func untilEnd(t *testing.T, cmd *exec.Cmd) (text string, code int) {
 	t.Helper()
 	var out bytes.Buffer

@@ -114,7 +114,7 @@ func TestVariablesOfConnections(t *testing.T) {
 	}
 }
 
-// An invalid value stops the start, and the error names the variable.
+// An invalid value prevents startup, and the error names the variable.
 func TestVariablesThatCannotBe(t *testing.T) {
 	racetest.Sequential(t)
 	for want, env := range map[string]map[string]string{

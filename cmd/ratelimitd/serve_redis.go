@@ -67,7 +67,7 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 }
 
 // shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. The messages about them go through the
-// Redis of REDIS_URL, also for counters in the Redis of REDIS_PERSECOND_URL.
+// Redis of REDIS_URL, including for counters in the Redis of REDIS_PERSECOND_URL.
 func (s *service) shareInvalidations(registry prometheus.Registerer) error {
 	counting := &s.options.Backend
 	connection := counting.connection(&counting.Redis, settingsOfRedis, slog.New(slog.DiscardHandler), nil) // the client that counts logs the same

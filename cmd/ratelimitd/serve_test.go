@@ -329,7 +329,7 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// Without --rules the service uses the reference's directory, also when only a part of its path is set. It never loads the
+// Without --rules the service uses the reference's directory, even when only a part of its path is set. It never loads the
 // example rules in the working directory by default.
 func TestExamplesAreNotServedUnasked(t *testing.T) {
 	examples := t.TempDir()

@@ -223,7 +223,7 @@ func variablesOfListening() []variable {
 			})
 		}
 	}
-	// watch opens a call that does not end by itself and reports whether it stays open.
+	// watch opens a call that does not end on its own and reports whether it stays open.
 	watch := running(func(t *testing.T, i *instance) string {
 		stream, err := healthv1.NewHealthClient(dial(t, i.grpc())).Watch(t.Context(), &healthv1.HealthCheckRequest{})
 		if err != nil {

@@ -39,7 +39,7 @@ func TestExpires(t *testing.T) {
 	})
 }
 
-// TestExpiresAfter checks that the outcome of a take gives the same time as the state that the take has left, also when the clock
+// TestExpiresAfter checks that the outcome of a take gives the same time as the state that the take has left, even when the clock
 // goes back.
 func TestExpiresAfter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

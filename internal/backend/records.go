@@ -28,7 +28,7 @@ type RecordChange struct {
 	// for a record that does not exist. Without a Value nothing is written, and the answer is the same.
 	Stamp, Value        []byte
 	NotBefore, NotAfter int64
-	Lives               time.Duration // how long the record is kept; 0: for ever
+	Lives               time.Duration // how long the record is kept; 0: forever
 
 	Read bool // the answer is Differs, with what is there; nothing is compared or written
 

@@ -33,7 +33,7 @@ const (
 // Reservation is the part of a take that concerns a reservation.
 //
 // Reserved hits are added to the counter at once, like those of any take. So other takes respect them, and cost what they cost
-// without reservations. The store keeps a ReservationState beside the counter until the reservation ends. A commit corrects the
+// without reservations. The store keeps a ReservationState next to the counter until the reservation ends. A commit corrects the
 // counter by what was charged too much or too little, in the window in which the hits were reserved, and removes what is stored.
 // A repeated commit finds nothing and changes nothing.
 type Reservation struct {

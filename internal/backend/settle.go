@@ -10,10 +10,10 @@ import "slices"
 // script are found by running Settle again on the states that the script saw.
 //
 // Takes of the same counter are judged together in a group that reserves: each with what the earlier ones add. So the group holds
-// everywhere or nowhere, also if its reservations of one counter have different IDs. In other groups each take is judged alone.
+// everywhere or nowhere, even if its reservations of one counter have different IDs. In other groups each take is judged alone.
 //
-// A take that is guarded by a penalty in force adds nothing, whatever its vote is. So a limit that is not enforced counts as if it
-// were. A penalty begins if the take is refused by its own limit, also if another limit refuses the group.
+// A take that is guarded by a active penalty adds nothing, whatever its vote is. So a limit that is not enforced counts as if it
+// were. A penalty begins if the take is refused by its own limit, even if another limit refuses the group.
 func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
 	if len(takes) == 1 {
 		outcomes[0] = takes[0].settle(states[0], now, takes[0].commit())

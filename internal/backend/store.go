@@ -15,7 +15,7 @@ import (
 type Store interface {
 	Starter
 
-	// Peek judges each take of a request by itself and changes nothing. An outcome contains what is used, and whether that
+	// Peek judges each take of a request on its own and changes nothing. An outcome contains what is used, and whether that
 	// many hits would pass now. Votes, CountDenied, Together and PeekWhenKnown do not matter. Peek is for operators: it may
 	// wait, and cost more than Start.
 	Peek(ctx context.Context, now time.Time, r *Request) error

@@ -56,7 +56,7 @@ type Request struct {
 	Outcomes []Outcome // as long as Takes
 
 	// Together settles all takes as one: if the request is refused, only takes that were refused themselves and have
-	// CountDenied add their hits. Without Together, every member is settled by itself, in order, and sees the changes of the
+	// CountDenied add their hits. Without Together, every member is settled on its own, in order, and sees the changes of the
 	// members before it.
 	Together bool
 

@@ -256,7 +256,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Error("the same errors are a change")
 	}
 
-	// A loaded file that becomes unreadable is stale, also if its directory becomes unreadable.
+	// A loaded file that becomes unreadable is stale, even if its directory becomes unreadable.
 	write(t, filepath.Join(dir, "sub", "d.yaml"), rules("d", 5))
 	if err := os.Remove(filepath.Join(dir, "c.yaml")); err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ var ReservedHeaders = []string{
 	"grpc-message", "grpc-status",
 }
 
-// ServiceHeaders are the headers that the service sends by itself. A header of the same name with another meaning would mislead clients.
+// ServiceHeaders are the headers that the service sends on its own. A header of the same name with another meaning would mislead clients.
 var ServiceHeaders = []string{descriptor.DelayHeader, descriptor.DegradedHeader, descriptor.WarningHeader}
 
 // familyHeaders are the headers of each family, in the order of their bits. Operators may rename the headers of the first family.

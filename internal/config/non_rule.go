@@ -25,13 +25,13 @@ const (
 	namedHidden nonRule = "hidden" // begins with a dot
 )
 
-// nonRuleOf returns the kind of a file's name. beside has the names in the same directory.
-func nonRuleOf(name string, beside []string) nonRule {
+// nonRuleOf returns the kind of a file's name. siblings are the names in the same directory.
+func nonRuleOf(name string, siblings []string) nonRule {
 	base := path.Base(name)
 	switch original, backup := strings.CutSuffix(base, "~"); {
 	case strings.HasPrefix(base, "."):
 		return namedHidden
-	case backup && slices.Contains(beside, original):
+	case backup && slices.Contains(siblings, original):
 		return namedCopy
 	case backup:
 		return namedBackup

@@ -65,7 +65,7 @@ func (a *Active) dayAndSecond(seconds int64) (day, second int64) {
 // Forever is longer than any wait.
 const Forever time.Duration = math.MaxInt64
 
-// Left returns how long a limit that applies now goes on to apply, or most if that is longer.
+// Left returns how long a limit that applies now continues to apply, or most if that is longer.
 func (a *Active) Left(now time.Time, most time.Duration) time.Duration {
 	if a.Until != 0 {
 		most = min(most, time.Unix(a.Until, 0).Sub(now))

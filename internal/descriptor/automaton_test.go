@@ -72,7 +72,7 @@ func TestLongValuesAreMatchedByTheirBeginning(t *testing.T) {
 	p, _ := compiled(t, []string{`/static/[a-z]*\.css`, `.*/login`, `.*a.{20}`, `/api/.*`, `.*`})
 	x := strings.Repeat("x", 100)
 	for value, want := range map[string]node{
-		"/static/" + x:         0,      // goes on as the expression does
+		"/static/" + x:         0,      // continues as the expression does
 		"/static/0" + x:        1,      // what follows may end in /login
 		"/" + x + "/login":     1,      // as all of it does
 		"/api/" + x:            1,      //

@@ -13,7 +13,7 @@ import (
 // a caller could otherwise choose its counter by what it puts behind the part that is read.
 //
 // It reads the value twice. The first time it goes from the end to the beginning with an automaton, and notes at each place which
-// instructions can go on to a match of the whole value. The second time it goes from the beginning to the end and takes, of the
+// instructions can continue to a match of the whole value. The second time it goes from the beginning to the end and takes, of the
 // instructions that package regexp would try, the first that is noted. So nothing is tried in vain, and the time is proportional to the
 // length of the value.
 type capture struct {
@@ -217,14 +217,14 @@ type captureWalk struct {
 	at     int  // the place in the value
 	before rune // the character before it; -1 at the beginning
 	holds  syntax.EmptyOp
-	set    *instructionSet // what can go on from here to a match
+	set    *instructionSet // what can continue from here to a match
 	seen   instructionSet  // what was tried here
 
 	to         uint32 // the instruction that was found
 	begin, end int    // of the group
 }
 
-// follow finds the first instruction after pc that reads the next character, or ends the match, and can go on to a match. It
+// follow finds the first instruction after pc that reads the next character, or ends the match, and can continue to a match. It
 // notes where the group begins and ends on the way.
 func (w *captureWalk) follow(pc uint32) bool {
 	for {

@@ -71,7 +71,7 @@ type cutMatch struct {
 	rule *Rule
 }
 
-// from tries the ways that go on from a node, and reports whether one leads to a rule that refuses all callers.
+// from tries the ways that continue from a node, and reports whether one leads to a rule that refuses all callers.
 func (m *cutMatch) from(n node) bool {
 	level := len(m.try)
 	if level == len(m.entries) || n == noNode {

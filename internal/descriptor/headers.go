@@ -28,7 +28,7 @@ func (h *Headers) String() string {
 	return "[" + strings.Join(items, ", ") + "]"
 }
 
-// The headers that the service sends by itself.
+// The headers that the service sends on its own.
 const (
 	DelayHeader    = "x-ratelimit-delay-ms" // how long a request must wait, in milliseconds
 	DegradedHeader = "x-ratelimit-degraded" // how on_error answered without a store

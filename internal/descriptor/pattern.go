@@ -172,7 +172,7 @@ func LongOverlap(first string, foldFirst bool, second string, foldSecond bool) b
 func (a *automaton) longOverlap() bool {
 	n := len(a.ends)
 	after := func(s int) []uint16 { return a.next[s*a.classes:][:a.classes] }
-	// The states that long texts lead to while both expressions can go on. What remains of these states when those without a
+	// The states that long texts lead to while both expressions can continue. What remains of these states when those without a
 	// predecessor are removed, again and again, is on a cycle or behind one.
 	long := make([]bool, n)
 	for s := range long {
@@ -234,7 +234,7 @@ func compileRegex(parsed *syntax.Regexp) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-// parseRegex parses an expression by itself, without what CompileRegex puts around it: that must neither repair a broken
+// parseRegex parses an expression on its own, without what CompileRegex puts around it: that must neither repair a broken
 // expression nor, after a \Q, become part of it. With fold it matches the letters A to Z in any case.
 func parseRegex(text string, fold bool) (*syntax.Regexp, error) {
 	if text == "" {

@@ -53,7 +53,7 @@ type RuleSettings struct {
 // OverrideUnbounded is the OverrideMax of a rule whose overrides have no bound.
 const OverrideUnbounded = MaxRequests
 
-// Overridable reports whether operators may give single callers of the rule other numbers.
+// Overridable reports whether operators may give one customer of the rule other numbers.
 func (s *RuleSettings) Overridable() bool { return s.OverrideMax > 0 }
 
 // Reservable reports whether callers may reserve hits under a limit of the rule.

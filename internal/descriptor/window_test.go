@@ -306,7 +306,7 @@ func anyWindow(t *rapid.T) Window {
 	return Window{Unit: Unit(unit), Multiplier: rapid.Uint32Range(0, 100).Draw(t, "multiplier")}
 }
 
-// calendarWindow draws a window on a calendar, also of several units and with weeks that begin on any day.
+// calendarWindow draws a window on a calendar, including of several units and with weeks that begin on any day.
 func calendarWindow(t *rapid.T) Window {
 	w := Window{Unit: rapid.SampledFrom([]Unit{Day, Week, Month, Year}).Draw(t, "unit"), Location: drawZone(t)}
 	w.Multiplier = rapid.SampledFrom([]uint32{0, 0, 1, 2, 3, 5, 6, 7, 12, 24}).Draw(t, "multiplier")

@@ -279,7 +279,7 @@ func TestHeaderFamilies(t *testing.T) {
 	}
 }
 
-// The delay comes from the longest queue, also where another limit of the list has less left.
+// The delay comes from the longest queue, even where another limit of the list has less left.
 func TestTheLongestDelayOfSeveralLimits(t *testing.T) {
 	queue := func(name string, unit descriptor.Unit, requests uint64) descriptor.Limit {
 		return descriptor.Limit{Name: name, Requests: requests, Window: descriptor.Window{Unit: unit}, Algorithm: descriptor.LeakyBucket, Burst: 9}

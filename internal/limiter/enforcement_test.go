@@ -63,7 +63,7 @@ func (f *fixture) used(pair string) []int64 {
 
 func never(*backend.Take) bool { return false }
 
-// A limit in shadow refuses nothing and shows nowhere. It counts what the limits beside it admit, under a counter of its own.
+// A limit in shadow refuses nothing and shows nowhere. It counts what the limits next to it admit, under a counter of its own.
 func TestLimitInShadow(t *testing.T) {
 	s := limiter.Settings{Headers: descriptor.HeadersReference | descriptor.HeadersIETF, Metadata: true}
 	f := newFallback(t, never, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
@@ -387,7 +387,7 @@ func TestQuotaWithLimitsThatPass(t *testing.T) {
 	}
 }
 
-// An operator's block is enforced, also where it stands for a limit in shadow.
+// An operator's block is enforced, even where it stands for a limit in shadow.
 func TestBlockOfALimitInShadow(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("new", 9, inShadow), fixedLimit("now", 9, hourly)}, overridable))
 	f.override("d.k", "", override.Numbers{Kind: override.Blocked}, "k=a")

@@ -137,7 +137,7 @@ func TestEventsOfWarnings(t *testing.T) {
 	w.wantEvents("a refusal", "refusal d.k hard k=a 13/5")
 }
 
-// A penalty has an event when it begins, beside the refusal. A refusal in a later window has one of its own, in that window.
+// A penalty has an event when it begins, next to the refusal. A refusal in a later window has one of its own, in that window.
 func TestEventOfAPenalty(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 2, penalty(10*time.Minute)))
 	w.ask(0, "k=a")
@@ -297,7 +297,7 @@ func TestEventsAllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkEvents measures what events cost a decision, beside the same decision without them: one that passes, and one that is
+// BenchmarkEvents measures what events cost a decision, next to the same decision without them: one that passes, and one that is
 // refused and whose event was sent before.
 func BenchmarkEvents(b *testing.B) {
 	for _, with := range []bool{false, true} {

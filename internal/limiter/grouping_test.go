@@ -124,7 +124,7 @@ func TestGroupedDecisionsAllocateLittle(t *testing.T) {
 	}
 }
 
-// An override is found for the value for which it was written, also if the rule groups values since then. One for the value that
+// An override is found for the value for which it was written, even if the rule groups values since then. One for the value that
 // counts comes first.
 func TestOverrideOlderThanTheGroup(t *testing.T) {
 	block, raise := override.Numbers{Kind: override.Blocked}, override.Numbers{Kind: override.Replace, Requests: 20}

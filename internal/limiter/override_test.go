@@ -151,7 +151,7 @@ func TestOverrideOfSeveralLimits(t *testing.T) {
 	}
 }
 
-// A rule that bounds its overrides keeps the bound, also when the bound was set after the override.
+// A rule that bounds its overrides keeps the bound, even when the bound was set after the override.
 func TestOverrideStaysWithinItsRule(t *testing.T) {
 	bounded := func(r *descriptor.Rule) { r.OverrideMax = 15 }
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10, bounded), perMinute("off", "", 10))
@@ -381,7 +381,7 @@ func TestRequestMinBesideALimitInShadow(t *testing.T) {
 	}
 }
 
-// A quota bucket is limited by the limits that an override leaves in force, also if another override lifts the rest of the rule, or if the
+// A quota bucket is limited by the limits that an override leaves in force, even if another override lifts the rest of the rule, or if the
 // rule does not allow the override any more.
 func TestQuotaBucketOfAnUnlimitedCaller(t *testing.T) {
 	two := listNode("two", []descriptor.Limit{fixedLimit("minute", 10), fixedLimit("hour", 100, hourly)}, overridable)

@@ -84,7 +84,7 @@ func TestFieldsOfOwnHeaders(t *testing.T) {
 	f.wants(limiter.OK, of1("k=a"), "limit", "2", "capacity", "2", "used", "1", "used_percent", "50", "remaining", "1", "reset", "45", "reset_unix", end, "window", "60", "name", "two")
 	f.wants(limiter.OK, of1("k=a"), "limit", "2", "capacity", "2", "used", "2", "used_percent", "100", "remaining", "0", "reset", "45", "reset_unix", end, "window", "60", "name", "two")
 	f.wants(limiter.OverLimit, of1("k=a"), "limit", "2", "capacity", "2", "used", "2", "used_percent", "100", "remaining", "0", "reset", "45", "reset_unix", end, "window", "60", "name", "two", "retry_after", "45")
-	// A bucket has a size beside its rate.
+	// A bucket has a size next to its rate.
 	f.wants(limiter.OK, []limiter.Descriptor{amount(32, "bucket=a")}, "limit", "2", "capacity", "40", "used", "32", "used_percent", "80", "remaining", "8", "reset", "16", "reset_unix", "1773144032", "window", "1")
 	// A limit on what is in flight has no window. Without a name there is no name.
 	f.wants(limiter.OK, of1("places=a"), "limit", "1", "capacity", "1", "used", "1", "used_percent", "100", "remaining", "0", "reset", "60", "reset_unix", "1773144076")

@@ -134,7 +134,7 @@ func TestSmallerGrantsOfOneCounter(t *testing.T) {
 		t.Error(err)
 	}
 	f.want(f.ask(0, "k=a"), limiter.OK, 1)
-	// Beside a counter that only one of them has, they get all or nothing.
+	// Next to a counter that only one of them has, they get all or nothing.
 	three := []limiter.Descriptor{amount(70, "k=b"), amount(70, "k=b"), amount(70, "other=b")}
 	if d, err = f.step(3, least(10), three...); err != nil || d.Code != limiter.OK || d.Reservations[0].Reserved != 70 || d.Reservations[1].Reserved != 70 || d.Reservations[2].Reserved != 70 {
 		t.Errorf("%v %v %+v", err, d.Code, d.Reservations)

@@ -51,7 +51,7 @@ type tally struct {
 	unscaled [descriptor.ScaleResults]int // numbers of entries that were not used as they are
 }
 
-// pending is how a decision that Start has begun goes on.
+// pending is how a decision that Start has begun continues.
 type pending struct {
 	ctx      context.Context
 	decision *Decision

@@ -71,7 +71,7 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	}, nil
 }
 
-// clear clears the counters of a descriptor. The log names the operator, also when it fails.
+// clear clears the counters of a descriptor. The log names the operator, even when it fails.
 func (c *counters) clear(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error) {
 	found, err := c.counters.Reset(ctx, now, domain, d)
 	who := identityOf(ctx)

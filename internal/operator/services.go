@@ -79,7 +79,7 @@ func calls(next http.Handler) http.Handler {
 			writeError(w, r, connect.NewError(connect.CodeUnimplemented, errors.New("no such service on this port")))
 			return
 		case r.ProtoMajor >= 2:
-			// The timeout for reading a request does not fit a stream, which may go on.
+			// The timeout for reading a request does not fit a stream, which may continue.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		}
 		next.ServeHTTP(w, r)

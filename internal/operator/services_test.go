@@ -192,7 +192,7 @@ func TestNumbersAsJSON(t *testing.T) {
 	}
 }
 
-// A panic is an error in every protocol, and the port goes on.
+// A panic is an error in every protocol, and the port continues.
 func TestPanicOfAServiceOverJSON(t *testing.T) {
 	r := start(t, Options{Rules: Rules{Files: func() []descriptor.FileStatus { panic("kaboom") }}})
 	code, _, body := post(t, r, adminconnect.AdminServiceListRuleFilesProcedure, "application/json", "{}", nil)

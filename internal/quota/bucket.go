@@ -52,7 +52,7 @@ const (
 // Bucket divides a rate among subscribers.
 //
 // Two sums never exceed what the bucket may hand out: the rates that subscribers may use, and the tokens that subscribers may have plus the
-// saved tokens. A client fills a new token bucket by itself, and a bucket that grows can hold more tokens at once. So each of them is paid
+// saved tokens. A client fills a new token bucket on its own, and a bucket that grows can hold more tokens at once. So each of them is paid
 // for with saved tokens, and tokens are saved at the rate that no subscriber holds. In a time T subscribers therefore let pass at most the
 // burst and T times the rate.
 //

@@ -1,4 +1,4 @@
-// Package quota divides a limit among clients that decide by themselves, as pure arithmetic: time and reports go in, assignments come
+// Package quota divides a limit among clients that decide on their own, as pure arithmetic: time and reports go in, assignments come
 // out.
 //
 // RateOf turns limits into a Rate: what a token bucket can express of them. A Bucket divides one Rate among its subscribers by their

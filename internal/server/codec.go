@@ -42,7 +42,7 @@ type rateLimitCall struct {
 
 	reservation limiter.Reservation // request.Reservation points here
 
-	batch    []*batched   // the requests of a batch, each decided by itself
+	batch    []*batched   // the requests of a batch, each decided on its own
 	deciding atomic.Int32 // how many of them are not decided yet, and one more while they are begun
 	decided  func(error)  // called when all are decided
 

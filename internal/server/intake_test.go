@@ -344,7 +344,7 @@ func TestFinishedMessagesAreNotHeld(t *testing.T) {
 	}
 }
 
-// A call that ends neither by itself nor by its context must not keep the server from stopping.
+// A call that ends neither on its own nor by its context must not keep the server from stopping.
 func TestStopTimeoutIsHard(t *testing.T) {
 	began, end := make(chan struct{}), make(chan struct{})
 	r := startWith(t, endpoint.Options{StopTimeout: 50 * time.Millisecond}, Options{Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {

@@ -42,7 +42,7 @@ type Server struct {
 // ending is how a server stops.
 type ending struct {
 	drainDelay time.Duration
-	stopping   context.Context // done when calls are refused; a stream that never ends by itself ends with it
+	stopping   context.Context // done when calls are refused; a stream that never ends on its own ends with it
 	stop       context.CancelFunc
 }
 
@@ -141,7 +141,7 @@ func (s *Server) Stopping() <-chan struct{} { return s.stopping.Done() }
 
 // Run answers callers until ctx is done or a listener fails. Then it stops: health turns red, the drain delay passes, new
 // calls are refused while those in flight finish, and calls that have not finished after the stop timeout are cut off. Run
-// returns even if a call does not end. The error is nil after a stop that ctx asked for, also if calls were cut off; that
+// returns even if a call does not end. The error is nil after a stop that ctx asked for, even if calls were cut off; that
 // is logged.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)

@@ -97,7 +97,7 @@ func testHeadersOfAllowedRequests(t *testing.T, l gatetest.Counting) {
 	}
 }
 
-// Headers that the rules name are sent instead, also if hits are reserved.
+// Headers that the rules name are sent instead, even if hits are reserved.
 func TestHeadersOfRules(t *testing.T) {
 	gatetest.Each(t, "headers: [ietf]\n"+gatetest.Rules, func(t *testing.T, l gatetest.Counting) {
 		for want, o := range map[string]httplimit.Options{

@@ -65,7 +65,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// An attacker attacks nothing but this machine, and not for ever.
+// An attacker attacks nothing but this machine, and not forever.
 func TestAttackersAreBounded(t *testing.T) {
 	for _, o := range []options{
 		{attack: "flood", at: "192.0.2.1:8081", lasts: time.Second},

@@ -83,7 +83,7 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 	}
 	dir, err := os.MkdirTemp("", "ratelimitd-attack-")
 	if err != nil {
-		return fmt.Errorf("make a folder: %w", err)
+		return fmt.Errorf("make a directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if o.binary == "" {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// build builds the server into a folder.
+// build builds the server into a directory.
 func build(ctx context.Context, dir string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator), "github.com/ratelimitd/ratelimitd/cmd/ratelimitd")
 	if output, err := cmd.CombinedOutput(); err != nil {

@@ -120,7 +120,7 @@ func zoneFormOf(text string, behind int) zoneForm {
 	}
 }
 
-// rfc3339 reads 2006-01-02T15:04:05.999Z, also with lower-case letters, a blank instead of the T, or +0900 instead of +09:00.
+// rfc3339 reads 2006-01-02T15:04:05.999Z, including with lower-case letters, a blank instead of the T, or +0900 instead of +09:00.
 func (l *layout) rfc3339(text string) (int64, error) {
 	const second = len("2006-01-02T15:04:05")
 	if len(text) < second || text[10] != 'T' && text[10] != 't' && text[10] != ' ' {

@@ -25,7 +25,7 @@ type Options struct {
 	Setup string         // whose cases run; default Plain
 	Match *regexp.Regexp // only the cases whose "LEVEL/NAME" matches; nil: all
 
-	Load    string        // a shell command that makes the service read its rules; empty: it notices by itself
+	Load    string        // a shell command that makes the service read its rules; empty: it notices on its own
 	Restart string        // a shell command that restarts the service; empty: restarts are not tried
 	Wait    time.Duration // how long the service may take to have the rules; default 30 s
 }

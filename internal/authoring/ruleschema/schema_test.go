@@ -44,7 +44,7 @@ func resolve(t *testing.T, s *jsonschema.Schema) *jsonschema.Resolved {
 	return r
 }
 
-// validate says what a schema has against a YAML file, as an editor does: every document by itself.
+// validate says what a schema has against a YAML file, as an editor does: every document on its own.
 func validate(r *jsonschema.Resolved, text []byte) error {
 	documents, err := yamlform.Decode(text)
 	if err != nil {

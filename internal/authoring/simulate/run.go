@@ -136,7 +136,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-	case <-ctx.Done(): // a blocked read of a log ends by itself
+	case <-ctx.Done(): // a blocked read of a log ends on its own
 		return nil, ctx.Err()
 	}
 	if r.requests == 0 {

@@ -120,7 +120,7 @@ func checkPenalties(rt *rapid.T, s backend.Store) {
 	}
 }
 
-// A state that lies further in the future than a limit allows is saved nearer, also if a penalty stops the take. Here the take before it in
+// A state that lies further in the future than a limit allows is saved nearer, even if a penalty stops the take. Here the take before it in
 // the group has moved the state there, under a slower limit.
 func testPenalisedClamps(t *testing.T, s backend.Store) {
 	slow, fast := Limit("1/10s,leaky,burst=1"), Limit("100/1s,leaky,burst=1")
@@ -156,17 +156,17 @@ func testPenaltyReset(t *testing.T, s backend.Store) {
 	}
 	for i, want := range []bool{false, true} {
 		if got := request(0); got != want {
-			t.Fatalf("request %d: a penalty is in force: %v", i, got)
+			t.Fatalf("request %d: a penalty is active: %v", i, got)
 		}
 	}
 	if !request(time.Minute) {
-		t.Fatal("no penalty is in force after a minute")
+		t.Fatal("no penalty is active after a minute")
 	}
 	g := guard(&take, time.Hour)
 	if err := s.Reset(t.Context(), []backend.Counter{{Key: g.Key, Limit: g.Limit}}); err != nil {
 		t.Fatal(err)
 	}
 	if request(time.Minute) {
-		t.Fatal("a penalty is in force after the reset")
+		t.Fatal("a penalty is active after the reset")
 	}
 }

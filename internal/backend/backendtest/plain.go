@@ -207,7 +207,7 @@ func (p *plain) take(now, n int64, countDenied bool) backend.Outcome {
 		o.MoreAfter = until(now, func(at int64) bool { return p.used(at).Cmp(fewer) <= 0 })
 	}
 	switch l.Algorithm {
-	case descriptor.FixedWindow: // the end of the window, also if nothing is used
+	case descriptor.FixedWindow: // the end of the window, even if nothing is used
 		o.MoreAfter = time.Duration(end-now) * time.Microsecond
 		o.ResetAfter = time.Duration(end-now) * time.Microsecond
 	default:

@@ -130,7 +130,7 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 		for i := range r.Takes {
 			reserves = reserves || r.Takes[i].Reservation != nil && r.Takes[i].Reservation.Op == backend.OpReserve
 		}
-		if !reserves && !fits { // each plain take of one counter is judged by itself: a limiter makes one take of them
+		if !reserves && !fits { // each plain take of one counter is judged on its own: a limiter makes one take of them
 			return
 		}
 		if passed := !backend.Refused(r.Takes, r.Outcomes); passed != fits {

@@ -44,7 +44,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 	sent, began := *now, time.Now()
 	within := ctx
 	if c.leads {
-		// Others wait for these permits. If this caller goes away, the call goes on: it must become known whether the permits
+		// Others wait for these permits. If this caller goes away, the call continues: it must become known whether the permits
 		// were granted.
 		var cancel context.CancelFunc
 		within, cancel = uncancelled(ctx)
@@ -85,7 +85,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 	return err
 }
 
-// breakOff ends acquisitions that are still open because the backend panicked, so that the takes that wait for them go on.
+// breakOff ends acquisitions that are still open because the backend panicked, so that the takes that wait for them continue.
 func (c *forwarded) breakOff() {
 	for k := range c.takes {
 		p := &c.takes[k]

@@ -22,7 +22,7 @@
 //     (nodelay: all).
 //   - Sliding logs: within tau. Entries stay in the log longer by tau.
 //
-// All takes of such a rule, also those that lease nothing, are counted under that tightened limit. The counter's key does not
+// All takes of such a rule, including those that lease nothing, are counted under that tightened limit. The counter's key does not
 // depend on it. While lease is switched on or off for such a rule, some processes lease and others do not. During that time a
 // burst may exceed the limit by what leases hold.
 //

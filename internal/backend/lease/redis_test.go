@@ -27,7 +27,7 @@ func openRedis(t testing.TB, callerClock bool) *redis.Store {
 	return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: callerClock})
 }
 
-// leaping is a clock that runs by itself and jumps forward between readings.
+// leaping is a clock that runs on its own and jumps forward between readings.
 type leaping struct {
 	began  time.Time
 	leaped atomic.Int64

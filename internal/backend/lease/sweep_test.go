@@ -19,7 +19,7 @@ import (
 )
 
 // Unused permits are returned while their window lasts, and all of them when the process ends. A bucket gets back only what
-// it has not refilled by itself.
+// it has not refilled on its own.
 func TestRunGivesBack(t *testing.T) {
 	hour := window(1, descriptor.Hour)
 	for name, l := range map[string]*descriptor.Limit{

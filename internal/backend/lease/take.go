@@ -162,7 +162,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *ba
 		}
 		*now = now.Add(time.Since(began))
 		if c.shares(f) {
-			r.Outcomes[i] = backend.Outcome{Failed: true} // the request's other takes go on
+			r.Outcomes[i] = backend.Outcome{Failed: true} // the request's other takes continue
 			return nil
 		}
 	}

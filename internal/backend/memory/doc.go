@@ -18,7 +18,7 @@
 // writes it back before it gives up the lock of the shard. What dropped counters leave behind is waste. If it is more than a
 // quarter of a shard, the counters are copied and it is free again: by Run, or before a counter is added.
 //
-// The reservations of a counter are kept beside it. Each takes up the place of a counter, and belongs to the same
+// The reservations of a counter are kept next to it. Each takes up the place of a counter, and belongs to the same
 // share. Only takes that concern reservations look at them; they and Run deal with those that have expired. A reservation
 // needs a counter of its own: without room for one, it fails with backend.ErrFull.
 //

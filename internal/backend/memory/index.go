@@ -12,7 +12,7 @@ const placeBits = 40
 // tag is the part of a hash that an index uses. The lowest bits choose the shard.
 func tag(hash uint64) uint32 { return uint32(hash >> placeBits) }
 
-// next returns the next place with a tag, and the slot that it is in. Begin at the tag itself, and go on behind that slot.
+// next returns the next place with a tag, and the slot that it is in. Begin at the tag itself, and continue behind that slot.
 func (x *index) next(tag, from uint32) (place uint64, slot uint32, ok bool) {
 	if len(x.slots) == 0 {
 		return 0, 0, false

@@ -81,7 +81,7 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
-// BenchmarkBytesOfReservations reports the memory that a reservation takes beside its counter.
+// BenchmarkBytesOfReservations reports the memory that a reservation takes next to its counter.
 func BenchmarkBytesOfReservations(b *testing.B) {
 	for _, each := range []int{1, 20, 1000} {
 		b.Run(fmt.Sprintf("%d of a counter", each), func(b *testing.B) {

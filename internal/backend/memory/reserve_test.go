@@ -191,7 +191,7 @@ func TestSweepReleases(t *testing.T) {
 	}
 }
 
-// A take beside reservations costs no allocation, nor does a reservation beside others. The only one of a counter costs one, for
+// A take next to reservations costs no allocation, nor does a reservation next to others. The only one of a counter costs one, for
 // its key.
 func TestTakesBesideReservationsDoNotAllocate(t *testing.T) {
 	s, now := memory.New(memory.Options{}), time.Unix(2_000_000_000, 0)

@@ -180,7 +180,7 @@ func (s *Store) sharing() bool { return s.opts.Shared > 0 }
 // find returns the row of a limit, or nil if it has none.
 func (sh *share) find(l *descriptor.Limit) *row {
 	for r := sh.rows.Load(); r != nil; r = r.next {
-		if r.limit.SameCounter(l) { // hits of a limit that is tried out must not count under the limit beside it
+		if r.limit.SameCounter(l) { // hits of a limit that is tried out must not count under the limit next to it
 			return r
 		}
 	}

@@ -73,7 +73,7 @@ func TestNobodyUsesUpWhatOthersNeed(t *testing.T) {
 	}
 }
 
-// Where counters are shared, the hits under a limit in shadow do not count under the limit beside it, which has the same window.
+// Where counters are shared, the hits under a limit in shadow do not count under the limit next to it, which has the same window.
 func TestSharedCountersOfALimitInShadow(t *testing.T) {
 	s, r := New(Options{MaxCounters: 1, Shared: 2}), ruleOf("d", "k")
 	ask(t, s, r, march, "first", 1)

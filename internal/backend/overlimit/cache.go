@@ -192,7 +192,7 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 		guarded := i > start && r.Takes[i-1].Guards
 		penalised := guarded && !r.Outcomes[i-1].Allowed
 		if guarded && !penalised {
-			return false, false // a penalty may begin, also if another limit refuses the group: only the store begins one
+			return false, false // a penalty may begin, even if another limit refuses the group: only the store begins one
 		}
 		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
 			refused++
@@ -306,7 +306,7 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 	sh.remember(t.Key, e, c.perShard)
 }
 
-// refund forgets the refusal of a counter after its refund, also if the refund failed: it may have been carried out.
+// refund forgets the refusal of a counter after its refund, even if the refund failed: it may have been carried out.
 func (c *Cache) refund(t *backend.Take, o *backend.Outcome, b earlier) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()

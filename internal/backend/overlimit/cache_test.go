@@ -232,7 +232,7 @@ func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	}
 }
 
-// A known refusal of a limit without a vote decides nothing for the limits beside it.
+// A known refusal of a limit without a vote decides nothing for the limits next to it.
 func TestKnownRefusalWithoutAVote(t *testing.T) {
 	for _, together := range []bool{false, true} {
 		store := &asking{Store: memory.New(memory.Options{})}

@@ -29,7 +29,7 @@ func (c *Cache) Forget(key []byte) {
 	sh.forget(key)
 }
 
-// ForgetAll forgets all refusals, also those that are on their way.
+// ForgetAll forgets all refusals, including those that are on their way.
 func (c *Cache) ForgetAll() {
 	for i := range c.shards {
 		sh := &c.shards[i]

@@ -12,8 +12,8 @@
 // There is one script for a single take of each algorithm, and one for each mix of algorithms in a request with several
 // takes. A server gets only the scripts that are used.
 //
-// Reservations are in two keys beside their counter (reservations). A call with takes that concern them runs a script of its
-// own kind. It settles reservations that have expired, reads the counters again, and then does the takes: so backend.Settle can go on
+// Reservations are in two keys next to their counter (reservations). A call with takes that concern them runs a script of its
+// own kind. It settles reservations that have expired, reads the counters again, and then does the takes: so backend.Settle can continue
 // from the states and the reservations that the script returns.
 //
 // # Clock

@@ -235,7 +235,7 @@ func TestMissedInvalidations(t *testing.T) {
 	}
 }
 
-// While Redis is away messages wait. If too many wait, the others forget all refusals, but keep their permits.
+// While Redis is unreachable messages wait. If too many wait, the others forget all refusals, but keep their permits.
 func TestInvalidationsWait(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)

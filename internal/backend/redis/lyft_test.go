@@ -477,7 +477,7 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 }
 
 // On a cluster a key's slot changes with its window. Requests in flight when a window ends do not fail, and count
-// exactly; so do requests over several slots, also if callers choose the slot with braces.
+// exactly; so do requests over several slots, even if callers choose the slot with braces.
 func TestLyftKeysOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	stores := []*redis.Store{

@@ -33,7 +33,7 @@ func mustPenalise(t *testing.T, s backend.Store, r *backend.Request) (penalty, o
 }
 
 // The counter has the key and the value that it has without a penalty, so that other versions count with this one. The penalty has a
-// key beside it, which ends with it. A value of others there is no penalty.
+// key next to it, which ends with it. A value of others there is no penalty.
 func TestPenaltyIsBesideTheCounter(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	client, l := server.Client(t), limit(3, descriptor.Year)
@@ -126,7 +126,7 @@ func TestPenaltyBeginsOnce(t *testing.T) {
 	}
 }
 
-// A limit per second with a penalty is counted beside its penalties.
+// A limit per second with a penalty is counted next to its penalties.
 func TestPenaltyOfALimitPerSecond(t *testing.T) {
 	seconds, server := openStore(t, redis.Options{})
 	others, other := openStore(t, redis.Options{})

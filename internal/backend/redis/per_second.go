@@ -11,7 +11,7 @@ import (
 )
 
 // Pair keeps the counters of limits per second, or shorter, in a separate Redis (REDIS_PERSECOND). These counters are many and
-// short-lived, and the loss of one matters only for a second. A penalty lasts longer, and its limit is counted beside it.
+// short-lived, and the loss of one matters only for a second. A penalty lasts longer, and its limit is counted next to it.
 type Pair struct {
 	PerSecond *Store // windows of at most one second, without a penalty
 	Other     *Store

@@ -101,7 +101,7 @@ func (q *queue) deliver(f *inFlight) {
 	done(err)
 }
 
-// put sends requests, each by itself if apart is set, or lets them wait for a flush. It returns false if the queue is closed.
+// put sends requests, each on its own if apart is set, or lets them wait for a flush. It returns false if the queue is closed.
 func (q *queue) put(apart bool, requests ...*inFlight) bool {
 	wall := time.Now()
 	now := int64(wall.Sub(q.base))
@@ -295,7 +295,7 @@ func (q *queue) signal() {
 	}
 }
 
-// sendApart settles a request by itself, unless its caller has left.
+// sendApart settles a request on its own, unless its caller has left.
 func (q *queue) sendApart(f *inFlight) {
 	if !f.markSent() {
 		q.release(f)

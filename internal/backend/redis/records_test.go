@@ -30,7 +30,7 @@ func changed(records *redis.Records, c backend.RecordChange) backend.RecordChang
 	return c
 }
 
-// Records expire by themselves, a counter that exists is noticed, and foreign values are replaced.
+// Records expire on their own, a counter that exists is noticed, and foreign values are replaced.
 func TestRecordsInRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

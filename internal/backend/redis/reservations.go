@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The reservations of a counter are a list (the scripts call it a book), in keys beside that of the counter: a
+// The reservations of a counter are a list (the scripts call it a book), in keys next to that of the counter: a
 // string, or a hash and a sorted set if there are many (holds.lua, holds_large.lua). Requests that concern them share calls with
 // other requests. Such a call runs a script of its own kind.
 //

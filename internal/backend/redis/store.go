@@ -23,12 +23,12 @@ type Options struct {
 	// read timeout bounds a call. redisconn.Dial returns a suitable client. The store does not close it.
 	Client goredis.UniversalClient
 
-	// Timeout is how long a call may take. A caller with an earlier deadline leaves a moment before it; the call goes on.
+	// Timeout is how long a call may take. A caller with an earlier deadline leaves a moment before it; the call continues.
 	// Default redisconn.DefaultTimeout; negative: there is no timeout.
 	Timeout time.Duration
 
 	// CallerClock makes the store use the time given to Start instead of Redis' clock. Without it, the store does so only if
-	// the server does not give scripts the time; the store detects this by itself.
+	// the server does not give scripts the time; the store detects this on its own.
 	CallerClock bool
 
 	// LyftKeys allows keys of descriptor.KeysLyft, whose counters are shared with envoyproxy/ratelimit. These keys live
@@ -36,7 +36,7 @@ type Options struct {
 	LyftKeys   bool
 	LyftJitter time.Duration
 
-	// Plain sends every request by itself, for comparison. With the caller's clock this is always so, because requests with
+	// Plain sends every request on its own, for comparison. With the caller's clock this is always so, because requests with
 	// different times cannot share a call.
 	Plain bool
 
@@ -136,7 +136,7 @@ func (s *Store) inOneSlot(r *backend.Request) bool {
 	return !slices.ContainsFunc(r.Takes[1:], func(t backend.Take) bool { return s.slotID(&t) != first })
 }
 
-// Peek decides takes and changes nothing. It does not wait in a queue: it is sent by itself.
+// Peek decides takes and changes nothing. It does not wait in a queue: it is sent on its own.
 func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	if len(r.Takes) == 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// The index of usage keeps what lasts, in pages, with the rights that docs/reference/redis-keys.md lists, and expires by itself.
+// The index of usage keeps what lasts, in pages, with the rights that docs/reference/redis-keys.md lists, and expires on its own.
 func TestUsageSets(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) redisconn.Options{

@@ -188,7 +188,7 @@ func isListed(listed map[string]bool, node string) bool {
 }
 
 // breaker is the circuit breaker of one node. While it is open, calls to the node fail at once instead of waiting for their
-// deadlines. Calls to other nodes of a cluster go on.
+// deadlines. Calls to other nodes of a cluster continue.
 //
 // It hooks into the node's calls, and the node's connections report to it when bytes arrive. Any byte shows that the node
 // is alive, however late it comes.

@@ -32,7 +32,7 @@ type Options struct {
 	// credentials in the URL. Default: none.
 	Auth string
 	// AuthFile is the path of a file that contains what Auth would. It is read for each new connection: after a change
-	// new connections use the new content, and open ones go on. While it cannot be read, or is empty,
+	// new connections use the new content, and open ones continue. While it cannot be read, or is empty,
 	// its last good content is used. Default: none.
 	AuthFile string
 	// SentinelAuth is for the sentinels what Auth is for the servers that they monitor. Default: none.

@@ -8,7 +8,7 @@
 //   - A connection is made with TLS and login in the background, within the connect timeout. A call with less time does not
 //     wait for it; the connection serves the next call.
 //   - A breaker per node makes calls fail at once while the node sends nothing. A node that is slow but answers keeps it closed.
-//   - Credentials and certificates may change on disk: new connections use the new ones, open connections go on.
+//   - Credentials and certificates may change on disk: new connections use the new ones, open connections continue.
 //   - No error and no log line contains a password.
 //
 // Ping asks whether Redis answers, for health checks. Connections counts the connections of a client, for metrics.

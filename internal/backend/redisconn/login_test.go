@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// A login takes far longer than any call may wait. Calls do not wait for it, and it goes on without them: later calls
+// A login takes far longer than any call may wait. Calls do not wait for it, and it continues without them: later calls
 // get the connection.
 func TestLoginIsSlow(t *testing.T) {
 	s := redistest.Start(t, "--user", "counter", "on", ">"+secret, "~*", "+@all")

@@ -849,7 +849,7 @@ func TestARole(t *testing.T) {
 		t.Errorf("a region consents three times: %+v", r)
 	}
 
-	// A later list ends the role, also where this region has only consented to another home.
+	// A later list ends the role, even where this region has only consented to another home.
 	r = Role{}
 	r.Begin(at(noon), e)
 	r.Consented(at(noon), e, "b", noon)

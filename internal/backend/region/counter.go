@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Counter is what the home's Redis keeps: a counter like any other, and beside it what other regions hold. The zero Counter is
+// Counter is what the home's Redis keeps: a counter like any other, and next to it what other regions hold. The zero Counter is
 // unused.
 type Counter struct {
 	State backend.State

@@ -29,7 +29,7 @@ const (
 // follows.
 //
 // The role is a lease of the other regions. If the home is cut off, the operator may make another region the home, and the old one
-// would not know. So a home stops by itself when more than half of the regions have not consented lately. A new home waits until
+// would not know. So a home stops on its own when more than half of the regions have not consented lately. A new home waits until
 // more than half of the regions before and after have consented: these never consent to the old one again. Then it waits for the end of
 // what they have consented to before, and for the end of what was granted under it.
 type Role struct {

@@ -110,7 +110,7 @@ func (o *observer) changed(_ int, now int) {
 	}
 }
 
-// most is the largest limit that was in force since a true time.
+// most is the largest limit that was active since a true time.
 func (o *observer) most(counter int, since int64) (n int64) {
 	for _, v := range o.limits[counter] {
 		if v.until >= since {
@@ -163,7 +163,7 @@ func (o *observer) steps(p *place, by int64) {
 	}
 }
 
-// forgets: a Redis goes on with what it held earlier.
+// forgets: a Redis continues with what it held earlier.
 func (o *observer) forgets(p *place, then *kept) {
 	for i := range o.w.counters {
 		n := o.forgottenByAccount(&p.kept.accounts[i], &then.accounts[i])

@@ -356,7 +356,7 @@ func (h *Holding) Apply(r Reading, l *descriptor.Limit, a *ShareAnswer) bool {
 	}
 	expires := h.AskedAt + shortened(a.ValidFor) - unnoticed
 	if h.Rate == a.Rate && h.Tokens == a.Tokens && r.Now < h.Expires && a.Mint == 0 {
-		h.Expires = expires // the bucket goes on as it is, with the fraction of a token that it has
+		h.Expires = expires // the bucket continues as it is, with the fraction of a token that it has
 		return true
 	}
 	h.Rate, h.Tokens, h.Expires, h.State = a.Rate, a.Tokens, expires, backend.State{}

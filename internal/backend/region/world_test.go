@@ -239,7 +239,7 @@ func (r *replica) start() {
 	r.tick(0)
 }
 
-// later runs something in a process, unless the process has died meanwhile. A process that is paused runs it when it goes on.
+// later runs something in a process, unless the process has died meanwhile. A process that is paused runs it when it continues.
 func (r *replica) later(d int64, run func()) {
 	boot, w := r.boot, r.p.w
 	var try func()

@@ -127,7 +127,7 @@ func (s *Set) get(identity []byte) Numbers {
 	return Numbers{}
 }
 
-// Each yields every override, in no order, also those that are not in force.
+// Each yields every override, in no order, including those that are not active.
 func (s *Set) Each() iter.Seq2[Identity, Numbers] {
 	return func(yield func(Identity, Numbers) bool) {
 		if s == nil {

@@ -138,7 +138,7 @@ func (c *Client) WriteStats(w io.Writer) { c.metrics.writeStats(w) }
 // overlap, and the server gets its answer after apply has returned. Run returns nil.
 //
 // While there is no stream the active rules stay, and the rules of a resource stay when its next version is refused. A
-// result without a tree means that all received rules were refused and none were in force before.
+// result without a tree means that all received rules were refused and none were active before.
 func (c *Client) Run(ctx context.Context, apply func(config.Result)) error {
 	for {
 		end := c.stream(ctx, apply)

@@ -331,7 +331,7 @@ ratelimitd_hot_keys_dropped_total 0
 	same(t, "after the others are idle", []string{"again 1 2"}, shown(tr.Top(after(81), Query{Rule: "d.07"}).Used))
 }
 
-// A list of refusals is given back when there are no more refusals, while the rule goes on being used.
+// A list of refusals is given back when there are no more refusals, while the rule is still used.
 func TestListOfRefusalsIsGivenBack(t *testing.T) {
 	tr, r := newRule(Options{})
 	r.use("k", 1, true)

@@ -290,7 +290,7 @@ func TestClientsNeedACertificateOfTheCA(t *testing.T) {
 		})
 	}
 
-	// The CA changes: who was let in is not, and the other way round, also with a session of before.
+	// The CA changes: who was let in is not, and the other way round, including with a session of before.
 	cache := tls.NewLRUClientSessionCache(10)
 	old := &tls.Config{ServerName: "server.test", RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Issue(t, "client.test").TLS(t)}, ClientSessionCache: cache}
 	if _, _, err := shake(t, config, old); err != nil {

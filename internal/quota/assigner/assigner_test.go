@@ -130,7 +130,7 @@ func TestIdleBucketIsAbandoned(t *testing.T) {
 	})
 }
 
-// The list for operators has the buckets that are asked for, also if others have more demand.
+// The list for operators has the buckets that are asked for, even if others have more demand.
 func TestSharesOfSomeBuckets(t *testing.T) {
 	l := limitOf(1000, descriptor.Second)
 	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{{Key: "k", Children: []descriptor.NodeSpec{node("n", l)}}}, func(w *world) {

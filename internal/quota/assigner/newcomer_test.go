@@ -49,7 +49,7 @@ func (w *world) restart() {
 	}
 }
 
-// After a restart the busy client has its part at once, also if an idle one comes back first.
+// After a restart the busy client has its part at once, even if an idle one comes back first.
 func TestBusyAfterARestart(t *testing.T) {
 	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{node("k", limitOf(100, descriptor.Second))}, func(w *world) {
 		idle := w.join(20, pair("k", "a"))

@@ -548,7 +548,7 @@ func (l *locked) String() string {
 	return l.b.String()
 }
 
-// A region that was gone answers again, also with a certificate of another authority if both sides have it by then.
+// A region that was gone answers again, including with a certificate of another authority if both sides have it by then.
 func TestReconnects(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, theirVolume := filesOf(t, ca, uri("eu"))

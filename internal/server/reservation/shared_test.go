@@ -47,7 +47,7 @@ func TestSharedKeyWithoutRedis(t *testing.T) {
 	}
 }
 
-// Redis is asked for the key when somebody needs it, also if no rule does.
+// Redis is asked for the key when somebody needs it, even if no rule does.
 func TestSharedKeyThatNoRuleNeeds(t *testing.T) {
 	a := SharedKey{
 		Client: redistest.Start(t).Client(t), Key: "k", Signer: NewSigner(),

@@ -145,7 +145,7 @@ func TestTooManyUnreadAnswers(t *testing.T) {
 	other.echo([]byte("after"))
 }
 
-// A client that says nothing yet gets nothing yet, also when the server stops.
+// A client that says nothing yet gets nothing yet, even when the server stops.
 func TestShutdownWithAConnectionInItsHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipes()

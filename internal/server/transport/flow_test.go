@@ -70,7 +70,7 @@ func TestSettingsShrinkWindowsBelowZero(t *testing.T) {
 	}
 }
 
-// A client that keeps to its credits can send any number of bytes, also where most of them are padding.
+// A client that keeps to its credits can send any number of bytes, even where most of them are padding.
 func TestCreditsComeBack(t *testing.T) {
 	for path, other := range map[string]http.Handler{
 		echoPath: nil,

@@ -233,7 +233,7 @@ func BenchmarkHeaders(b *testing.B) {
 	}
 }
 
-// Eight bytes that are looked at together are judged like single ones, whatever stands beside them.
+// Eight bytes that are looked at together are judged like single ones, whatever stands next to them.
 func TestValidValue(t *testing.T) {
 	for _, around := range []byte{' ', 'a', '~', 0x80, 0xff} {
 		for at := range 10 {

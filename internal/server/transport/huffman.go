@@ -73,7 +73,7 @@ func (h *huffmanCode) find(next uint32) huffmanSymbol {
 // append appends the string that an encoded one stands for. It reports whether the code is valid.
 func (h *huffmanCode) append(to, encoded []byte) ([]byte, bool) {
 	const shortest = 5                                     // bits
-	to = slices.Grow(to, len(encoded)*8/shortest+len("?")) // a pair is written as a whole, also if only its first symbol counts
+	to = slices.Grow(to, len(encoded)*8/shortest+len("?")) // a pair is written as a whole, even if only its first symbol counts
 	out := to[len(to):cap(to)]
 	n := 0
 	next, have := uint64(0), uint8(0) // bits that were read, in the upper bits, and how many

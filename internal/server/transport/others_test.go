@@ -93,7 +93,7 @@ func TestDetachedRequest(t *testing.T) {
 	}
 }
 
-// Each header field of a request for another handler is copied several times. What that takes counts, also where a few references to
+// Each header field of a request for another handler is copied several times. What that takes counts, even where a few references to
 // the table stand for all of them, and too many fields are refused before they are copied.
 func TestHeaderFieldsOfOthersAreBounded(t *testing.T) {
 	let := make(chan struct{})

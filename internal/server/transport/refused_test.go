@@ -59,7 +59,7 @@ func TestCallBeforeAnIncompleteBlock(t *testing.T) {
 	}
 }
 
-// A second header block with pseudo fields ends its stream, also if such a block is known from an earlier request.
+// A second header block with pseudo fields ends its stream, even if such a block is known from an earlier request.
 func TestSecondHeadersOfARequest(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	c := rawDial(t, addr)

@@ -204,7 +204,7 @@ func (s *Server) Pause(t testing.TB) {
 	s.paused = true
 }
 
-// Continue lets a paused process go on.
+// Continue lets a paused process continue.
 func (s *Server) Continue(t testing.TB) {
 	t.Helper()
 	s.signal(t, syscall.SIGCONT)

@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// delayHeader is for clients that wait by themselves. Here the middleware waits, and a client must not wait a second time.
+// delayHeader is for clients that wait on their own. Here the middleware waits, and a client must not wait a second time.
 const delayHeader = "X-RateLimit-Delay-Ms"
 
 // Headers returns the headers for the client. These are the headers of the decision. If the decision has none and made is set, they are

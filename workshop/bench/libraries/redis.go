@@ -44,7 +44,7 @@ func startRedis(ctx context.Context) (address string, end func() error, err erro
 	end = func() error {
 		_ = c.Process.Kill() // it has nothing to save
 		if err := <-ended; err == nil {
-			return errors.Join(errors.New("redis-server had ended by itself"), os.RemoveAll(dir))
+			return errors.Join(errors.New("redis-server had ended on its own"), os.RemoveAll(dir))
 		}
 		return os.RemoveAll(dir)
 	}

@@ -166,7 +166,7 @@ func (l *load) start(rate int) (stop func()) {
 		}
 	})
 	stop = func() { cancel(); l.calls.Wait() }
-	l.t.Cleanup(stop) // the calls end with the test, also if it fails
+	l.t.Cleanup(stop) // the calls end with the test, even if it fails
 	return stop
 }
 

@@ -42,7 +42,7 @@ func run(ctx context.Context) ([]string, error) {
 	}
 	dir, err := os.MkdirTemp("", "prose")
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for texts: %w", err)
+		return nil, fmt.Errorf("make a directory for texts: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	var args []string
@@ -59,7 +59,7 @@ func run(ctx context.Context) ([]string, error) {
 		}
 		copied := filepath.Join(dir, name) + ".md"
 		if err := os.MkdirAll(filepath.Dir(copied), 0o755); err != nil {
-			return nil, fmt.Errorf("make a folder for texts: %w", err)
+			return nil, fmt.Errorf("make a directory for texts: %w", err)
 		}
 		if err := os.WriteFile(copied, asList(texts), 0o600); err != nil {
 			return nil, fmt.Errorf("write texts: %w", err)

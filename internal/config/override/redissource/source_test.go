@@ -323,7 +323,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// What others have put into the keys by hand has no effect, the log says so, and the rest goes on.
+// What others have put into the keys by hand has no effect, the log says so, and the rest continues.
 func TestHostileRecords(t *testing.T) {
 	const good = `{"version":1,"domain":"d","rule":"d.k","entries":[["k","v"]],"kind":"blocked"}`
 	bad := []string{
@@ -697,7 +697,7 @@ func TestRegression(t *testing.T) {
 	}
 }
 
-// Redis starts again from an older file, while the process runs and while it does not, also if more was written since.
+// Redis starts again from an older file, while the process runs and while it does not, even if more was written since.
 func TestOlderData(t *testing.T) {
 	r := redistest.Start(t)
 	admin := r.Client(t)
