@@ -30,7 +30,7 @@ func (l *Leases) families() []metric.Family {
 			},
 		},
 		{
-			Name: "ratelimitd_lease_acquisitions_total", Help: "Attempts to take a lease from the store, by result: granted, denied or failed.", Labels: []string{"result"},
+			Name: "ratelimitd_lease_acquisitions_total", Help: "Attempts to take a lease from the store, by result: granted, refused or failed.", Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(c.granted.Load()), "granted")
 				emit(float64(c.refused.Load()), "refused")

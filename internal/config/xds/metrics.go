@@ -21,7 +21,7 @@ func (m *metrics) families() []metric.Family {
 		metric.Gauge("ratelimitd_xds_connected", "Whether a stream to the xDS server is open: 1 or 0. Rules stay active without one.", m.open),
 		metric.Counter("ratelimitd_xds_streams_total", "Streams opened to the xDS server.", m.streams.Load),
 		{
-			Name: "ratelimitd_xds_responses_total", Help: "Sets of rules from the xDS server: accepted (ACK) or rejected (NACK), including repeated ones.", Labels: []string{"result"},
+			Name: "ratelimitd_xds_responses_total", Help: "Sets of rules from the xDS server: accepted (ACK) or refused (NACK), including repeated ones.", Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(m.accepted.Load()), "accepted")
 				emit(float64(m.refused.Load()), "refused")

@@ -42,7 +42,7 @@ func TestSummary(t *testing.T) {
 		"\n1 tests of 1 packages passed\n",
 		"\nnot asked for: 1 tests (takes long: make soak)\n",
 		"\nLEFT OUT: 1 tests, without redis-server: workshop/scripts/install-redis gets it\n",
-		"\nFAILED: 3. Each alone:\n",
+		"\nFAILED: 3. To run each again:\n",
 		"  cd deploy && go test -count=1 -race -run '^TestBad$' ./a\n",
 		"  cd deploy && go test -count=1 -race ./b\n",
 		"  cd deploy && go test -count=1 -race ./c\n",
