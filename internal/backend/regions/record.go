@@ -51,6 +51,8 @@ type record[T any, P kept[T]] struct {
 	value   []byte // with its stamp; empty: there is none
 	counted bool   // there is no record, and the counter itself may exist
 	known   bool   // value was seen, and may be the present one
+	read    *T     // what value says; nil: it was not read since it changed
+	changed *T     // what the change on its way says
 	next    []byte // what the change writes
 	written func() // of each
 	clock   string
@@ -160,7 +162,11 @@ func (r *record[T, P]) prepare() bool {
 
 // compute runs the batch on the value that was seen last.
 func (r *record[T, P]) compute(at region.Reading) {
-	v := r.decode()
+	v := r.read
+	if v == nil {
+		v = r.decode()
+	}
+	r.read, r.changed = nil, v // if it is not written, it is computed again, from value
 	until := int64(never)
 	for _, s := range r.running {
 		until = min(until, s.run(v, at))
@@ -214,11 +220,12 @@ func (r *record[T, P]) settle() {
 	switch c.Result {
 	case backend.RecordUntimely: // the value is as it was
 	case backend.RecordDiffers:
-		r.value, r.counted, r.known = append(r.value[:0], c.Present...), c.Counted, true
+		r.value, r.counted, r.known, r.read = append(r.value[:0], c.Present...), c.Counted, true, nil
 	case backend.RecordWritten:
 		if c.Value != nil {
 			r.value, r.next = r.next, r.value
 		}
+		r.read = r.changed
 		if r.written != nil {
 			r.written()
 		}

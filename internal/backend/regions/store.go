@@ -147,6 +147,11 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 
 // take settles a request, and waits. Takes of several counters are settled like those of several Redis servers: backend.Split.
 func (s *Store) take(ctx context.Context, now time.Time, r *backend.Request) error {
+	if len(r.Takes) == 1 && concerns(r.Takes[0].Limit) {
+		w := s.waitAlone(ctx)
+		defer w.end()
+		return s.takeHere(w, now, r)
+	}
 	w := s.waitOf(ctx)
 	defer w.end()
 	return backend.Split(ctx, r, place, func(ctx context.Context, at string, part *backend.Request) error {
@@ -271,28 +276,49 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	return errors.Join(errs...)
 }
 
-// wait is how long a call may wait. Several goroutines may use it.
+// wait is how long a call may wait.
 type wait struct {
 	caller context.Context //nolint:containedctx // of one call
-	ctx    context.Context //nolint:containedctx // ends when the call has to
+	ctx    context.Context //nolint:containedctx // ends when the call has to, if several goroutines wait
 	cancel context.CancelFunc
+	timer  *time.Timer // the same, if only one does
+	leave  <-chan time.Time
 	own    bool // the caller's deadline ends it, not Options.Timeout
 }
 
+// waitOf returns how long a call with a context may wait. Several goroutines may use it.
 func (s *Store) waitOf(ctx context.Context) *wait {
-	w := &wait{caller: ctx}
-	left := s.opts.Timeout
+	w, left := s.newWait(ctx)
+	w.ctx, w.cancel = context.WithTimeout(ctx, left)
+	return w
+}
+
+// waitAlone is waitOf for one goroutine, which is cheaper.
+func (s *Store) waitAlone(ctx context.Context) *wait {
+	w, left := s.newWait(ctx)
+	w.ctx, w.timer = ctx, time.NewTimer(max(left, 0))
+	w.leave = w.timer.C
+	return w
+}
+
+func (s *Store) newWait(ctx context.Context) (w *wait, left time.Duration) {
+	w, left = &wait{caller: ctx}, s.opts.Timeout
 	if d, ok := ctx.Deadline(); ok {
 		until := time.Until(d)
 		if until -= backend.Margin(until, 0); until < left {
 			left, w.own = until, true
 		}
 	}
-	w.ctx, w.cancel = context.WithTimeout(ctx, left)
-	return w
+	return w, left
 }
 
-func (w *wait) end() { w.cancel() }
+func (w *wait) end() {
+	if w.timer != nil {
+		w.timer.Stop()
+		return
+	}
+	w.cancel()
+}
 
 // until waits for one of two events. It returns an error if the time of the call is over first.
 func (w *wait) until(event <-chan struct{}, other <-chan time.Time) error {
@@ -301,6 +327,7 @@ func (w *wait) until(event <-chan struct{}, other <-chan time.Time) error {
 		return nil
 	case <-other:
 		return nil
+	case <-w.leave:
 	case <-w.ctx.Done():
 	}
 	switch {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
@@ -201,6 +203,161 @@ func TestExactWhenARegionFails(t *testing.T) {
 	}
 	if spent > 50+150 || failed == 0 {
 		t.Errorf("%d admitted while the home was cut off, %d without an answer; all regions together hold 150", spent, failed)
+	}
+}
+
+// When the clock of a region's Redis is set back, a process notices within a second or two, and the region gives up what it holds. Else its
+// permits would last longer than the home believes.
+func TestClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{regions: 2, processes: 2, clock: "b"})
+	w.limit("x", escrow("a", algorithms()["fixed"]))
+	b := w.of["b"][0]
+	admitted := int64(0)
+	for range 50 {
+		o, err := w.take(b, "x", 1, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Allowed {
+			admitted++
+		}
+	}
+	w.setClock(-30 * time.Second)
+	client := w.client("b")
+	redistest.Eventually(t, "the generation is raised, once", func(ctx context.Context) error {
+		kept, err := client.Get(ctx, "{regions}:generation:{regions}").Bytes()
+		if err == nil && (len(kept) != backend.StampSize+1 || kept[backend.StampSize] != 1) {
+			err = fmt.Errorf("it is %x", kept)
+		}
+		return err
+	})
+	redistest.Eventually(t, "takes are answered again", func(context.Context) error {
+		for _, p := range w.of["b"] {
+			o, err := w.take(p, "x", 1, patience)
+			if err != nil {
+				return err
+			}
+			if o.Allowed {
+				admitted++
+			}
+		}
+		return nil
+	})
+	if admitted += w.storm("x"); admitted > 600 {
+		t.Errorf("%d admitted of 600", admitted)
+	}
+}
+
+// When all processes of a home are gone, the others spend what they hold. A process that starts there again goes on with what its Redis
+// has.
+func TestHomeIsKilled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{regions: 3, processes: 1})
+	w.limit("x", escrow("a", algorithms()["fixed"]))
+	admitted := int64(0)
+	some := func(n int, within time.Duration) (failed int) {
+		for range n {
+			for _, name := range []string{"b", "c"} {
+				o, err := w.take(w.of[name][0], "x", 1, within)
+				switch {
+				case err != nil:
+					failed++
+				case o.Allowed:
+					admitted++
+				}
+			}
+		}
+		return failed
+	}
+	if failed := some(40, patience); failed > 0 || admitted != 80 {
+		t.Fatalf("%d admitted, %d without an answer", admitted, failed)
+	}
+	w.of["a"][0].stop()
+	w.mu.Lock()
+	w.of["a"] = nil
+	w.mu.Unlock()
+	if failed := some(200, 50*time.Millisecond); failed == 0 || admitted > 80+150 {
+		t.Errorf("%d admitted, %d without an answer, while the home was gone; all regions together hold 150", admitted, failed)
+	}
+	w.start("a", nil)
+	w.awaitHomes()
+	redistest.Eventually(t, "all is used", func(context.Context) error {
+		if admitted += w.storm("x"); admitted < 600 {
+			return fmt.Errorf("%d admitted", admitted)
+		}
+		return nil
+	})
+	if admitted != 600 {
+		t.Errorf("%d admitted of 600", admitted)
+	}
+}
+
+// A region without Redis keeps its account in the memory of its one process.
+func TestRegionWithoutRedis(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{regions: 2, processes: 1, memory: "b"})
+	w.limit("x", escrow("a", algorithms()["fixed"]))
+	w.limit("y", atHome("b", algorithms()["fixed"]))
+	for _, name := range []string{"x", "y"} {
+		admitted := int64(0)
+		redistest.Eventually(t, "all is used", func(context.Context) error {
+			if admitted += w.storm(name); admitted < 600 {
+				return fmt.Errorf("%d admitted", admitted)
+			}
+			return nil
+		})
+		if admitted != 600 {
+			t.Errorf("%s: %d admitted of 600", name, admitted)
+		}
+	}
+}
+
+// Questions that no account can have asked, or that nobody may ask, are refused.
+func TestBadQuestions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{regions: 2, processes: 1})
+	l := w.limit("x", escrow("a", algorithms()["fixed"]))
+	w.limit("home", atHome("a", algorithms()["fixed"]))
+	w.limit("far", escrow("b", algorithms()["fixed"]))
+	a := w.of["a"][0]
+	asked := func(name string, q *region.Question) regions.Asked {
+		return regions.Asked{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: name}}, Limit: l.Tag(), Permits: q}
+	}
+	good := region.Question{Incarnation: 7, Number: 1, Nonce: 9, Want: 1 << 30, Need: 1 << 50}
+	hostile := good
+	hostile.Grants = []region.Grant{{Incarnation: 7, Number: 1, Permits: 1, Used: 2}}
+	for name, test := range map[string]struct {
+		asked regions.Asked
+		want  regions.Refusal
+	}{
+		"no rule":    {asked("none", &good), regions.NoRule},
+		"other mode": {asked("home", &good), regions.OtherMode},
+		"take":       {asked("x", nil), regions.OtherMode},
+		"other home": {asked("far", &good), regions.OtherHome},
+		"invalid":    {asked("x", &hostile), regions.Invalid},
+		"all of it":  {asked("x", &good), regions.NotRefused},
+	} {
+		told, err := a.Answer(t.Context(), "b", 1, []regions.Asked{test.asked})
+		if err != nil || told[0].Refused != test.want {
+			t.Errorf("%s: %+v, %v", name, told, err)
+		}
+	}
+	again, err := a.Answer(t.Context(), "b", 1, []regions.Asked{asked("x", &good)})
+	if err != nil || again[0].Permits.Result != region.Granted || again[0].Permits.Permits > 600 {
+		t.Errorf("the same question again: %+v, %v", again[0].Permits, err)
+	}
+	if told, err := a.Answer(t.Context(), "b", 9, []regions.Asked{asked("x", &good)}); err != nil || told[0].Permits.Result != region.Outdated {
+		t.Errorf("of another epoch: %+v, %v", told, err)
+	}
+	if _, err := a.Answer(t.Context(), "z", 1, []regions.Asked{asked("x", &good)}); err == nil {
+		t.Error("a region that is not in the list was answered")
+	}
+	if _, err := a.Answer(t.Context(), "b", 1, make([]regions.Asked, regions.MaxAsked+1)); err == nil {
+		t.Error("too many questions were answered")
+	}
+	if _, err := a.Consent(t.Context(), "b", &region.Epoch{Number: 1, Home: "a"}); err == nil {
+		t.Error("a region asked for consent to another home")
 	}
 }
 

@@ -33,11 +33,14 @@ type world struct {
 	of    map[string][]*process
 	redis map[string]*redistest.Server // nil: the region counts in memory
 
+	setClock func(ahead time.Duration) // of the Redis of setup.clock
+
 	mu     sync.Mutex
 	cut    map[string]bool // regions that nobody reaches
 	lost   float64         // of the messages
 	twice  float64         // of the messages are carried out twice
 	limits map[string]*descriptor.Limit
+	every  *descriptor.Limit // of entries that name no other
 }
 
 // process is one process of a region.
@@ -49,6 +52,7 @@ type process struct {
 type setup struct {
 	regions, processes int
 	memory             string // the region that has no Redis
+	clock              string // the region whose Redis' clock can be set
 }
 
 // newWorld starts regions named a, b, c, ...
@@ -60,9 +64,12 @@ func newWorld(t testing.TB, s setup) *world {
 	}
 	for _, name := range w.names {
 		var mem *memory.Records
-		if name == s.memory {
+		switch name {
+		case s.memory:
 			mem = memory.NewRecords(0)
-		} else {
+		case s.clock:
+			w.redis[name], w.setClock = redistest.StartWithClock(t)
+		default:
 			w.redis[name] = redistest.Start(t)
 		}
 		for range s.processes {
@@ -142,6 +149,9 @@ func (w *world) Resolve(_ time.Time, _ string, entries []descriptor.Entry, tag s
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.limits[entries[0].Value]
+	if l == nil {
+		l = w.every
+	}
 	if l == nil || l.Tag() != tag {
 		return backend.Counter{}, false
 	}
