@@ -21,9 +21,10 @@ type Account struct {
 	AskedAt  int64 // when it was asked first: what it brings is valid from then on
 	SentAt   int64 // when it was sent last
 
-	Again     int64 // not before this time
-	Full      bool  // the last answer was Full: until Again, a take is refused by the limit
-	Remaining int64 // at the home, by its last answer
+	Again     int64  // not before this time
+	Full      bool   // the last answer was Full: until Again, a take is refused by the limit
+	Remaining int64  // at the home, by its last answer
+	Limit     uint64 // the same
 
 	demand demand
 }
@@ -68,7 +69,9 @@ func (a *Account) enter(r Reading) bool {
 	}
 	if r.Generation > a.Generation || r.Now < a.Seen {
 		for i := range a.Grants {
-			a.Grants[i].giveUp()
+			g := &a.Grants[i]
+			g.giveUp()
+			g.Expires = min(g.Expires, r.Now) // hits that are given back later are not used either
 		}
 		a.Waiting, a.Again, a.SentAt = false, 0, 0
 		a.demand.since, a.demand.last = r.Now, min(a.demand.last, r.Now)
@@ -265,6 +268,14 @@ func (a *Account) Apply(r Reading, ans *Answer) bool {
 		return false
 	}
 	a.Waiting, a.Full = false, ans.Result == Full
+	if ans.Limit < a.Limit {
+		// The limit was lowered, or the caller was blocked. What was granted may be more than the new limit: it goes back with the next
+		// question, and the home grants what still fits.
+		for i := range a.Grants {
+			a.Grants[i].giveUp()
+		}
+	}
+	a.Limit = ans.Limit
 	switch ans.Result {
 	case Stale: // begin anew: the home counts what this account held as used
 		a.Grants, a.Incarnation, a.Question.Number = nil, 0, 0

@@ -36,6 +36,7 @@ func (a *Account) AppendRecord(b []byte) []byte {
 	w.number(a.SentAt - a.Seen)
 	w.number(a.Again - a.Seen)
 	w.number(a.Remaining)
+	w.count(a.Limit)
 	w.demand(&a.demand, a.Seen)
 	w.grants(a.Grants, a.Incarnation, a.Seen)
 	w.count(a.Question.Number)
@@ -51,7 +52,7 @@ func (a *Account) ReadRecord(b []byte) error {
 	*a = Account{Incarnation: r.word(), Epoch: r.count(), Generation: r.count(), Seen: r.time(0)}
 	r.flags(&a.Waiting, &a.Full)
 	a.AskedAt, a.SentAt, a.Again = r.time(a.Seen), r.time(a.Seen), r.time(a.Seen)
-	a.Remaining = r.amount()
+	a.Remaining, a.Limit = r.amount(), r.count()
 	a.demand = r.demand(a.Seen)
 	a.Grants = r.grants(a.Incarnation, a.Seen)
 	a.Question.Number = r.count()
