@@ -116,11 +116,13 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": filepath.Join(dir, "cert.pem"), "GRPC_SERVER_TLS_KEY": filepath.Join(dir, "key.pem"),
 	}, "--rules", rules)
 
+	inRegion := startProcess(t, merged(regionSettings(t, tlstest.NewAuthority(t, "regions"), "eu", "eu,us=127.0.0.1:1"), map[string]string{"REDIS_URL": r.Addr}), "--rules", rules)
+
 	overXDS := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": "127.0.0.1:1"})
 
 	all := make(map[string]*shownFamily)
 	label := regexp.MustCompile(`(\w+)="(?:[^"\\]|\\.)*"`)
-	for _, p := range []*servicetest.Process{inMemory, inRedis, encrypted, overXDS} {
+	for _, p := range []*servicetest.Process{inMemory, inRedis, encrypted, inRegion, overXDS} {
 		code, body := get(t, "http://"+p.HTTP+"/metrics")
 		if code != http.StatusOK {
 			t.Fatalf("/metrics: %d", code)

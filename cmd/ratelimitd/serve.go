@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -50,6 +52,7 @@ type serveCommand struct {
 	Admin   adminOptions   `embed:"" group:"Operators"`
 	Answers answerOptions  `embed:"" group:"Answers"`
 	Backend backendOptions `embed:"" group:"Counting"`
+	Regions regionOptions  `embed:"" group:"Regions"`
 
 	Overrides overrideOptions `embed:"" group:"Overrides"`
 
@@ -160,6 +163,10 @@ type service struct {
 	background    goredis.UniversalClient // of the Redis of REDIS_URL, for what no decision waits for; nil: counters are in memory
 	invalidations *redis.Invalidations    // nil: counters are in memory
 	usage         *usage.Index
+
+	regions     *regions.Store // nil: no region is set
+	regionFiles *tlsfiles.Files
+	regionAddr  net.Addr // of the region port
 }
 
 // start does everything that can fail: it opens the listeners and loads the rules. Nothing is answered before run.
@@ -222,6 +229,9 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	if err != nil {
 		return nil, err
 	}
+	if err := svc.listenForRegions(shared); err != nil {
+		return nil, withVariables(err)
+	}
 	metrics := svc.scrapes(registry)
 	callers := o.Listen.callers()
 	callers.Decider, callers.Shared = svc.limiter, shared
@@ -268,7 +278,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 // withVariables names the variables for the address of a listener that cannot be opened.
 func withVariables(err error) error {
 	variables := map[string]string{
-		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT",
+		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT", "regions": "RATELIMITD_REGIONS_HOST, RATELIMITD_REGIONS_PORT",
 	}
 	if failed := new(endpoint.ListenError); errors.As(err, &failed) && variables[failed.What] != "" {
 		return fmt.Errorf("%s: %w", variables[failed.What], err)
@@ -335,7 +345,7 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 		registry.MustRegister(&s.replicas)
 		counters = s.leases
 	}
-	return counters, nil
+	return s.openRegions(counters, registry)
 }
 
 // usageKeys is what the keys about usage in Redis begin with, after CACHE_KEY_PREFIX.
@@ -482,6 +492,7 @@ type inForce struct {
 func (s *service) swap(tree *descriptor.Tree) {
 	s.limiter.Swap(tree, s.options.Answers.settings())
 	if now := s.inForce.Load(); now == nil || now.checksum != tree.Checksum {
+		s.warnOfRegions(tree)
 		s.inForce.Store(&inForce{tree.Checksum, time.Now()})
 	}
 }
@@ -516,6 +527,9 @@ func (s *service) run(ctx context.Context) error {
 	listening := []any{"grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt, "grpc_transport", s.options.Listen.Transport}
 	if s.operators.MetricsAddr != nil {
 		listening = append(listening, "prometheus", s.operators.MetricsAddr.String())
+	}
+	if s.regionAddr != nil {
+		listening = append(listening, "regions", s.regionAddr.String())
 	}
 	s.log.Info("listening", listening...)
 	s.health.listening.Store(true)

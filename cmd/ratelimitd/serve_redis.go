@@ -10,6 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
@@ -34,6 +35,7 @@ const (
 type redisStore struct {
 	settings string // prefix of its settings' names
 	store    *redis.Store
+	client   goredis.UniversalClient
 	conns    *redisconn.Connections
 	breakers *redisconn.OpenBreakers
 	answered bool // before the service listened
@@ -126,7 +128,7 @@ func (s *service) openOne(settings string, o *redisOptions, registry prometheus.
 		LyftKeys: counting.KeyFormat == keysLyft, LyftJitter: counting.jitter(), Invalidations: s.invalidations,
 	})
 	s.shutdown = append(s.shutdown, store.Close)
-	c := &redisStore{settings: settings, store: store, conns: conns, breakers: breakers}
+	c := &redisStore{settings: settings, store: store, client: client, conns: conns, breakers: breakers}
 	s.redis = append(s.redis, c)
 	s.workers = append(s.workers, func(ctx context.Context) error { return s.awaitRedis(ctx, c) })
 	return store, nil

@@ -101,6 +101,8 @@ func notAcrossRegions(d *descriptor.DomainSpec, rule *descriptor.Rule, l *descri
 	switch {
 	case d.Admission == descriptor.AllOrNothing:
 		return "`admission: all_or_nothing`: what a refused request took in one region would have to be given back from another; leave out one of them"
+	case d.QuotaBuckets != nil:
+		return "`quota_buckets`: shares of a limit are divided in one region only; leave out one of them"
 	case rule.Quota:
 		return "`quota_mode: true`: a region cannot know what the others refuse; leave out one of them"
 	case l.Algorithm == descriptor.Concurrency:

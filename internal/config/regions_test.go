@@ -65,6 +65,8 @@ func TestWrongRegionsSayWhere(t *testing.T) {
 
 		{"admission: all_or_nothing", "rate_limit: {unit: minute, requests_per_unit: 600, regions: {mode: escrow}}",
 			"4:5: `mode: escrow` of `regions` and `admission: all_or_nothing`: what a refused request took in one region would have to be given back from another; leave out one of them"},
+		{"quota_buckets: {order: [k]}", "rate_limit: {unit: minute, requests_per_unit: 600, regions: {mode: escrow}}",
+			"4:5: `mode: escrow` of `regions` and `quota_buckets`: shares of a limit are divided in one region only; leave out one of them"},
 		{"", "quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 600, regions: {mode: home}}",
 			"4:5: `mode: home` of `regions` and `quota_mode: true`: a region cannot know what the others refuse; leave out one of them"},
 		{"", "rate_limit: {algorithm: concurrency, max_in_flight: 9, ttl: 5m, regions: {mode: home}}",

@@ -1,6 +1,6 @@
 // Package region is the arithmetic of limits that hold across regions. Each region has a Redis of its own, and no Redis replicates
 // another one. One region is the home of a counter: its Redis counts. The home grants permits to the other regions, which answer
-// their callers from these without asking. No service uses this package yet.
+// their callers from these without asking.
 //
 // A Counter is what the home's Redis keeps: the state of an ordinary counter, and what it has granted. An Account is what another
 // region's Redis keeps: the permits that it holds. A process of that region makes a Question out of the account, a process of the

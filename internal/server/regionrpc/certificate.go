@@ -35,6 +35,15 @@ func RegionOf(cert *x509.Certificate) (string, error) {
 	}
 }
 
+// OwnRegion returns the region of the certificate in files.
+func OwnRegion(files *tlsfiles.Files) (string, error) {
+	certs := files.Client().Certificates
+	if len(certs) == 0 {
+		return "", fmt.Errorf("there is no certificate")
+	}
+	return RegionOf(certs[0].Leaf)
+}
+
 // toRegion makes connections to one region. Each handshake uses the current files, and ends unless the server's certificate is of that
 // region.
 type toRegion struct {

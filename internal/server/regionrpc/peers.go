@@ -69,7 +69,6 @@ type peerRegion struct {
 
 	down      atomic.Bool  // the last call failed
 	answered  atomic.Int64 // when the last call was answered, in Unix nanoseconds
-	failures  atomic.Uint64
 	durations *metric.Durations
 }
 
@@ -139,12 +138,6 @@ func (p *Peers) families() []metric.Family {
 					emit(r.durations, r.name)
 				}
 			}},
-		{Name: "ratelimitd_region_failed_calls_total", Help: "Calls to another region that were not answered, by region.", Labels: label,
-			Counts: func(emit metric.Emit) {
-				for _, r := range p.sorted() {
-					emit(float64(r.failures.Load()), r.name)
-				}
-			}},
 	}
 }
 
@@ -177,7 +170,6 @@ func (p *Peers) done(ctx context.Context, r *peerRegion, began time.Time, err er
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // the caller gave up, or the service stops
 	}
-	r.failures.Add(1)
 	if !r.down.Swap(true) {
 		p.log.Warn("a region does not answer", "region", r.name, "address", r.address, "error", err)
 	}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
+	"github.com/ratelimitd/ratelimitd/internal/server/regionrpc"
+)
+
+// regionOptions are the settings of limits across regions.
+type regionOptions struct {
+	Region  string   `env:"RATELIMITD_REGION" placeholder:"NAME" help:"The region of this replica, one of RATELIMITD_REGIONS. Unset: limits with regions count in this replica's store, as all others do."`
+	Regions []string `env:"RATELIMITD_REGIONS" placeholder:"NAME=HOST:PORT,..." help:"All regions with the address of their region port, the same list in all regions. The address of this replica's own region is not used."`
+	Epoch   int64    `name:"regions-epoch" env:"RATELIMITD_REGIONS_EPOCH" range:"0.." placeholder:"NUMBER" help:"The number of this list: at least 1, and larger for each later list or home. A region with a larger number refuses one with a smaller."`
+
+	Before  []string `name:"regions-before" env:"RATELIMITD_REGIONS_BEFORE" placeholder:"NAME,..." help:"The regions of the list before, if this region becomes the home of counters with this epoch. Its counters begin full."`
+	Stopped bool     `name:"regions-old-home-stopped" env:"RATELIMITD_REGIONS_OLD_HOME_STOPPED" help:"The old home is known to be stopped, so this region need not wait for the consent of a majority. If it is not, both may admit a whole limit."`
+
+	Host string `name:"regions-host" env:"RATELIMITD_REGIONS_HOST" default:"0.0.0.0" help:"Address that the region port listens on."`
+	Port int    `name:"regions-port" env:"RATELIMITD_REGIONS_PORT" range:"0..65535" default:"8083" help:"Region port, where the other regions ask; 0 chooses a free one. It is open only with RATELIMITD_REGION."`
+
+	Cert string `name:"regions-tls-cert" env:"RATELIMITD_REGIONS_TLS_CERT" help:"File of the certificate for other regions, with the URI spiffe://TRUST-DOMAIN/region/NAME; read again when it changes."`
+	Key  string `name:"regions-tls-key" env:"RATELIMITD_REGIONS_TLS_KEY" help:"File of the key of RATELIMITD_REGIONS_TLS_CERT."`
+	CA   string `name:"regions-tls-cacert" env:"RATELIMITD_REGIONS_TLS_CACERT" help:"File of the authorities that sign the certificates of all regions. No others are trusted."`
+}
+
+// regionList is a list of regions that was read and checked.
+type regionList struct {
+	names     []string          // all, in the order of the setting
+	addresses map[string]string // of the others
+}
+
+// list reads the settings. It returns nil if they are not set, and an error that says what to do if they do not fit.
+func (o *regionOptions) list() (*regionList, error) {
+	switch {
+	case o.Region == "" && len(o.Regions) == 0:
+		if set := given("RATELIMITD_REGIONS_TLS_CERT", o.Cert, "RATELIMITD_REGIONS_TLS_KEY", o.Key, "RATELIMITD_REGIONS_TLS_CACERT", o.CA); set != "" || o.Epoch > 0 {
+			return nil, fmt.Errorf("%s without RATELIMITD_REGION: set RATELIMITD_REGION and RATELIMITD_REGIONS too, or unset it", cmp.Or(set, "RATELIMITD_REGIONS_EPOCH"))
+		}
+		return nil, nil
+	case o.Region == "":
+		return nil, errors.New("RATELIMITD_REGIONS without RATELIMITD_REGION: set the name of the region that this replica is in")
+	case !descriptor.ValidRegion(o.Region):
+		return nil, fmt.Errorf("RATELIMITD_REGION=%s: a name has at most %d letters from a to z, digits and hyphens, such as eu or us-west-2", o.Region, descriptor.MaxRegionName)
+	case len(o.Regions) == 0:
+		return nil, fmt.Errorf("RATELIMITD_REGION=%s without RATELIMITD_REGIONS: list all regions, such as eu=limits.eu.example:8083,us=limits.us.example:8083", o.Region)
+	case o.Epoch == 0:
+		return nil, errors.New("RATELIMITD_REGIONS_EPOCH is not set: number the list of regions, beginning with 1, and use a larger number for each later list")
+	}
+	l := &regionList{addresses: make(map[string]string)}
+	for _, entry := range o.Regions {
+		name, address, _ := strings.Cut(entry, "=")
+		switch {
+		case !descriptor.ValidRegion(name):
+			return nil, fmt.Errorf("RATELIMITD_REGIONS: %q is no region: write NAME=HOST:PORT, with a name of at most %d letters from a to z, digits and hyphens", entry, descriptor.MaxRegionName)
+		case slices.Contains(l.names, name):
+			return nil, fmt.Errorf("RATELIMITD_REGIONS: region %s twice: each region has a name of its own", name)
+		case name != o.Region && !strings.Contains(address, ":"):
+			return nil, fmt.Errorf("RATELIMITD_REGIONS: region %s has no address: write %[1]s=HOST:PORT", name)
+		case name != o.Region:
+			l.addresses[name] = address
+		}
+		l.names = append(l.names, name)
+	}
+	switch {
+	case !slices.Contains(l.names, o.Region):
+		return nil, fmt.Errorf("RATELIMITD_REGION=%s is not in RATELIMITD_REGIONS, which has %s: add it, or correct the name", o.Region, strings.Join(l.names, ", "))
+	case len(l.names) == 1:
+		return nil, fmt.Errorf("RATELIMITD_REGIONS has only %s: list the other regions too, or unset RATELIMITD_REGION", o.Region)
+	case o.Stopped && len(o.Before) == 0:
+		return nil, errors.New("RATELIMITD_REGIONS_OLD_HOME_STOPPED without RATELIMITD_REGIONS_BEFORE: it matters only when a home moves; set the list of regions before, or unset it")
+	}
+	for _, name := range o.Before {
+		if !descriptor.ValidRegion(name) {
+			return nil, fmt.Errorf("RATELIMITD_REGIONS_BEFORE: %q is no name of a region: list only names, such as eu,us", name)
+		}
+	}
+	for _, file := range [][2]string{{"RATELIMITD_REGIONS_TLS_CERT", o.Cert}, {"RATELIMITD_REGIONS_TLS_KEY", o.Key}, {"RATELIMITD_REGIONS_TLS_CACERT", o.CA}} {
+		if file[1] == "" {
+			return nil, fmt.Errorf("%s is not set: regions know each other by their certificates; set RATELIMITD_REGIONS_TLS_CERT, _KEY and _CACERT", file[0])
+		}
+	}
+	return l, nil
+}
+
+// fits returns an error about other settings under which limits cannot hold across regions.
+func (o *regionOptions) fits(all *serveCommand) error {
+	switch {
+	case all.Answers.Admission == descriptor.AdmissionNames[descriptor.AllOrNothing]:
+		return errors.New("RATELIMITD_REGION and RATELIMITD_ADMISSION=all_or_nothing: limits with regions cannot be counted so; write `admission: all_or_nothing` in the domains that need it")
+	case all.Answers.Quota:
+		return errors.New("RATELIMITD_REGION and QUOTA_MODE: limits with regions cannot be counted so; write `quota_mode` in the rules that need it")
+	case all.Backend.KeyFormat == keysLyft:
+		return errors.New("RATELIMITD_REGION and REDIS_KEY_FORMAT=lyft: envoyproxy/ratelimit, which shares these counters, knows no regions; use one of them")
+	}
+	return nil
+}
+
+// openRegions puts the store that counts across regions in front of another one. It returns that one if no region is set.
+func (s *service) openRegions(counters backend.Store, registry prometheus.Registerer) (backend.Store, error) {
+	o := &s.options.Regions
+	list, err := o.list()
+	if err != nil || list == nil {
+		return counters, err
+	}
+	if err := o.fits(s.options); err != nil {
+		return nil, err
+	}
+	if s.regionFiles, err = tlsfiles.Load(tlsfiles.Options{
+		Use: "regions", Cert: o.Cert, Key: o.Key, CA: o.CA, OnlyCA: true, SkipName: true, Log: s.log, Metrics: prom.With(registry),
+	}); err != nil {
+		return nil, fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT, RATELIMITD_REGIONS_TLS_KEY, RATELIMITD_REGIONS_TLS_CACERT: %w", err)
+	}
+	of, err := regionrpc.OwnRegion(s.regionFiles)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT=%s: %w", o.Cert, err)
+	case of != o.Region:
+		return nil, fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT=%s: the certificate is of region %s, and RATELIMITD_REGION=%s", o.Cert, of, o.Region)
+	}
+	s.workers = append(s.workers, s.regionFiles.Run)
+	peers, err := regionrpc.NewPeers(regionrpc.Options{Addresses: list.addresses, TLS: s.regionFiles, Metrics: prom.With(registry), Log: s.log})
+	if err != nil {
+		return nil, fmt.Errorf("RATELIMITD_REGIONS: %w", err)
+	}
+	s.shutdown = append(s.shutdown, peers.Close)
+	opts := regions.Options{
+		Store: counters, Peers: peers, Region: o.Region, Regions: list.names, Epoch: uint64(o.Epoch), Before: o.Before, Stopped: o.Stopped,
+		Prefix: s.options.Backend.KeyPrefix, Timeout: s.options.Backend.longestAnswer(), Metrics: prom.With(registry), Logger: s.log,
+	}
+	if len(s.redis) > 0 {
+		opts.Records = redis.NewRecords(s.redis[0].client, s.options.Backend.answerWithin(&s.options.Backend.Redis))
+	} else {
+		opts.Records = memory.NewRecords(s.options.Backend.MaxCounters)
+	}
+	if s.regions, err = regions.New(opts); err != nil {
+		return nil, err
+	}
+	s.workers = append(s.workers, s.regions.Run)
+	s.log.Info("limits with regions hold in all regions", "region", o.Region, "regions", list.names, "epoch", o.Epoch)
+	return s.regions, nil
+}
+
+// listenForRegions opens the region port, if a region is set.
+func (s *service) listenForRegions(shared *endpoint.Shared) error {
+	if s.regions == nil {
+		return nil
+	}
+	o := &s.options.Regions
+	listener, err := shared.Listen("regions", address(o.Host, o.Port), 0)
+	if err != nil {
+		return err
+	}
+	s.shutdown = append(s.shutdown, sync.OnceValue(func() error { // the server closes it too, if it runs
+		_ = listener.Close()
+		return nil
+	}))
+	list, err := o.list()
+	if err != nil {
+		return err
+	}
+	server, err := regionrpc.NewServer(regionrpc.ServerOptions{
+		Listener: listener, TLS: s.regionFiles, Region: o.Region, Regions: append(list.names, o.Before...), Store: s.regions, Log: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.regionAddr = listener.Addr()
+	s.regions.SetResolver(s.limiter)
+	s.workers = append(s.workers, server.Run)
+	return nil
+}
+
+// warnOfRegions logs which limits of new rules cannot hold across regions as they say.
+func (s *service) warnOfRegions(tree *descriptor.Tree) {
+	across, first := 0, ""
+	unknown, where := "", ""
+	names := []string{}
+	if list, err := s.options.Regions.list(); err == nil && list != nil {
+		names = list.names
+	}
+	for _, r := range tree.Rules {
+		for i := range r.Limits {
+			of := r.Limits[i].Regions
+			if of == nil {
+				continue
+			}
+			if across++; first == "" {
+				first = r.Path
+			}
+			if of.Home != "" && unknown == "" && !slices.Contains(names, of.Home) {
+				unknown, where = of.Home, r.Path
+			}
+		}
+	}
+	switch {
+	case across == 0:
+	case s.regions == nil:
+		s.log.Warn("limits with regions count only here: no region is set", "limits", across, "first", first, "hint", "set RATELIMITD_REGION and RATELIMITD_REGIONS")
+	case unknown != "":
+		s.log.Error("a limit has a home that is no region: on_error decides its requests", "home", unknown, "rule", where, "regions", names)
+	}
+}
