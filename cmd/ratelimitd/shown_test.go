@@ -126,6 +126,8 @@ var notRun = map[string][]string{
 		`git fetch --unshallow`,
 	},
 	"another test runs it": {
+		`make simulate SEED=7`,
+		`CHAOS_SEED=2 go test ./outages -run TestChaos`,
 		`go run ./cmd/ratelimitd --rules config/domains`, // TestReadmeRequests starts the same service
 		"for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{http_code}\\n' localhost:8080/json -d '{\"domain\": \"messaging\",", // TestReadmeRequests
 		`ratelimitd help settings`,

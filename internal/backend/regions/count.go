@@ -47,7 +47,7 @@ func (s *Store) dutyFor(l *descriptor.Limit) region.Duty {
 	return d
 }
 
-// atHome carries out a step on a counter of this region. If the counter has no record yet, what the region has counted by itself before is
+// atHome carries out a step on a counter of this region. If the counter has no record yet, what the region has counted on its own before is
 // taken over first, so that a rule may change from regional to another mode within a window. run returns false if it could do nothing.
 func (s *Store) atHome(w *wait, now time.Time, c *backend.Counter, fresh bool, run func(v *region.Counter, at region.Reading, l *descriptor.Limit, d *region.Duty) (until int64, ok bool)) error {
 	h, limit := s.counterOf(c.Key), *c.Limit
@@ -85,13 +85,13 @@ func (s *Store) atHome(w *wait, now time.Time, c *backend.Counter, fresh bool, r
 	}
 }
 
-// before is what the region has counted by itself under a counter's key.
+// before is what the region has counted on its own under a counter's key.
 func (s *Store) before(ctx context.Context, now time.Time, c *backend.Counter) (int64, error) {
 	limit := *c.Limit
 	limit.Regions = nil
 	r := backend.Request{Takes: []backend.Take{{Key: c.Key, Limit: &limit, Rule: c.Rule}}, Outcomes: make([]backend.Outcome, 1)}
 	if err := s.opts.Store.Peek(ctx, now, &r); err != nil {
-		return 0, fmt.Errorf("look at what the region has counted by itself: %w", err)
+		return 0, fmt.Errorf("look at what the region has counted on its own: %w", err)
 	}
 	return r.Outcomes[0].Used, nil
 }

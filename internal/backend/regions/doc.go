@@ -28,5 +28,5 @@
 // several counters are settled as one, and some are refused, the others are given back, as on a cluster (backend.Split). What is given back while a
 // window ends may free a hit of the next one.
 //
-// What a region has counted by itself before its rule got a home is known to the home only for its own region.
+// What a region has counted on its own before its rule got a home is known to the home only for its own region.
 package regions

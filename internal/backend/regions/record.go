@@ -37,7 +37,7 @@ type record[T any, P kept[T]] struct {
 
 	// each is called after the steps of a batch have run on a value. What it returns is called when the value was written.
 	each func(v *T, at region.Reading) (written func())
-	// lives is how long a value is kept; nil: for ever.
+	// lives is how long a value is kept; nil: forever.
 	lives func(v *T, now int64) time.Duration
 
 	touched atomic.Int64 // when a step was begun last, by clocks.elapsed
@@ -111,7 +111,7 @@ func (r *record[T, P]) run() {
 		r.phase.Store(0)
 		r.of.opts.Records.Change(&r.change)
 		if r.phase.Swap(2) != 1 {
-			return // the answer goes on
+			return // the answer continues
 		}
 		r.settle()
 	}

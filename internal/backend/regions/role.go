@@ -146,7 +146,7 @@ func (s *Store) renew(ctx context.Context) (asked int64, ok bool) {
 		return never
 	}})
 	if err != nil {
-		return 0, false // the duty that is known ends by itself
+		return 0, false // the duty that is known ends on its own
 	}
 	s.duty.Store(&duty)
 	return asked, ok

@@ -66,7 +66,7 @@ type Store struct {
 	kick     chan struct{} // a clock was set back: raise the generation
 	closing  sync.RWMutex
 	stop     context.CancelFunc
-	stopping context.Context //nolint:containedctx // of what the store sends by itself
+	stopping context.Context //nolint:containedctx // of what the store sends on its own
 	sending  sync.WaitGroup
 }
 
@@ -356,7 +356,7 @@ func do[T any, P kept[T]](w *wait, r *record[T, P], s *step[T]) error {
 	return err
 }
 
-// begin begins a call that the store makes by itself. It returns false after the store has stopped. The end of the call is s.sending.Done.
+// begin begins a call that the store makes on its own. It returns false after the store has stopped. The end of the call is s.sending.Done.
 func (s *Store) begin() bool {
 	s.closing.RLock()
 	defer s.closing.RUnlock()
@@ -367,7 +367,7 @@ func (s *Store) begin() bool {
 	return true
 }
 
-// end stops the calls that the store makes by itself, and waits for them.
+// end stops the calls that the store makes on its own, and waits for them.
 func (s *Store) end() {
 	s.closing.Lock()
 	s.stop()

@@ -112,7 +112,7 @@ func try(tested []string, temp string, m *mutant) bool {
 	return build(tested, own, map[string][]byte{m.file: m.source}) != nil || !pass(tested, own, 0)
 }
 
-// build builds the tests of packages with other sources of one package, into a folder.
+// build builds the tests of packages with other sources of one package, into a directory.
 func build(tested []string, temp string, files map[string][]byte) error {
 	replace := make(map[string]string)
 	for name, source := range files {
