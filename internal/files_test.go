@@ -16,7 +16,7 @@ var fileOrder = map[string][]string{
 		"statistics.go", "totals.go", "resolve.go", "counters.go", "swap.go", "allow.go", "limiter.go", // what others call
 		"match.go", "apply.go", "charge.go", "judge.go", "metadata.go", "headers.go", "own_headers.go", "report.go", // the stages
 		"on_error.go", "active.go", "quota_mode.go", "request_limit.go", "enforcement.go", "penalty.go", "reservation.go", // the features
-		"override.go", "replaces.go", "scale.go", "cost.go", "grouping.go",
+		"override.go", "replaces.go", "scale.go", "classes.go", "cost.go", "grouping.go",
 		"joining.go", "events.go", "hot.go", "usage.go", "series.go", // counters and observers
 		"work.go", "snapshot.go", "counter.go", "text.go", "metrics.go", "limit_metrics.go", "decision.go", "request.go", // the nouns
 	},

@@ -48,6 +48,7 @@ var algorithms = [...]algorithm{
 	descriptor.LeakyBucket:   leakyBucket{},
 	descriptor.Concurrency:   concurrency{},
 	descriptor.Penalties:     penalties{},
+	descriptor.SharedWindow:  sharedWindow{},
 }
 
 // apply attempts a take on a state at now.

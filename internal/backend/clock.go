@@ -39,7 +39,7 @@ func (c *Clock) Elapsed(now time.Time) int64 {
 // Of returns the time by which a limit is counted: the wall time if its windows lie on the clock or on a calendar, else the
 // elapsed time.
 func (t Times) Of(l *descriptor.Limit) int64 {
-	if !l.FirstHit && (l.Algorithm == descriptor.FixedWindow || l.Interval) {
+	if !l.FirstHit && (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SharedWindow || l.Interval) {
 		return t.Wall
 	}
 	return t.Elapsed

@@ -74,6 +74,7 @@ type Outcome struct {
 
 	Before int64 // hits in use before the take
 	Used   int64 // hits in use after it; more than the capacity when refused hits were counted
+	Kept   int64 // shared window: hits that other classes are guaranteed and have not used, before the take
 
 	RetryAfter time.Duration // refused: time until the same take would pass, or Never if it cannot pass; allowed: 0
 	MoreAfter  time.Duration // time until more hits fit than now, if nothing is added; 0: nothing is in use. It may be too long if Cached is set
@@ -93,7 +94,7 @@ const (
 
 // Remaining is how many more hits fit in capacity after this outcome.
 func (o *Outcome) Remaining(capacity uint64) uint64 {
-	return uint64(max(0, int64(capacity)-o.Used))
+	return uint64(max(0, int64(capacity)-o.Used-o.Kept))
 }
 
 // Fail marks outcomes as having no answer.

@@ -150,6 +150,9 @@ func (r *ruleReader) checkPaths(path []*descriptor.NodeSpec, specs []descriptor.
 			}
 			s.Rule.SetScales(&descriptor.Scales{Of: scales})
 		}
+		if s.Rule != nil && s.Rule.ByEntry != nil && s.Rule.ByEntry.Classes != nil {
+			r.placeClasses(s.Rule, here)
+		}
 		r.checkPaths(here, s.Children)
 	}
 }

@@ -11,7 +11,7 @@ func Rules() yamlform.Language {
 	limit.What = "a limit"
 	return yamlform.Language{Maps: []*yamlform.Map{
 		&fileForm.Map, &descriptorForm.Map, &headerForm.Map, &quotaBucketsForm.Map, &overridableForm.Map, &reservationsForm.Map, &limit,
-		&scaleForm.Map, &regionsForm.Map, &activeForm.Map, &replacesForm.Map,
+		&scaleForm.Map, &regionsForm.Map, &classesForm.Map, &activeForm.Map, &replacesForm.Map,
 	}}
 }
 

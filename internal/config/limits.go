@@ -179,6 +179,14 @@ var limitRows = []limitRow{
 			l.scale = readScale(v)
 			return l.scale != nil
 		}},
+	{Key: yamlform.Key{Name: "classes", Type: yamlform.MapOf("classes"), Extension: true,
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " without `first_hit`: classes of callers share the limit. Each is guaranteed a part of it, and lends what it does not use"},
+		appliesTo:     descriptor.SettingClasses,
+		appliesToText: "`fixed_window`",
+		read: func(l *limitReading, v yamlform.Value) bool {
+			l.classes = readClasses(v)
+			return l.classes != nil
+		}},
 	{Key: yamlform.Key{Name: "penalty", Type: durationType, Extension: true,
 		Doc: "a caller that exceeds the limit is denied for this time, even if the limit would admit it again sooner; from 1s to 720h, in whole seconds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -270,6 +278,7 @@ type limitReading struct {
 	limit     descriptor.Limit
 	active    *descriptor.Active
 	scale     *descriptor.Scale
+	classes   *descriptor.Classes
 	unlimited bool
 	replaces  []replacedLimit
 	given     []givenKey
@@ -323,6 +332,7 @@ func (r *ruleReader) rateLimit(v yamlform.Value) *descriptor.Rule {
 			made.rule.Schedule = &descriptor.Schedule{Active: []*descriptor.Active{l.active}}
 		}
 		r.setScales(&made.rule, []*descriptor.Scale{l.scale})
+		r.setClasses(&made.rule, []*descriptor.Classes{l.classes})
 	}
 	return &made.rule
 }
@@ -344,6 +354,7 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 	var names []string
 	var active []*descriptor.Active
 	var scales []*descriptor.Scale
+	var classes []*descriptor.Classes
 	var replaces []replacedLimit
 	for item := range v.Items() {
 		l := &r.limit
@@ -373,12 +384,13 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 			}
 		}
 		names = append(names, name)
-		rule.Limits, active, scales = append(rule.Limits, l.limit), append(active, l.active), append(scales, l.scale)
+		rule.Limits, active, scales, classes = append(rule.Limits, l.limit), append(active, l.active), append(scales, l.scale), append(classes, l.classes)
 	}
 	if slices.ContainsFunc(active, func(a *descriptor.Active) bool { return a != nil }) {
 		rule.Schedule = &descriptor.Schedule{Active: active}
 	}
 	r.setScales(rule, scales)
+	r.setClasses(rule, classes)
 	r.checkReplaces(replaces, names...)
 	for _, p := range replaces {
 		if !slices.Contains(rule.Replaces, p.name) {
@@ -534,6 +546,9 @@ func (l *limitReading) check(at yamlform.Value) bool {
 		reject("burst", "`burst` of a `token_bucket` must be at least 1: it is what the bucket holds")
 	}
 	if !ok {
+		return false
+	}
+	if !l.share() {
 		return false
 	}
 	if err := limit.Compile(); err != nil {

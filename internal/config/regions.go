@@ -111,6 +111,8 @@ func notAcrossRegions(d *descriptor.DomainSpec, rule *descriptor.Rule, l *descri
 		return "a `leaky_bucket` in which requests wait: their turn is known in one region only; use `token_bucket` or `nodelay: all`"
 	case l.Reservations != nil:
 		return "`reservations`: they are kept in one region only; leave out one of them"
+	case l.Algorithm == descriptor.SharedWindow:
+		return "`classes`: what a class is owed is known in one region only; leave out one of them"
 	case l.Penalty != nil:
 		return "`penalty`: a region cannot know whom the others punish; leave out one of them"
 	case l.Lease:

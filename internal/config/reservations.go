@@ -137,6 +137,8 @@ func notReservable(l *descriptor.Limit) string {
 		return "`active`: a reservation may end when its limit no longer applies; leave out one of them"
 	case l.Penalty != nil:
 		return "`penalty`: a reservation that does not fit is no offence, because its caller may ask for less; leave out one of them"
+	case l.Algorithm == descriptor.SharedWindow:
+		return "`classes`: a reservation that ends would give back hits of another class; write this limit in a descriptor of its own"
 	case l.Lease:
 		return "`lease: true`: all replicas must know at once what is held; leave out `lease`"
 	case l.CountDenied == descriptor.DeniedCount:

@@ -148,6 +148,9 @@ func (r *Rule) LimitWords(limit int) string {
 	if s := r.ScaleOf(limit); s != nil {
 		words += ", " + s.Words()
 	}
+	if c := r.ClassesOf(limit); c != nil {
+		words += ", " + c.Words()
+	}
 	if a := r.ActiveTimes(limit); a != nil {
 		words += ", only " + a.Words()
 	}

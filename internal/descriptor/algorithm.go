@@ -19,10 +19,13 @@ const (
 
 	// Penalties is the algorithm of Limit.Penalty. No rule can choose it.
 	Penalties
+
+	// SharedWindow is the algorithm of a FixedWindow with Limit.Classes. A rule chooses it with its classes.
+	SharedWindow
 )
 
 // Setting is a setting of a limit that only some algorithms have.
-type Setting uint8
+type Setting uint16
 
 // The settings.
 const (
@@ -33,6 +36,7 @@ const (
 	SettingPrecision                       // Limit.Precision
 	SettingNoDelay                         // Limit.NoDelay
 	SettingCountDenied                     // Limit.CountDenied
+	SettingClasses                         // Limit.Classes
 	SettingInFlight                        // Limit.Requests are places, and Limit.Window is how long one may be held
 )
 
@@ -63,7 +67,7 @@ const (
 // algorithms has a row for each constant.
 var algorithms = [...]algorithm{
 	FixedWindow: {
-		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied, letter: 'f', windows: endingWindows, countsDenied: true, // as in the reference
+		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied | SettingClasses, letter: 'f', windows: endingWindows, countsDenied: true, // as in the reference
 		words: func(l *Limit) string { return fromFirstHit(l) },
 	},
 	SlidingWindow: {
@@ -100,6 +104,11 @@ var algorithms = [...]algorithm{
 		compile: (*Limit).compileConcurrency,
 	},
 	Penalties: {name: "penalty"},
+	SharedWindow: {
+		name: "fixed_window", settings: SettingCalendar | SettingClasses, letter: 'k', windows: endingWindows,
+		compile: (*Limit).compileSharedWindow,
+		words:   func(*Limit) string { return " shared by classes" },
+	},
 }
 
 // AlgorithmNames are the names in rule files, in the order of the constants.

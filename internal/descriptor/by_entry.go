@@ -4,6 +4,7 @@ package descriptor
 type ByEntry struct {
 	HitCost *HitCost // nil: each hit counts for one
 	Scales  *Scales  // nil: nothing multiplies the limits
+	Classes *Sharing // nil: no limit is shared by classes of callers
 }
 
 // HitCost returns what a hit counts for, or nil if it always counts for one.
@@ -23,12 +24,20 @@ func (r *Rule) Scales() *Scales {
 }
 
 // SetHitCost sets what a hit counts for. The rule must not be in use.
-func (r *Rule) SetHitCost(c *HitCost) { r.setByEntry(ByEntry{HitCost: c, Scales: r.Scales()}) }
+func (r *Rule) SetHitCost(c *HitCost) { r.changeByEntry(func(b *ByEntry) { b.HitCost = c }) }
 
 // SetScales sets what multiplies the limits. The rule must not be in use.
-func (r *Rule) SetScales(s *Scales) { r.setByEntry(ByEntry{HitCost: r.HitCost(), Scales: s}) }
+func (r *Rule) SetScales(s *Scales) { r.changeByEntry(func(b *ByEntry) { b.Scales = s }) }
 
-func (r *Rule) setByEntry(b ByEntry) {
+// SetClasses sets which classes of callers share the limits. The rule must not be in use.
+func (r *Rule) SetClasses(s *Sharing) { r.changeByEntry(func(b *ByEntry) { b.Classes = s }) }
+
+func (r *Rule) changeByEntry(change func(*ByEntry)) {
+	var b ByEntry
+	if r.ByEntry != nil {
+		b = *r.ByEntry
+	}
+	change(&b)
 	r.ByEntry = nil
 	if b != (ByEntry{}) {
 		r.ByEntry = &b

@@ -93,7 +93,9 @@ var LimitFacts = Facts[RuleLimit]{
 			return when(l.Window.WeekStart > 0, ", weeks from "+WeekStartNames[l.Window.WeekStart])
 		}},
 	{Key: "algorithm",
-		text:  func(l *RuleLimit) string { return when(l.Algorithm != FixedWindow, l.Algorithm.String()) },
+		text: func(l *RuleLimit) string {
+			return when(l.Algorithm != FixedWindow && l.Algorithm != SharedWindow, l.Algorithm.String())
+		},
 		words: func(l *RuleLimit) string { return l.algorithmWords() }},
 	{Key: "max_in_flight", text: func(l *RuleLimit) string { return when(l.Algorithm == Concurrency, decimal(l.Requests)) }},
 	{Key: "ttl", text: func(l *RuleLimit) string { return when(l.Algorithm == Concurrency, l.TTL()) }},
@@ -126,6 +128,7 @@ var LimitFacts = Facts[RuleLimit]{
 		text:  func(l *RuleLimit) string { return l.Regions.String() },
 		words: func(l *RuleLimit) string { return l.Regions.Words() }},
 	{Key: "scale", text: func(l *RuleLimit) string { return l.Rule.ScaleOf(l.Index).String() }},
+	{Key: "classes", hashed: true, text: func(l *RuleLimit) string { return l.Rule.ClassesOf(l.Index).String() }},
 	{Key: "active", text: func(l *RuleLimit) string {
 		if a := l.Rule.ActiveTimes(l.Index); a != nil {
 			return strconv.Quote(a.Words())

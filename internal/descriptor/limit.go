@@ -28,11 +28,6 @@ type Limit struct {
 	// CountDenied sets whether refused hits count too. With DeniedDefault the algorithm and the domain's admission decide.
 	CountDenied Denied
 
-	Window Window // concurrency: how long a place stays taken if it is not given back
-
-	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
-	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
-
 	// Lease allows this process to take permits from Redis in batches and to hand them out locally.
 	Lease bool
 
@@ -40,7 +35,15 @@ type Limit struct {
 
 	Enforcement    Enforcement
 	EnforcePercent uint8 // EnforcedForSome: for how many percent of the counters
-	WarnAt         uint8 // in percent of Capacity: answers warn when so much is in use; 0: never
+
+	Window Window // concurrency: how long a place stays taken if it is not given back
+
+	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
+	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
+
+	WarnAt uint8 // in percent of Capacity: answers warn when so much is in use; 0: never
+
+	Classes ClassParts // the classes that share the limit, and the class of one caller; only a SharedWindow has any
 
 	Reservations *Reservations // nil: hits cannot be reserved
 

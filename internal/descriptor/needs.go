@@ -11,6 +11,7 @@ const (
 	NeedsCost                      // a hit counts for more than one
 	NeedsScale                     // an entry multiplies a limit
 	NeedsVary                      // a limit is not enforced for all callers, or warns
+	NeedsClass                     // a limit is shared by classes of callers
 )
 
 // needs returns what decisions under a rule need.
@@ -26,5 +27,6 @@ func (r *Rule) needs() (n Needs) {
 	add(NeedsCost, r.HitCost() != nil)
 	add(NeedsScale, r.Scales() != nil)
 	add(NeedsVary, r.Varies)
+	add(NeedsClass, r.ByEntry != nil && r.ByEntry.Classes != nil)
 	return n
 }

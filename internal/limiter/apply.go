@@ -41,6 +41,9 @@ func (w *work) apply(s *subject, d *Descriptor) {
 	if needs&needScale != 0 {
 		w.scale(s)
 	}
+	if needs&needClass != 0 {
+		w.classify(s)
+	}
 }
 
 // chargeRule makes a charge for each limit of the rule that matches.

@@ -27,12 +27,14 @@ type Counter struct {
 	Limit descriptor.Limit
 	Key   string
 
-	Scale    *descriptor.Scale  // what multiplied the numbers of Limit; nil: nothing
-	Active   *descriptor.Active // when the limit applies; nil: always
-	Inactive bool               // it does not apply at the time of the request
+	Scale    *descriptor.Scale   // what multiplied the numbers of Limit; nil: nothing
+	Active   *descriptor.Active  // when the limit applies; nil: always
+	Classes  *descriptor.Classes // which classes share the limit, of which Limit.Classes names the caller's; nil: none
+	Inactive bool                // it does not apply at the time of the request
 
 	Lifted     bool          // an override lets every request pass this limit
 	Unenforced bool          // the limit is not enforced for this caller: what it refuses passes
+	Kept       int64         // hits that are kept for other classes now
 	Used       int64         // hits; more than the capacity where refused hits were counted
 	Penalty    time.Duration // for how long the limit's penalty refuses everything; 0: none is active
 	Remaining  uint64
@@ -47,6 +49,9 @@ func (c *Counter) Words() string {
 	if c.Scale != nil {
 		words += ", by the number of " + strconv.Quote(c.Scale.Key) + fmt.Sprintf(", which counts up to %d", c.Scale.Max)
 	}
+	if c.Classes != nil {
+		words += ", " + c.Classes.Words()
+	}
 	if c.Active != nil {
 		words += ", only " + c.Active.Words()
 	}
@@ -57,6 +62,14 @@ func (c *Counter) Words() string {
 		words += " (now)"
 	}
 	return words
+}
+
+// Class returns the class of the caller, "*" if its value has none, or "" if the limit has no classes.
+func (c *Counter) Class() string {
+	if c.Classes == nil || c.Limit.Algorithm != descriptor.SharedWindow {
+		return ""
+	}
+	return c.Classes.Name(c.Limit.Classes.Class)
 }
 
 // QuotaBucket is what the rules say about a descriptor whose requests a client decides itself.

@@ -144,7 +144,7 @@ func (w *work) counters() (c Counters) {
 			k.Key = string(w.Keys.AppendKey(nil, w.req.Domain, s.sent, nil, ch.limit))
 		} else {
 			k.Key = c.Explanation.Keys[ch.index]
-			k.Scale, k.Active = s.rule.ScaleOf(ch.index), s.rule.ActiveTimes(ch.index)
+			k.Scale, k.Active, k.Classes = s.rule.ScaleOf(ch.index), s.rule.ActiveTimes(ch.index), s.rule.ClassesOf(ch.index)
 			k.Lifted, k.Unenforced, k.Inactive = ch.state&lifted != 0, ch.state&unenforced != 0, ch.state&inactive != 0
 			if c.Blocked { // the caller still has what it used before
 				k.Limit, k.Lifted, k.Unenforced = s.rule.Limits[ch.index], false, false
@@ -178,6 +178,7 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 	}
 	for i := range c.List {
 		k, o := &c.List[i], &r.Outcomes[i]
+		k.Kept = o.Kept
 		k.Used, k.Remaining, k.Wait, k.Reset, k.Cached = o.Used, o.Remaining(k.Limit.Capacity()), o.RetryAfter, o.ResetAfter, o.Cached
 	}
 	c.readPenalties(r)

@@ -51,10 +51,10 @@ func newNames(most int, others string) *names {
 // metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names that
 // depend on a request are looked up while deciding, and their number is bounded.
 type metrics struct {
-	named          *names                     // by "domain.rule"
-	unknownDomains *names                     // by domain without rules; Total counts the requests' descriptors
-	unmatched      *names                     // by domain; Total counts requests for which the domain has no rule
-	limits         *metric.Names[limitSeries] // of limits that vary
+	named          *names // by "domain.rule"
+	unknownDomains *names // by domain without rules; Total counts the requests' descriptors
+	unmatched      *names // by domain; Total counts requests for which the domain has no rule
+	withinRules
 
 	decisions    [3]atomic.Uint64 // by Code
 	shadowed     atomic.Uint64    // decisions that only the global shadow mode let through
@@ -67,6 +67,12 @@ type metrics struct {
 	unscaled     [descriptor.ScaleResults]atomic.Uint64
 	reservations [reservationResults]atomic.Uint64
 	swallowed    atomic.Uint64 // how often an overflow series was counted up
+}
+
+// withinRules are series of parts of rules.
+type withinRules struct {
+	limits  *metric.Names[limitSeries] // of limits that vary
+	classes *metric.Names[classSeries] // of limits that classes share
 }
 
 // failed counts what the backend could not answer.
@@ -107,7 +113,10 @@ func newMetrics(maxSeries int) *metrics {
 		named:          newNames(maxSeries, overflow+"."+overflow),
 		unknownDomains: newNames(max(maxSeries/10, 1), overflow),
 		unmatched:      newNames(maxSeries, overflow), // only domains that have rules are counted here
-		limits:         metric.NewNames(2*maxSeries, overflow, &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}),
+		withinRules: withinRules{
+			limits:  metric.NewNames(2*maxSeries, overflow, &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}),
+			classes: metric.NewNames(2*maxSeries, overflow, &classSeries{Domain: overflow, Rule: overflow, Limit: overflow, Class: overflow}),
+		},
 	}
 }
 
@@ -186,6 +195,7 @@ func (m *metrics) families() []metric.Family {
 		}, alwaysRule)})
 	}
 	all = append(all, m.limitFamilies()...)
+	all = append(all, m.classFamily())
 	return append(all,
 		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began under a rule, including limits that are not enforced.", Labels: ruleLabels,
 			Counts: m.byRule(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},

@@ -1,6 +1,9 @@
 package limiter
 
-import "github.com/ratelimitd/ratelimitd/internal/limiter/events"
+import (
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
+)
 
 // reports returns what is done with every decision, in this order. Metrics need the code from before the server's shadow mode, events
 // the code after it.
@@ -97,6 +100,9 @@ func (w *work) countRule(s *subject, code Code) {
 	default:
 		if s.rule != nil && s.rule.Varies {
 			w.countLimits(s, code)
+		}
+		if s.rule != nil && s.rule.Needs&descriptor.NeedsClass != 0 {
+			w.countClasses(s)
 		}
 		w.seriesOf(s).count(&w.request.Takes[c.take], s.admitted, o, c.penalty > 0, s.shadow(), w.snap.settings.NearLimitRatio)
 	}

@@ -78,7 +78,7 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, 
 	case o.Cached:
 		add(&s.Cached, hits)
 	case !penalised: // else none would have passed
-		fits = min(max(limit-o.Before, 0), n)
+		fits = min(max(limit-o.Before-o.Kept, 0), n)
 	}
 	add(&s.Over, hits-uint64(fits))
 	if shadow {

@@ -79,6 +79,7 @@ type snapshot struct {
 	settings  Settings
 	series    []*series            // by Rule.Index; nil for rules whose metric name depends on the request
 	limits    [][]*limitSeries     // by Rule.Index and limit; nil for rules whose limits do not vary
+	classes   [][][]*classSeries   // by Rule.Index, limit and class; nil for rules and limits without classes
 	shares    [][]descriptor.Limit // by Rule.Index: this process' share of each limit; nil with one replica
 	hot       *hotRules            // nil: hot keys are off
 	overrides *override.Set        // nil: there are none
@@ -100,6 +101,7 @@ const (
 	needCost    = need(descriptor.NeedsCost)
 	needScale   = need(descriptor.NeedsScale)
 	needVary    = need(descriptor.NeedsVary)
+	needClass   = need(descriptor.NeedsClass)
 )
 
 // What only the request, or the stages, know.

@@ -31,6 +31,12 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 			}
 			next.limits[i] = l.parts.metrics.ofLimits(r)
 		}
+		if r.Needs&descriptor.NeedsClass != 0 {
+			if next.classes == nil {
+				next.classes = make([][][]*classSeries, len(tree.Rules))
+			}
+			next.classes[i] = l.parts.metrics.ofClasses(r)
+		}
 	}
 	if l.parts.HotKeys != nil {
 		next.hot = hotRulesOf(l.parts.HotKeys, tree, s.Shadow)

@@ -156,6 +156,8 @@ func counterMessages(now time.Time, c *limiter.Counters) []*adminv1.CounterState
 			ResetAfter:         durationpb.New(k.Reset),
 			ResetAt:            timestamppb.New(now.Add(k.Reset)),
 			FromOverLimitCache: k.Cached,
+			Class:              validText(k.Class()),
+			KeptForOthers:      uint64(k.Kept),
 		}
 		if k.Wait >= 0 {
 			m.Wait = durationpb.New(k.Wait)

@@ -121,6 +121,7 @@ var keyCases = map[string]keyCase{
 	"limit.regions":           limited("regions: {mode: home}"),
 	"limit.active":            limited("active: {weekdays: [tuesday]}"),
 	"limit.scale":             limited("scale: {by: k, max: 5}", "condition: true"),
+	"limit.classes":           limited("classes: {by: k, guaranteed_percent: {a: 20}}", "condition: true"),
 	"limit.penalty":           limited("penalty: 10m"),
 	"limit.count_denied":      limited("count_denied: true"),
 	"limit.shadow":            limited("shadow: true"),
@@ -131,8 +132,10 @@ var keyCases = map[string]keyCase{
 	"scale.by":  limited("scale: {by: k, max: 2}", "condition: true"),
 	"scale.max": limited("scale: {by: k, max: 9}", "condition: true"),
 
-	"regions.mode": {rule: "{key: k, rate_limit: {unit: day, requests_per_unit: 700, regions: {mode: %s}}}"},
-	"regions.home": limited("regions: {mode: home, home: eu}"),
+	"regions.mode":               {rule: "{key: k, rate_limit: {unit: day, requests_per_unit: 700, regions: {mode: %s}}}"},
+	"regions.home":               limited("regions: {mode: home, home: eu}"),
+	"classes.by":                 limited("classes: {by: k, guaranteed_percent: {b: 20}}", "condition: true"),
+	"classes.guaranteed_percent": limited("classes: {by: k, guaranteed_percent: {a: 30, '*': 5}}", "condition: true"),
 
 	"active.from":     limited("active: {from: 2026-03-01}"),
 	"active.until":    limited("active: {until: 2026-12-01T18:00}"),

@@ -108,8 +108,9 @@ type Limit struct {
 	Inactive      bool    `json:"inactive,omitempty"` // it does not apply at the time of the request
 	State         *State  `json:"state,omitempty"`
 
-	EnforcePercent uint8 `json:"enforce_percent,omitempty"` // the share of the callers for whom it is enforced; absent: the rule says nothing of a share
-	NotEnforced    bool  `json:"not_enforced,omitempty"`    // for this caller
+	EnforcePercent uint8  `json:"enforce_percent,omitempty"` // the share of the callers for whom it is enforced; absent: the rule says nothing of a share
+	Class          string `json:"class,omitempty"`           // of the caller, where classes share the limit; "*": its value has none
+	NotEnforced    bool   `json:"not_enforced,omitempty"`    // for this caller
 }
 
 // Matched returns how many descriptors match a rule or bring a limit along.

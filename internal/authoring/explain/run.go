@@ -189,6 +189,7 @@ func limit(c *limiter.Counter) Limit {
 		Key:           c.Key,
 
 		EnforcePercent: l.EnforcePercent,
+		Class:          c.Class(),
 		NotEnforced:    c.Unenforced,
 	}
 }

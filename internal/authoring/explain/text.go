@@ -181,6 +181,9 @@ func (w reportWriter) limit(l *Limit, d *Descriptor) {
 	case l.EnforcePercent > 0:
 		w.row("", "enforced for this caller")
 	}
+	if l.Class != "" {
+		w.row("class", "%s", terminal.Clean(l.Class))
+	}
 	w.row("key", "%s", terminal.Clean(l.Key))
 	if s := l.State; s != nil {
 		color := terminal.Green

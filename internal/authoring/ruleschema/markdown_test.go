@@ -118,6 +118,8 @@ func typeName(l yamlform.Language, t yamlform.Type) string {
 		return fmt.Sprintf("above 0, at most %d", t.Most)
 	case yamlform.Weights:
 		return fmt.Sprintf("1 to %d, or map of names to numbers from 0 to %d, and of keys to maps of values to 1 to %d", t.Most, t.Most, t.Most)
+	case yamlform.Table:
+		return fmt.Sprintf("map of values to 1 to %d", t.Most)
 	case yamlform.Choice:
 		return names(t.Names)
 	case yamlform.Choices:

@@ -154,6 +154,12 @@ func relateLimit(l *jsonschema.Schema) {
 			Then: is("refill", "interval"),
 		},
 		&jsonschema.Schema{If: has("scale"), Then: never("lease", yes())},
+		&jsonschema.Schema{ // a window on the clock, in which refused hits do not count
+			If: has("classes"),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
+				not(has("penalty")), never("lease", yes()), never("count_denied", yes()), never("align", &jsonschema.Schema{Enum: []any{"first_hit"}}),
+			}},
+		},
 		concurrency(),
 		&jsonschema.Schema{ // a calendar's windows are a day long or more, and begin on it
 			If: has("calendar"),
@@ -202,7 +208,7 @@ func withoutReservations() *jsonschema.Schema {
 		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}}
 	}
 	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{
-		is("algorithm", "leaky_bucket"), has("active"), has("penalty"), set("lease"), set("count_denied"), set("unlimited"),
+		is("algorithm", "leaky_bucket"), has("active"), has("penalty"), has("classes"), set("lease"), set("count_denied"), set("unlimited"),
 	}}
 }
 

@@ -118,6 +118,8 @@ func value(t yamlform.Type) *jsonschema.Schema {
 		s = &jsonschema.Schema{Types: []string{"number", "null"}, ExclusiveMinimum: &above, Maximum: &most}
 	case yamlform.Weights:
 		s.AnyOf = weights(t)
+	case yamlform.Table:
+		s.AnyOf = []*jsonschema.Schema{table(t), null()}
 	case yamlform.Choice:
 		if s = choice(t.Names); t.AnyCase {
 			s = anyCase(t.Names)
@@ -140,15 +142,24 @@ func value(t yamlform.Type) *jsonschema.Schema {
 
 // weights is one weight, or a map of weights by name and of tables of weights by value.
 func weights(t yamlform.Type) []*jsonschema.Schema {
-	none, least, most, one := 0.0, 1.0, float64(t.Most), 1
-	whole := &jsonschema.Schema{Type: "integer", Minimum: &least, Maximum: &most}
-	table := &jsonschema.Schema{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{whole, null()}}}
+	none, most, one := 0.0, float64(t.Most), 1
 	weight := &jsonschema.Schema{Type: "number", Minimum: &none, Maximum: &most}
 	return []*jsonschema.Schema{
-		whole,
-		{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{weight, table, null()}}},
+		whole(t),
+		{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{weight, table(t), null()}}},
 		null(),
 	}
+}
+
+// table is a map of whole numbers by value.
+func table(t yamlform.Type) *jsonschema.Schema {
+	one := 1
+	return &jsonschema.Schema{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{whole(t), null()}}}
+}
+
+func whole(t yamlform.Type) *jsonschema.Schema {
+	least, most := 1.0, float64(t.Most)
+	return &jsonschema.Schema{Type: "integer", Minimum: &least, Maximum: &most}
 }
 
 func boolean() []*jsonschema.Schema {

@@ -44,7 +44,7 @@ func runBounds(t *testing.T, open func(t testing.TB) backend.Store) {
 func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 	limit, length := int64(l.Requests), l.Window.Length().Microseconds()
 	switch l.Algorithm {
-	case descriptor.FixedWindow:
+	case descriptor.FixedWindow, descriptor.SharedWindow:
 		// At most the limit in each window, wherever the windows begin.
 		end, sum := int64(-1), int64(0)
 		for _, p := range passed {

@@ -58,6 +58,9 @@ func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
 					l.Window.WeekStart = rapid.SampledFrom([]uint8{0, 6}).Draw(t, "week start")
 				}
 			}
+			if !l.FirstHit && rapid.IntRange(0, 2).Draw(t, "shared") == 0 {
+				drawClasses(t, l)
+			}
 		case descriptor.SlidingWindow:
 			l.Precision = rapid.SampledFrom([]uint32{0, 1, 2, 3, 4, 5, 12}).Draw(t, "precision")
 		case descriptor.TokenBucket:
@@ -70,6 +73,27 @@ func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
 		}
 		return l
 	}).Filter(func(l *descriptor.Limit) bool { return l.Compile() == nil }).Draw(t, "limit")
+}
+
+// drawClasses makes a limit one that classes share, and draws the class of the caller.
+func drawClasses(t *rapid.T, l *descriptor.Limit) {
+	l.Algorithm, l.Classes = descriptor.SharedWindow, descriptor.ClassParts{Names: rapid.SampledFrom([]uint8{0, 7, 255}).Draw(t, "names")}
+	left := uint8(100)
+	n := rapid.IntRange(1, descriptor.MaxClasses).Draw(t, "classes")
+	for i := 0; i < n && left > 0; i++ {
+		l.Classes.Percent[i] = rapid.Uint8Range(1, left).Draw(t, "percent")
+		left -= l.Classes.Percent[i]
+	}
+	drawClass(t, l)
+}
+
+// drawClass draws the class of the caller.
+func drawClass(t *rapid.T, l *descriptor.Limit) {
+	n := uint8(0)
+	for n < descriptor.MaxClasses && l.Classes.Percent[n] > 0 {
+		n++
+	}
+	l.Classes.Class = rapid.Uint8Range(0, n).Draw(t, "class")
 }
 
 func drawRequests(t *rapid.T, name string) uint64 {

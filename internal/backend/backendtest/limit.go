@@ -12,7 +12,7 @@ import (
 
 // parseLimit reads REQUESTS/WINDOW, which is a fixed window on the clock. Words after commas make it another limit:
 //
-//	first_hit | in=ZONE | sliding | precision=N | log | token | burst=N | interval | leaky | nodelay=N | nodelay=all | places
+//	first_hit | in=ZONE | class=N,guaranteed=PERCENT:PERCENT... | sliding | precision=N | log | token | burst=N | interval | leaky | nodelay=N | nodelay=all | places
 //
 // These allow reservations of at most ten minutes, which their end charges; max_share is in parts per million:
 //
@@ -40,6 +40,16 @@ func parseLimit(s string) (*descriptor.Limit, error) {
 			l.FirstHit = true
 		case "in":
 			l.Window.Location, needed = time.LoadLocation(value)
+		case "class":
+			l.Algorithm, l.Classes.Class, needed = descriptor.SharedWindow, uint8(n), notNumber
+		case "guaranteed":
+			for i, percent := range strings.Split(value, ":") {
+				p, err := strconv.ParseUint(percent, 10, 8)
+				if err != nil {
+					return nil, err
+				}
+				l.Classes.Percent[i] = uint8(p)
+			}
 		case "sliding":
 			l.Algorithm = descriptor.SlidingWindow
 		case "precision":
@@ -102,6 +112,9 @@ func Limit(s string) *descriptor.Limit {
 // limitText is the limit in the form that parseLimit reads.
 func limitText(l *descriptor.Limit) string {
 	b := fmt.Sprintf("%d/%v", l.Requests, l.Window.Length())
+	if l.Algorithm == descriptor.SharedWindow {
+		b += fmt.Sprintf(",class=%d,guaranteed=%s", l.Classes.Class, strings.ReplaceAll(strings.Trim(fmt.Sprint(l.Classes.Percent), "[]"), " ", ":"))
+	}
 	if l.FirstHit {
 		b += ",first_hit"
 	}
@@ -162,6 +175,7 @@ func EveryAlgorithm(n int) map[string]*descriptor.Limit {
 		"fixed window":              Limit(fmt.Sprintf("%d/1y", n)),
 		"fixed window, first hit":   Limit(fmt.Sprintf("%d/1y,first_hit", n)),
 		"fixed window, calendar":    Limit(fmt.Sprintf("%d/1y,in=Asia/Seoul", n)),
+		"fixed window, classes":     Limit(fmt.Sprintf("%d/1y,class=1,guaranteed=100", n)),
 		"sliding window":            Limit(fmt.Sprintf("%d/1y,sliding", n)),
 		"sliding window, precision": Limit(fmt.Sprintf("%d/1y,sliding,precision=5", n)),
 		"sliding log":               Limit(fmt.Sprintf("%d/1y,log", n)),

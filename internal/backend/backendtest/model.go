@@ -211,6 +211,11 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 				l = &changed
 			}
 		}
+		if l.Algorithm == descriptor.SharedWindow {
+			of := *l
+			drawClass(t, &of)
+			l = &of
+		}
 		capacity := int64(l.Capacity())
 		take := backend.Take{
 			Key:   k.Key,

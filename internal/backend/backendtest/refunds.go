@@ -79,7 +79,7 @@ func admits(l *descriptor.Limit, from, to int64) int64 {
 	length, limit := l.Window.Length().Microseconds(), int64(l.Requests)
 	windows := to/length - from/length // that begin in the span
 	switch l.Algorithm {
-	case descriptor.FixedWindow:
+	case descriptor.FixedWindow, descriptor.SharedWindow:
 		if l.FirstHit {
 			return limit // the caller looks at one window only
 		}

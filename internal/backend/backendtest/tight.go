@@ -60,13 +60,13 @@ func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 		peek := take(0)
 		if peek.Used > 0 {
 			capacity, begin := int64(l.Capacity()), now
-			most := min(peek.Used, capacity)
+			most := min(peek.Used+peek.Kept, capacity)
 			now += peek.MoreAfter.Microseconds() - 1
-			if early := take(0); early.Used < most {
+			if early := take(0); early.Used+early.Kept < most {
 				rt.Fatalf("%s: a microsecond before there is more in %v: %s", limitText(l), peek.MoreAfter, outcomeText(&early))
 			}
 			now++
-			if due := take(0); due.Used >= most && capacity > 0 {
+			if due := take(0); due.Used+due.Kept >= most && capacity > 0 {
 				rt.Fatalf("%s: there was to be more in %v, then: %s", limitText(l), peek.MoreAfter, outcomeText(&due))
 			}
 			now = begin

@@ -22,7 +22,7 @@ func TestClockIsSet(t *testing.T) {
 		if err := l.Compile(); err != nil {
 			t.Fatal(err)
 		}
-		onClock := l.Algorithm == descriptor.FixedWindow && !l.FirstHit || l.Interval
+		onClock := l.WindowEnds() && !l.FirstHit || l.Interval
 		for _, seconds := range []int64{-1, -3600, 3600, 86400} {
 			s := memory.New(memory.Options{})
 			take := func(at time.Time, hits int64) backend.Outcome {
@@ -59,7 +59,7 @@ func TestSteppedModel(t *testing.T) {
 				seconds = rapid.Int64Range(-100_000, 100_000).Draw(rt, "seconds")
 			}
 			seen := backendtest.Stepped(now, seconds)
-			onClock := !l.FirstHit && (l.Algorithm == descriptor.FixedWindow || l.Interval)
+			onClock := !l.FirstHit && (l.WindowEnds() || l.Interval)
 			if !onClock && rapid.Bool().Draw(rt, "sweep") { // a window may be opened twice when its counter is gone
 				s.Sweep(seen)
 			}

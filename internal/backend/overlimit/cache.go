@@ -37,7 +37,7 @@ type Cache struct {
 
 const (
 	shardCount = 64
-	overhead   = 112 // size of a refusal without its key in bytes, approximately
+	overhead   = 128 // size of a refusal without its key in bytes, approximately
 )
 
 type shard struct {
@@ -58,8 +58,10 @@ type refusal struct {
 	reset    int64
 	hits     int64 // the smallest number of hits that is refused
 	used     int64
-	requests uint64 // with burst: the limit that refused
+	kept     int64
+	requests uint64 // with burst and classes: the limit that refused
 	burst    uint64
+	classes  descriptor.ClassParts // a refusal says nothing about another class of the counter
 }
 
 // asked holds the takes that go to the backend.
@@ -245,7 +247,7 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 		return false
 	}
 	*o = backend.Outcome{
-		Cached: true, Before: e.used, Used: e.used,
+		Cached: true, Before: e.used, Used: e.used, Kept: e.kept,
 		RetryAfter: time.Duration(e.until-now) * time.Microsecond,
 		ResetAfter: time.Duration(max(e.reset-now, 0)) * time.Microsecond,
 	}
@@ -292,7 +294,7 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 	}
 	e := refusal{
 		until: now + o.RetryAfter.Microseconds(), reset: now + o.ResetAfter.Microseconds(),
-		hits: t.Hits, used: o.Used, requests: t.Limit.Requests, burst: t.Limit.Burst,
+		hits: t.Hits, used: o.Used, kept: o.Kept, requests: t.Limit.Requests, burst: t.Limit.Burst, classes: t.Limit.Classes,
 	}
 	// Where all hits are free at once, and refused hits were counted, everything is refused until then, peeks too.
 	if o.Used > int64(t.Limit.Capacity()) && o.MoreAfter == o.ResetAfter {
@@ -318,7 +320,9 @@ func (c *Cache) refund(t *backend.Take, o *backend.Outcome, b earlier) {
 	}
 }
 
-func (e *refusal) of(l *descriptor.Limit) bool { return e.requests == l.Requests && e.burst == l.Burst }
+func (e *refusal) of(l *descriptor.Limit) bool {
+	return e.requests == l.Requests && e.burst == l.Burst && e.classes == l.Classes
+}
 
 // forget removes the refusal of a counter and reports whether there was one.
 func (sh *shard) forget(key []byte) bool {

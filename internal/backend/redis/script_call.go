@@ -251,7 +251,7 @@ func (c *scriptCall) combine(g *takeGroup, request int) {
 	if counter.head > 0 && !again {
 		head := &c.groups[counter.head-1]
 		if t, u := &head.takes[0], &g.takes[0]; head.times < maxTimes && t.Hits == u.Hits && t.CountDenied == u.CountDenied &&
-			(t.Limit == u.Limit || t.Limit.Requests == u.Limit.Requests && t.Limit.Burst == u.Limit.Burst) {
+			(t.Limit == u.Limit || t.Limit.Requests == u.Limit.Requests && t.Limit.Burst == u.Limit.Burst && t.Limit.Classes == u.Limit.Classes) {
 			head.times++
 			g.sent, g.next = false, head.next
 			head.next = len(c.groups)

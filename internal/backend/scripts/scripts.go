@@ -39,6 +39,7 @@ const (
 	InFlight Shape = 'c' // concurrency limits
 	Lyft     Shape = 'y' // fixed windows, each in a key of its own, as envoyproxy/ratelimit keeps them
 	Penalty  Shape = 'x' // penalties
+	Shared   Shape = 'k' // fixed windows that classes share
 )
 
 // Set is a set of shapes.
@@ -64,6 +65,7 @@ var parts = [...]part{
 	{Interval, []string{"interval.lua"}, []string{"pair.lua"}},
 	{Lyft, []string{"lyft.lua"}, nil},
 	{Penalty, []string{"penalty.lua"}, nil},
+	{Shared, []string{"shared_window.lua"}, nil},
 }
 
 func index(s Shape) int {

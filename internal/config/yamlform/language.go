@@ -52,7 +52,7 @@ type Type struct {
 	Kind        Kind
 	Names       []string // of Choice and Choices; of Nested and ListOf: names that may replace the map
 	AnyCase     bool     // of Names: in any case of letters
-	Least, Most uint64   // of Number; of Decimal and Weights: only Most
+	Least, Most uint64   // of Number; of Decimal, Weights and Table: only Most
 	Word        string   // of Number: a word that may stand in its place
 	Of          string   // of Nested and ListOf: the name of a Map
 	Pattern     string   // of Text, if it must have a form: a regular expression for the whole
@@ -80,6 +80,7 @@ const (
 	FlagOrMap // true, false, or a map of the language
 	Decimal   // a number above 0 and at most Most, with at most six decimals
 	Weights   // a whole number from 1 to Most, or a map of texts to numbers from 0 to Most with at most six decimals, or to maps of such whole numbers
+	Table     // a map of texts to whole numbers from 1 to Most
 )
 
 // Between is a whole number from least to most, both included.

@@ -69,7 +69,7 @@ func (d *Due) id() string {
 // or least, whichever is longer. ends is when the window ends by the clock of the store, which may differ from now.
 func period(l *descriptor.Limit, now, ends int64, least time.Duration) (start, end int64) {
 	length := l.Window.Length()
-	if l.Algorithm == descriptor.FixedWindow && !l.FirstHit && length >= least {
+	if l.WindowEnds() && !l.FirstHit && length >= least {
 		if ends > now {
 			now = ends - length.Microseconds()/2 // inside the same window, whatever the difference between the clocks is
 		}

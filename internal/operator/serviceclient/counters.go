@@ -120,6 +120,7 @@ func stateOf(k *adminv1.CounterState) explain.State {
 		Used: k.GetUsed(), Capacity: k.GetCapacity(), Remaining: k.GetRemaining(),
 		WaitSeconds: k.GetWait().AsDuration().Seconds(), Never: k.GetWait() == nil,
 		Reset: k.GetResetAfter().AsDuration().Seconds(), ResetAt: k.GetResetAt().AsTime().Round(time.Millisecond),
+		Class: k.GetClass(), KeptForOthers: k.GetKeptForOthers(),
 		Cached: k.GetFromOverLimitCache(), PenaltySeconds: k.GetPenalty().AsDuration().Seconds(),
 	}
 }

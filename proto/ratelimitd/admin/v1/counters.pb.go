@@ -383,7 +383,7 @@ type CounterState struct {
 	Words string `protobuf:"bytes,2,opt,name=words,proto3" json:"words,omitempty"`
 	// The most hits that can be in use at one instant: requests_per_unit, or the capacity of a bucket.
 	Capacity uint64 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// Hits in use. They exceed the capacity if refused hits were counted.
+	// Hits in use. They exceed the capacity if refused hits were counted. What is kept for other classes is not in them.
 	Used uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
 	// Hits that are left.
 	Remaining uint64 `protobuf:"varint,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
@@ -397,7 +397,11 @@ type CounterState struct {
 	// another server is visible here within a second.
 	FromOverLimitCache bool `protobuf:"varint,9,opt,name=from_over_limit_cache,json=fromOverLimitCache,proto3" json:"from_over_limit_cache,omitempty"`
 	// For how long the limit's penalty refuses everything; absent if none is in force.
-	Penalty       *durationpb.Duration `protobuf:"bytes,10,opt,name=penalty,proto3" json:"penalty,omitempty"`
+	Penalty *durationpb.Duration `protobuf:"bytes,10,opt,name=penalty,proto3" json:"penalty,omitempty"`
+	// The class of the descriptor, if classes share the limit: the value of its entry, or "*" if that has no class of its own.
+	Class string `protobuf:"bytes,11,opt,name=class,proto3" json:"class,omitempty"`
+	// Hits that the limit's other classes are guaranteed and have not used. They are neither used nor left.
+	KeptForOthers uint64 `protobuf:"varint,12,opt,name=kept_for_others,json=keptForOthers,proto3" json:"kept_for_others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -502,6 +506,20 @@ func (x *CounterState) GetPenalty() *durationpb.Duration {
 	return nil
 }
 
+func (x *CounterState) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *CounterState) GetKeptForOthers() uint64 {
+	if x != nil {
+		return x.KeptForOthers
+	}
+	return 0
+}
+
 var File_ratelimitd_admin_v1_counters_proto protoreflect.FileDescriptor
 
 const file_ratelimitd_admin_v1_counters_proto_rawDesc = "" +
@@ -529,7 +547,7 @@ const file_ratelimitd_admin_v1_counters_proto_rawDesc = "" +
 	"\fRequestLimit\x12*\n" +
 	"\x11requests_per_unit\x18\x01 \x01(\rR\x0frequestsPerUnit\x12\x12\n" +
 	"\x04unit\x18\x02 \x01(\tR\x04unit\x12'\n" +
-	"\x0funit_multiplier\x18\x03 \x01(\rR\x0eunitMultiplier\"\xae\x03\n" +
+	"\x0funit_multiplier\x18\x03 \x01(\rR\x0eunitMultiplier\"\xec\x03\n" +
 	"\fCounterState\x120\n" +
 	"\x05limit\x18\x01 \x01(\v2\x1a.ratelimitd.admin.v1.LimitR\x05limit\x12\x14\n" +
 	"\x05words\x18\x02 \x01(\tR\x05words\x12\x1a\n" +
@@ -542,7 +560,9 @@ const file_ratelimitd_admin_v1_counters_proto_rawDesc = "" +
 	"\breset_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aresetAt\x121\n" +
 	"\x15from_over_limit_cache\x18\t \x01(\bR\x12fromOverLimitCache\x123\n" +
 	"\apenalty\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\apenalty2\xad\x01\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\apenalty\x12\x14\n" +
+	"\x05class\x18\v \x01(\tR\x05class\x12&\n" +
+	"\x0fkept_for_others\x18\f \x01(\x04R\rkeptForOthers2\xad\x01\n" +
 	"\x0eCounterService\x12K\n" +
 	"\x04Peek\x12 .ratelimitd.admin.v1.PeekRequest\x1a!.ratelimitd.admin.v1.PeekResponse\x12N\n" +
 	"\x05Reset\x12!.ratelimitd.admin.v1.ResetRequest\x1a\".ratelimitd.admin.v1.ResetResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"

@@ -1,0 +1,241 @@
+package backend
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// sharedWindow is a fixed window, on the clock or on a calendar, whose limit is shared by classes of callers. Each class is guaranteed a
+// part of the limit, and lends what it does not use.
+//
+// A class that is guaranteed G of the limit L asks for it evenly over the window. So what must be kept for it is what it has not had yet,
+// and at most what is still due in the rest of the window:
+//
+//	kept = min(G - gone, G x rest of the window), and at least 0
+//
+// gone is what the class has used of its guarantee or has missed: before hits are added, it is raised to what was due until now. A hit of a
+// class passes if the window has room for it besides what is kept for all other classes. Then three things hold, which
+// docs/understand/algorithms.md proves: never more than the limit passes, a class that asks evenly gets its guarantee, and what
+// nobody asks for can be used by everyone, more and more of it as the window passes.
+//
+// All numbers are integers. G, and G x rest of the window, are rounded down, so that the guarantees together are never more than the limit.
+// Time passes in steps, of which a window has at most 8,192, so that products are exact in the script. In the last step nothing is kept.
+//
+// State: Start is when the window began, Count the number of hits in it. Tail has ClassParts.Names, and then for each class what is gone. A Tail of
+// other classes counts as zeros: nothing of the guarantees is gone yet.
+type sharedWindow struct{}
+
+const classSteps = 8192
+
+// sharing is a shared window at one time, as one class sees it.
+type sharing struct {
+	limit *descriptor.Limit
+	gone  []uint32 // by class
+	start int64    // of the window
+	step  int64    // the length of a step, in microseconds
+	steps int64    // left at the start of the window
+	left  int64    // steps after the current one
+}
+
+func newSharing(l *descriptor.Limit, s *State, start, end, now int64) sharing {
+	h := sharing{limit: l, start: start, step: (end - start + classSteps - 1) / classSteps}
+	h.steps = (end - start - 1) / h.step
+	h.left = h.steps - max(0, now-start)/h.step
+	if s.Count > 0 && len(s.Tail) > 0 && s.Tail[0] == uint32(l.Classes.Names) {
+		h.gone = s.Tail[1:]
+	}
+	return h
+}
+
+// classCount is how many classes have a guarantee.
+func classCount(l *descriptor.Limit) int {
+	n := 0
+	for n < descriptor.MaxClasses && l.Classes.Percent[n] > 0 {
+		n++
+	}
+	return n
+}
+
+// due is how much of its guarantee a class is still due when so many steps are left.
+func (h *sharing) due(class int, left int64) int64 {
+	return int64(h.limit.Classes.Percent[class]) * int64(h.limit.Requests) * left / (100 * h.steps)
+}
+
+// keptFor is how many hits are kept for a class when so many steps are left.
+func (h *sharing) keptFor(class int, left int64) int64 {
+	kept := h.due(class, left)
+	if class < len(h.gone) {
+		kept = min(kept, max(0, h.due(class, h.steps)-int64(h.gone[class])))
+	}
+	return kept
+}
+
+// kept is how many hits are kept for other classes when so many steps are left.
+func (h *sharing) kept(left int64) (sum int64) {
+	for i := range classCount(h.limit) {
+		if i+1 != int(h.limit.Classes.Class) {
+			sum += h.keptFor(i, left)
+		}
+	}
+	return sum
+}
+
+// until is how long it takes from now until so many steps are left.
+func (h *sharing) until(left, now int64) time.Duration {
+	return micros(max(0, h.start+h.step*(h.steps-left)-now))
+}
+
+// fewer returns the most steps at which at most so much is kept for other classes.
+func (h *sharing) fewer(kept int64) int64 {
+	low, high := int64(0), h.left // nothing is kept in the last step
+	for low < high {
+		middle := (low + high + 1) / 2
+		if h.kept(middle) <= kept {
+			low = middle
+		} else {
+			high = middle - 1
+		}
+	}
+	return low
+}
+
+func (sharedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
+	start, end := l.Window.Bounds(now)
+	count := int64(0)
+	if s.Count > 0 && s.Start >= start {
+		count = s.Count
+		switch {
+		case s.Start > end:
+			s.move(start, c)
+		case s.Start == end: // the clock went back
+			start, end = l.Window.Bounds(end)
+		}
+	}
+	used := *s
+	used.Count = count
+	h := newSharing(l, &used, start, end, now)
+
+	limit := int64(l.Requests)
+	kept := h.kept(h.left)
+	o := Outcome{Before: count, Used: count, Kept: kept, MoreAfter: micros(end - now), ResetAfter: micros(end - now)}
+	refund := hits < 0
+	hits = refundable(hits, count)
+	after := min(count+hits, mostCounted(l))
+	o.Allowed = after+kept <= limit || refund
+	if !o.Allowed {
+		o.RetryAfter = h.retryAfter(hits, count, end, now)
+	}
+	if c.adds(o.Allowed) {
+		o.Used = after
+		if hits != 0 {
+			s.Start, s.Count = start, after
+			s.Tail = h.charge(s.Tail, hits)
+		}
+	}
+	if kept > 0 {
+		o.MoreAfter = h.until(h.fewer(kept-1), now)
+	}
+	return o
+}
+
+// retryAfter is how long it takes until refused hits pass, if nothing is added.
+func (h *sharing) retryAfter(hits, count, end, now int64) time.Duration {
+	limit := int64(h.limit.Requests)
+	switch {
+	case hits > limit:
+		return Never
+	case count+hits <= limit:
+		return h.until(h.fewer(limit-count-hits), now)
+	}
+	start, next := h.limit.Window.Bounds(end)
+	n := newSharing(h.limit, &State{}, start, next, end)
+	return micros(end-now) + n.until(n.fewer(limit-hits), end)
+}
+
+// charge returns the tail with hits of the class in it. It changes the tail, unless that is of other classes.
+func (h *sharing) charge(tail []uint32, hits int64) []uint32 {
+	if n := classCount(h.limit); h.gone == nil || len(h.gone) != n {
+		tail = make([]uint32, 1+n)
+		tail[0] = uint32(h.limit.Classes.Names)
+		copy(tail[1:], h.gone)
+	}
+	if class := int(h.limit.Classes.Class) - 1; class >= 0 {
+		gone := int64(tail[1+class])
+		if hits > 0 {
+			gone = max(gone, h.due(class, h.steps)-h.due(class, h.left))
+		}
+		tail[1+class] = uint32(min(max(0, gone+hits), math.MaxUint32))
+	}
+	return tail
+}
+
+func (sharedWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
+	start, end := l.Window.Bounds(mark)
+	used := *s
+	if s.Start < start {
+		used.Count = 0
+	}
+	if now >= end || now < start || used.Count > 0 && s.Start > start {
+		return
+	}
+	h := newSharing(l, &used, start, end, now)
+	count := min(max(0, used.Count+delta), mostCounted(l))
+	if count == 0 {
+		*s = State{}
+		return
+	}
+	*s = State{Start: start, Count: count, Tail: h.charge(s.Tail, delta)}
+}
+
+func (sharedWindow) expires(l *descriptor.Limit, s *State) int64 {
+	_, end := l.Window.Bounds(s.Start)
+	return end
+}
+
+func (sharedWindow) refusedMove() bool { return false }
+
+func (sharedWindow) entries(l *descriptor.Limit) int { return 1 + classCount(l) }
+
+// permits has none: a permit would belong to one class.
+func (sharedWindow) permits(*descriptor.Limit, bool) Permits { return Permits{} }
+
+func (sharedWindow) boundary(_ *descriptor.Limit, o *Outcome) time.Duration { return o.ResetAfter }
+
+func (sharedWindow) redis(*descriptor.Limit) *RedisForm { return &sharedForm }
+
+const sharedHead = 17 // bytes before what is gone
+
+var sharedForm = RedisForm{
+	Shape: scripts.Shared, least: sharedHead,
+	Room: func(*descriptor.Limit, int) int { return sharedHead + 4*descriptor.MaxClasses },
+	Parameters: func(l *descriptor.Limit, now int64, _ int) (p1, p2, p3 int64) {
+		if l.Window.Location == nil {
+			return l.Window.Length().Microseconds(), 0, packClasses(&l.Classes)
+		}
+		start, end := l.Window.Bounds(now)
+		return end, start, packClasses(&l.Classes)
+	},
+	decode: func(seen []byte, _ *descriptor.Limit, _ int64, tail []uint32) (State, []uint32) {
+		s := State{Start: int64(binary.LittleEndian.Uint64(seen)), Count: int64(binary.LittleEndian.Uint64(seen[8:]))}
+		from := len(tail)
+		tail = append(tail, uint32(seen[16]))
+		_, tail = decodeTail(seen[sharedHead:], tail)
+		s.Tail = slices.Clip(tail[from:])
+		return s, tail
+	},
+}
+
+// packClasses returns what a script needs to know of the classes as one number of 46 bits: 3 bits for the class, 8 for the names, and 7 for
+// each percentage.
+func packClasses(p *descriptor.ClassParts) int64 {
+	n := int64(0)
+	for i := descriptor.MaxClasses - 1; i >= 0; i-- {
+		n = n<<7 | int64(p.Percent[i])
+	}
+	return n<<11 | int64(p.Names)<<3 | int64(p.Class)
+}
