@@ -27,7 +27,7 @@ import (
 //	<!-- steps -->         each run: in it is a command that must succeed
 //	<!-- envoy: DOMAIN --> Envoy's rate_limits for rules of the page
 //
-// Two comments stand for what a reader of the page has done before:
+// Two comments replace steps that a reader of the page has done before:
 //
 //	<!-- run: COMMAND -->  runs a command, which must succeed
 //	<!-- serve: ARGS -->   starts the service

@@ -89,7 +89,7 @@ type Bucket struct {
 	chosen       []*Subscriber
 }
 
-// loss is what a client holds that has gone.
+// loss is what a client held when it went.
 type loss struct {
 	rate, burst float64
 	expires     time.Time
@@ -126,7 +126,7 @@ func (b *Bucket) SetRate(now time.Time, r Rate) {
 	b.capSaved()
 }
 
-// SetWholeRate changes the rate of a limit of which this process has a share.
+// SetWholeRate changes the rate of the whole limit; this replica has a share of it.
 func (b *Bucket) SetWholeRate(r Rate) {
 	r.Interval = b.rate.Interval
 	b.rate = r
@@ -203,7 +203,7 @@ func (b *Bucket) Leave(now time.Time, s *Subscriber) {
 	}
 }
 
-// Return lets a subscriber that has just joined take over what a client has lost: it was seen to use a rate. The bucket cannot know which
+// Return gives a new subscriber what a lost client held, because the subscriber was seen to use that rate. The bucket cannot know which
 // of the lost clients it is, so the subscriber gets the smallest loss. It reports whether there was one.
 func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
 	b.save(now)

@@ -135,7 +135,7 @@ func TestJSONLargeBodiesAreBounded(t *testing.T) {
 	t.Run("large", func(t *testing.T) { jsonBodiesAreBounded(t, largeBody, maxLarge) })
 }
 
-// jsonBodiesAreBounded checks that at most so many requests with bodies of this size are in flight at once.
+// jsonBodiesAreBounded checks how many requests with bodies of this size can be in flight at once.
 func jsonBodiesAreBounded(t *testing.T, size, most int) {
 	registry := prometheus.NewRegistry()
 	began, end := make(chan struct{}), make(chan struct{})

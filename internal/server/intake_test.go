@@ -86,7 +86,7 @@ func (c *rawClient) ended(t *testing.T) {
 	}
 }
 
-// refusals counts the streams that were refused before so many frames have said so.
+// refusals counts rejected streams, until the given number of frames has reported them.
 func (c *rawClient) refusals(t *testing.T, want int) {
 	t.Helper()
 	refused := 0

@@ -243,7 +243,7 @@ func checkMetrics(t *testing.T, registry *prometheus.Registry, want map[string]f
 	}
 }
 
-// gathered is what a registry has, by name and labels.
+// gathered returns the values in a registry, by name and labels.
 func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()

@@ -44,7 +44,7 @@ func resolve(t *testing.T, s *jsonschema.Schema) *jsonschema.Resolved {
 	return r
 }
 
-// validate says what a schema has against a YAML file, as an editor does: every document on its own.
+// validate returns the errors that a schema finds in a YAML file, as an editor does: in each document separately.
 func validate(r *jsonschema.Resolved, text []byte) error {
 	documents, err := yamlform.Decode(text)
 	if err != nil {
@@ -105,7 +105,7 @@ func TestTestsAcceptsOurs(t *testing.T) {
 	accepts(t, Tests(), append(yamlFiles(t, top+"config", true), yamlFiles(t, "../ruletest/testdata/pass", true)...))
 }
 
-// compiles says what the service has against a rule file.
+// compiles returns the error with which the service rejects a rule file.
 func compiles(text []byte) error {
 	_, errs := config.Compile([]config.File{{Name: "a.yaml", Data: text}}, config.CompileOptions{})
 	if len(errs) == 0 {

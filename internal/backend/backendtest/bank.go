@@ -35,7 +35,7 @@ type bank struct {
 // ErrLost is what Start of a store returns if the answer was lost. The request was carried out, or it was not.
 var ErrLost = errors.New("the answer is lost")
 
-// account is what a counter must contain. The counter's window is a fixed window on the clock, or so long that no hit leaves it.
+// account is what a counter must contain. The counter's window is a fixed window on the clock, or long enough that no hit leaves it.
 type account struct {
 	key          []byte
 	limit        *descriptor.Limit

@@ -31,7 +31,7 @@ func RunReservations(t *testing.T, open func(t testing.TB) backend.Store) {
 	t.Run("reset", func(t *testing.T) { runReservationsReset(t, open(t)) })
 }
 
-// RunReservationsTogether tests groups with several takes of one counter, some of which reserve.
+// RunReservationsTogether tests groups with several takes of one counter, where some takes reserve.
 func RunReservationsTogether(t *testing.T, open func(t testing.TB) backend.Store) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, open, "testdata/reservations_together") })
 	t.Run("all or nothing", func(t *testing.T) {

@@ -190,7 +190,7 @@ func (l *Leases) wait(ctx context.Context, c *forwarded, f *fetch, began time.Ti
 	}
 }
 
-// timers are those of calls that wait for another call's acquisition.
+// timers are for calls that wait for another call's acquisition.
 type timers struct {
 	mu   sync.Mutex
 	late backend.Lateness

@@ -32,7 +32,7 @@ type place struct {
 	share   uint32
 }
 
-// lookup is what a take has found among the reservations of its counter.
+// lookup is the result of searching the reservations of a counter for one take.
 type lookup struct {
 	reservations *reservations // may be nil
 	slot         int32         // the reservation that a commit or an extension is about, or none

@@ -113,7 +113,7 @@ func (c *Cache) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 	return settled, err
 }
 
-// ask answers what the cache knows, and returns what the store has to answer, or nil.
+// ask answers from the cache, and returns the takes that only the store can answer, or nil.
 func (c *Cache) ask(now time.Time, r *backend.Request) *asked {
 	at := c.clock.Elapsed(now)
 	a := c.pool.Get().(*asked)

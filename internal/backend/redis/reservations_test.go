@@ -109,7 +109,7 @@ func openLarge(t *testing.T) (*redis.Store, *redistest.Server) {
 	return s, server
 }
 
-// keysBeside returns the keys of a server except that of the counter "k".
+// keysBeside returns the keys of a server except the key of the counter "k".
 func keysBeside(t testing.TB, server *redistest.Server) []string {
 	t.Helper()
 	keys := server.Client(t).Keys(t.Context(), "*").Val()

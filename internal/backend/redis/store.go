@@ -259,7 +259,7 @@ const tryAgain = "TRYAGAIN"
 // partlyWritten is the prefix of a script's error if the takes may have counted all the same.
 const partlyWritten = "PARTLY"
 
-// unsendable is the error of requests of which at least one cannot be sent. Nothing was sent then.
+// unsendable is the error of a batch in which at least one request cannot be sent. Nothing was sent then.
 type unsendable struct{ error }
 
 func (e unsendable) Unwrap() error { return e.error }

@@ -82,7 +82,7 @@ type breakers struct {
 	nodes    map[string]*nodeMetrics // the metrics, by the addresses of the nodes
 }
 
-// nodeMetrics are the metrics of a node. Breakers of the same node, of which a client may make several, share them.
+// nodeMetrics are the metrics of a node. A client may make several breakers for one node; they share its metrics.
 type nodeMetrics struct {
 	open  atomic.Bool
 	trips *metric.Durations
@@ -169,7 +169,7 @@ func (all *breakers) keep(topology []goredis.ClusterSlot) {
 	}
 }
 
-// isListed reports whether a topology has a node. The client replaces loopback addresses and port 0 in it by those of the node
+// isListed reports whether a topology has a node. The client replaces loopback addresses and port 0 in it by the address and port of the node
 // that it asked, so either stands for any.
 func isListed(listed map[string]bool, node string) bool {
 	if listed[node] {

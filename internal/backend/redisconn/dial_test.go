@@ -296,7 +296,7 @@ func TestDialTLS(t *testing.T) {
 	withoutSecret(t, log.String())
 }
 
-// hangUp makes a server close all connections but that of the test.
+// hangUp makes a server close all connections but the test's.
 func hangUp(t testing.TB, s *redistest.Server) {
 	t.Helper()
 	if err := s.Client(t).Do(t.Context(), "client", "kill", "type", "normal", "skipme", "yes").Err(); err != nil {
@@ -446,7 +446,7 @@ func TestRestartIsNoticed(t *testing.T) {
 	}
 }
 
-// relay is an address that leads to one server and then to another, as that of a service does after a failover. Open
+// relay is an address that leads to one server and then to another, as the address of a service does after a failover. Open
 // connections keep their server.
 type relay struct {
 	net.Listener

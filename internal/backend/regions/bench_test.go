@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// BenchmarkEscrow compares takes from an account with takes that a region counts by itself, on the same Redis, in turns of some
+// BenchmarkEscrow compares takes from an account with takes that a region counts on its own, on the same Redis, in turns of some
 // milliseconds. The home answers, and is seldom asked.
 func BenchmarkEscrow(b *testing.B) {
 	for _, keys := range []int{1, 100, 10_000} {

@@ -249,7 +249,7 @@ func TestClockIsSetBack(t *testing.T) {
 	}
 }
 
-// When all processes of a home are gone, the others spend what they hold. A process that starts there again goes on with what its Redis
+// When all processes of a home are gone, the others spend what they hold. A process that starts there again continues with what its Redis
 // has.
 func TestHomeIsKilled(t *testing.T) {
 	t.Parallel()

@@ -351,7 +351,7 @@ func (x *exchange) credit(n int) {
 	}
 }
 
-// body is what a client has sent of the body of a request, and the handler has not read yet. The window bounds it.
+// body is the part of a request's body that has arrived and that the handler has not read yet. The window bounds it.
 type body struct {
 	used func(n int) // called when the handler has read n bytes
 

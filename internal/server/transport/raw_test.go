@@ -38,7 +38,7 @@ type rawClient struct {
 	seen    []event
 }
 
-// rawAnswer is what the client has got on a stream.
+// rawAnswer is what the client received on a stream.
 type rawAnswer struct {
 	fields []hpack.HeaderField // of headers and trailers
 	blocks [][]byte            // as they came

@@ -238,7 +238,7 @@ func (r *reader) isInStream(ctx context.Context, p position) (bool, error) {
 	return len(found) == 0 || found[0].Values["id"] == p.id, nil
 }
 
-// regressed raises the alarm: Redis does not have what this process has read before.
+// regressed raises the alarm: Redis has older overrides than this replica read before.
 func (r *reader) regressed(head position) {
 	r.metrics.Regressed()
 	about := []any{"version_before", r.at.version, "version_now", head.version}
