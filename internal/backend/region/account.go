@@ -42,6 +42,9 @@ const (
 	// patience is how long an account waits for an answer before it asks again.
 	patience = second / 2
 
+	// refresh is how often an account in use asks at least, so that a limit that was lowered, or a caller who was blocked, is known soon.
+	refresh = second
+
 	// idle is after which time without a take an account returns what it holds.
 	idle = second
 
@@ -158,9 +161,11 @@ func (a *Account) due(now, need int64) bool {
 	if now < a.Again {
 		return false
 	}
-	left := a.Left(now)
-	return need > 0 || left < a.demand.size/2 && !a.demand.idle(now) || now >= a.SentAt+idle && a.returns(now) > 0
+	return need > 0 || a.low(now) || now >= a.SentAt+idle && a.returns(now) > 0 || now >= a.SentAt+refresh && a.Left(now) > 0
 }
+
+// low reports whether an account in use is half empty.
+func (a *Account) low(now int64) bool { return a.Left(now) < a.demand.size/2 && !a.demand.idle(now) }
 
 // returns is how many permits the account would return at now: those that have expired, and those that it does not need.
 func (a *Account) returns(now int64) (n int64) {
@@ -222,6 +227,7 @@ func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64,
 	if a.Incarnation == 0 {
 		a.Incarnation = fresh // never 0
 	}
+	low := a.low(r.Now)
 	a.giveBack(r.Now)
 	want := int64(0)
 	if now, d := r.Now, &a.demand; !d.idle(now) {
@@ -232,6 +238,9 @@ func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64,
 	}
 	if len(a.Grants) >= mostGrants {
 		want, need = 0, 0
+	}
+	if need == 0 && !low {
+		want = min(want, 0) // it only reports
 	}
 	a.Waiting, a.AskedAt = true, r.Now
 	a.Question = Question{

@@ -58,7 +58,9 @@ func (s *Store) tick(ctx context.Context, n int) {
 
 // raise raises the generation after the clock of the Redis was set back, unless another process has.
 func (s *Store) raise(ctx context.Context) {
-	s.opts.Logger.Warn("the clock of Redis was set back: this region gives up the permits that it holds of limits across regions")
+	if _, ready := s.clocks.known(); ready {
+		return // the tick that noticed it has done so
+	}
 	if err := s.readGeneration(ctx, true); err != nil {
 		s.counts.clockErrors.Add(1)
 	}
@@ -91,10 +93,15 @@ func (s *Store) readGeneration(ctx context.Context, raise bool) error {
 		if change.Err != nil {
 			return change.Err
 		}
-		raise = !s.clocks.saw(name, state{at.Least, at.Generation}, change.At) || raise
+		if !s.clocks.saw(name, state{at.Least, at.Generation}, change.At) {
+			raise = true
+		}
 		if !c.Read && change.Result == backend.RecordWritten {
 			_, n := numbered(c.Value)
 			s.learn(n)
+			if raise {
+				s.opts.Logger.Warn("the clock of Redis was set back: this region gives up the permits that it holds of limits across regions", "generation", n)
+			}
 			return nil
 		}
 		has, kept := numbered(change.Present)

@@ -361,6 +361,42 @@ func TestBadQuestions(t *testing.T) {
 	}
 }
 
+// A limit that is lowered at the home, and a caller who is blocked there, are known in the other region soon, although that holds permits.
+func TestLoweredAndBlocked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{regions: 2, processes: 2})
+	b := w.of["b"][0]
+	for _, name := range []string{"lowered", "blocked"} {
+		own := w.limit(name, escrow("a", algorithms()["fixed"])) // what b goes on to believe
+		take := func() (backend.Outcome, error) { return w.takeUnder(b, name, own, 1, patience) }
+		used := int64(0)
+		for range 60 {
+			if o, err := take(); err != nil || !o.Allowed {
+				t.Fatalf("%s: %+v, %v", name, o, err)
+			}
+			used++
+		}
+		lower := *own
+		if lower.Requests = 60; name == "blocked" {
+			lower.Requests = 0
+		}
+		w.mu.Lock()
+		w.limits[name] = &lower
+		w.mu.Unlock()
+		redistest.Eventually(t, name, func(context.Context) error {
+			o, err := take()
+			if err == nil && o.Allowed {
+				used++
+				err = errors.New("a take passes")
+			}
+			return err
+		})
+		if o, err := take(); err != nil || o.Allowed {
+			t.Errorf("%s: %+v, %v after %d", name, o, err, used)
+		}
+	}
+}
+
 // Permits that a region does not use go back, and others use them.
 func TestReturn(t *testing.T) {
 	t.Parallel()

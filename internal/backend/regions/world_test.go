@@ -165,6 +165,11 @@ func (w *world) take(p *process, name string, hits int64, within time.Duration) 
 	w.mu.Lock()
 	l := w.limits[name]
 	w.mu.Unlock()
+	return w.takeUnder(p, name, l, hits, within)
+}
+
+// takeUnder makes a take under the limit that a process knows.
+func (w *world) takeUnder(p *process, name string, l *descriptor.Limit, hits int64, within time.Duration) (backend.Outcome, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	r := &backend.Request{
