@@ -463,3 +463,36 @@ func TestOptionsThatCannotBeUsed(t *testing.T) {
 		}()
 	}
 }
+
+func TestProblem(t *testing.T) {
+	const rules = `
+domain: api
+headers: [ietf]
+descriptors:
+  - key: customer
+    rate_limit: {name: yearly, unit: year, requests_per_unit: 0}
+`
+	gatetest.Each(t, rules, func(t *testing.T, l gatetest.Counting) {
+		limit := httplimit.New(l, httplimit.Options{Domain: "api", Descriptors: byCustomer, Refused: httplimit.Problem})
+		answer, body := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
+		const want = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"too many requests","status":429,"violated-policies":["yearly"]}`
+		if answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Content-Type") != "application/problem+json" || strings.TrimSpace(body) != want {
+			t.Errorf("%s %v %s", answer.Status, answer.Header, body)
+		}
+	})
+	for _, c := range []struct {
+		decision limits.Decision
+		status   int
+		want     string
+	}{
+		{limits.Decision{Source: limits.FailClosed}, 503, `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"the rate limit cannot be checked","status":503}`},
+		{limits.Decision{Source: limits.OnError}, 429, `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"too many requests","status":429}`},
+		{limits.Decision{Headers: []limits.Header{{Name: "RateLimit", Value: "no text"}}}, 429, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"too many requests","status":429}`},
+	} {
+		w := httptest.NewRecorder()
+		httplimit.Problem(w, nil, c.decision)
+		if w.Code != c.status || strings.TrimSpace(w.Body.String()) != c.want {
+			t.Errorf("%+v: %d %s", c.decision, w.Code, w.Body)
+		}
+	}
+}

@@ -73,10 +73,10 @@ func walk(t *testing.T, dir, extension string, each func(name, text string)) {
 
 // clients are the headers of the requests.
 var clients = map[string]string{
-	"Account": "acct_1", "Api-Key": "k1", "App": "A1", "Bot": "b1", "Buyer": "ann", "Caller": "ann", "Channel": "C1", "Consumer": "c1", "Country": "de",
+	"Account": "acct_1", "Agent": "planner", "Api-Key": "k1", "App": "A1", "Bot": "b1", "Buyer": "ann", "Caller": "ann", "Channel": "C1", "Consumer": "c1", "Country": "de",
 	"Customer": "acme", "Developer": "d1",
 	"Email": "ann@example.com", "Endpoint": "GET /2/tweets/search/recent", "Exact-Set": "h1", "Files": "read", "Identifier": "example.com", "Importance": "critical",
-	"Instance": "i-1", "Kind": "post", "Machine": "m1", "Message-Type": "marketing", "Method": "users.info", "Mode": "live", "Model": "large", "New-Account-Address": "192.0.2.1",
+	"Instance": "i-1", "Kind": "post", "Machine": "m1", "Mcp-Tool": "search", "Message-Type": "marketing", "Method": "users.info", "Mode": "live", "Model": "large", "New-Account-Address": "192.0.2.1",
 	"New-Account-Network": "2001:db8:1::/48", "Oauth-Client": "o1", "Operation": "search", "Organization": "acme", "Payment-Intent": "pi_1", "Priority": "batch", "Project": "p1",
 	"Region": "eu", "Registered-Domain": "example.com", "Seller": "s1", "Sender": "ACME", "Shop": "s1", "Store-Plan": "standard", "Subscriber": "ann", "Subscription": "sub_1",
 	"Tenant": "acme", "Tier": "start", "To-Number": "2061234567", "Unlisted-Method": "conversations.history", "User": "bob", "User-Id": "ada", "Users": "57",
