@@ -155,7 +155,7 @@ func TestImageRunsWithNothingElse(t *testing.T) {
 	for _, line := range []string{
 		"/bin/ratelimitd",
 		"/bin/ratelimit",                 // Envoy Gateway and Istio: the command replaces the entry point
-		"/bin/ratelimitd /bin/ratelimit", // the reference's compose files: the command follows the entry point
+		"/bin/ratelimitd /bin/ratelimit", // envoyproxy/ratelimit's compose files: the command follows the entry point
 		"/bin/ratelimit --quotaRateLimitServiceAddr=envoy-ai-gateway-ratelimit.envoy-gateway-system", // a manifest of Envoy AI Gateway
 	} {
 		t.Run(line, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// acceptedOptions are settings of the reference that change nothing here. They are accepted so that a deployment starts
+// acceptedOptions are settings of envoyproxy/ratelimit that change nothing here. They are accepted so that a deployment starts
 // without changes. The settings that are set are logged once, with one line per reason. A field is nil unless it is set. A value equal to
 // the tag unless is not logged, because the service does that anyway.
 type acceptedOptions struct {

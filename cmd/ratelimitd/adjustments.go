@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// adjustments are settings of the reference with a value outside what this service accepts, and the value used instead.
+// adjustments are settings of envoyproxy/ratelimit with a value outside what this service accepts, and the value used instead.
 type adjustments struct{ all []adjustment }
 
 type adjustment struct {

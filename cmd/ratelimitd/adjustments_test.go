@@ -16,8 +16,8 @@ import (
 // fails marks a value with which the service does not start.
 const fails = "fails"
 
-// oddValues maps variables of the reference to unusual values, each with the value that the service uses. The log reports
-// every value that is adjusted. The reference accepts all of these values except the values marked fails.
+// oddValues maps variables of envoyproxy/ratelimit to unusual values, each with the value that the service uses. The log reports
+// every value that is adjusted. envoyproxy/ratelimit accepts all of these values except the values marked fails.
 var oddValues = map[string]map[string]string{
 	"PORT":      {"0x1F90": "8080", "017620": "8080", "0b11": "3", "8_080": "8080", "+80": "80", "08": fails, " 80": fails, "8080.0": fails, "-1": fails, "65536": fails},
 	"GRPC_PORT": {"0x1F91": "8081", "1e3": fails, "99999999999999999999": fails},
@@ -37,7 +37,7 @@ var oddValues = map[string]map[string]string{
 	"REDIS_TIMEOUT":                {"0": "10s", "-1s": "10s", "1us": "1ms"},
 	"REDIS_POOL_SIZE":              {"0": "4", "0x10": "16", "999999": "100000"},
 	"REDIS_POOL_ON_EMPTY_BEHAVIOR": {"wait": "WAIT", "foo": "WAIT"},
-	"REDIS_SOCKET_TYPE":            {"tcp4": "tcp4", "tcp6": "tcp6", "TCP": "tcp", "udp": fails}, // udp: the reference waits forever
+	"REDIS_SOCKET_TYPE":            {"tcp4": "tcp4", "tcp6": "tcp6", "TCP": "tcp", "udp": fails}, // udp: envoyproxy/ratelimit waits forever
 	"REDIS_PERSECOND_TIMEOUT":      {"0": "10s"},
 	"REDIS_PERSECOND_POOL_SIZE":    {"0": "4"},
 	"REDIS_PERSECOND_SOCKET_TYPE":  {"tcp4": "tcp4"},
@@ -130,7 +130,7 @@ func TestAdjustedValuesAreLogged(t *testing.T) {
 	}
 }
 
-// The reference starts with these faulty settings. This service starts too, and its log names the part that it ignores.
+// envoyproxy/ratelimit starts with these faulty settings. This service starts too, and its log names the part that it ignores.
 func TestStartsWithFaultySettings(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "bad.yaml", "mappings: [{match: a.b, nome: c}]")

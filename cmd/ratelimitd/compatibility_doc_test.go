@@ -49,10 +49,10 @@ func tableOf(t *testing.T, name, heading string) [][]string {
 	return rows
 }
 
-// judgement matches how a row compares this service with the reference.
+// judgement matches how a row compares this service with envoyproxy/ratelimit.
 var judgement = regexp.MustCompile(`^(same|better: \S.*|different: \S.*|new|no effect: \S.*)`)
 
-// TestEnvironmentIsDocumented compares the variables in docs/reference/compatibility.md with the list of the reference's variables: one
+// TestEnvironmentIsDocumented compares the variables in docs/reference/compatibility.md with the list of envoyproxy/ratelimit's variables: one
 // without a row must have the default of envoyproxy/ratelimit and must have an effect. The row of a variable without effect must say so.
 func TestEnvironmentIsDocumented(t *testing.T) {
 	racetest.Sequential(t)
@@ -126,7 +126,7 @@ func TestCompatibilityIsDocumented(t *testing.T) {
 	keys := named("Rule keys", 0)
 	for _, m := range config.Rules().Maps {
 		if !slices.ContainsFunc(m.Keys, func(k yamlform.Key) bool { return !k.Extension }) {
-			continue // the reference does not have this map, so its keys may have any name
+			continue // envoyproxy/ratelimit does not have this map, so its keys may have any name
 		}
 		for _, k := range m.Keys {
 			said, is := keys[k.Name]

@@ -34,7 +34,7 @@ var moments = map[string]time.Time{
 	"a week's midnight": time.Date(2027, time.March, 11, 0, 0, 0, 250_000_000, time.UTC),
 }
 
-// TestConformance replays the requests recorded from the reference over gRPC, and compares every field of every answer.
+// TestConformance replays the requests recorded from envoyproxy/ratelimit over gRPC, and compares every field of every answer.
 func TestConformance(t *testing.T) {
 	racetest.Sequential(t)
 	setups, err := conform.Setups()
@@ -120,7 +120,7 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 	for k, v := range g.Settings {
 		env[k] = v
 	}
-	if backend == "redis-lyft" { // the reference's keys: the answers must be the reference's with them too
+	if backend == "redis-lyft" { // envoyproxy/ratelimit's keys: the answers must be envoyproxy/ratelimit's with them too
 		env["REDIS_KEY_FORMAT"] = "lyft"
 	}
 	if backend != "memory" {

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// ownPrefix is the prefix of our own variables. The reference's variables have no prefix, so a misspelt one looks like a
+// ownPrefix is the prefix of our own variables. envoyproxy/ratelimit's variables have no prefix, so a misspelt one looks like a
 // variable of another program.
 const ownPrefix = "RATELIMITD_"
 

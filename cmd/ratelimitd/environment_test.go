@@ -52,7 +52,7 @@ func TestInvalidVariable(t *testing.T) {
 	}
 }
 
-// TestFlagsAsTheReference writes true and false in all forms that the reference accepts.
+// TestFlagsAsTheReference writes true and false in all forms that envoyproxy/ratelimit accepts.
 func TestFlagsAsTheReference(t *testing.T) {
 	for value, shadowed := range map[string]bool{
 		"1": true, "t": true, "T": true, "TRUE": true, "true": true, "True": true, "yes": true,
@@ -77,7 +77,7 @@ func TestEmptyVariable(t *testing.T) {
 	}
 }
 
-// There is one set of TLS files for both Redis, as in the reference.
+// There is one set of TLS files for both Redis, as in envoyproxy/ratelimit.
 func TestPerSecondHasTheTLSFilesOfRedis(t *testing.T) {
 	authority := tlstest.NewAuthority(t, "redis")
 	cert, key := files(t, authority.Issue(t, "counter"))
@@ -100,7 +100,7 @@ func TestPerSecondHasTheTLSFilesOfRedis(t *testing.T) {
 	}
 }
 
-// Zero means forever, as in gRPC and the reference.
+// Zero means forever, as in gRPC and envoyproxy/ratelimit.
 func TestConnectionsMayStayForEver(t *testing.T) {
 	if got := endless(0); got != math.MaxInt64 {
 		t.Errorf("0 is %s", got)

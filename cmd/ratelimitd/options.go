@@ -114,7 +114,7 @@ func (o *listenOptions) overdue(ctx context.Context) <-chan struct{} {
 	return passed
 }
 
-// endless turns a time of the reference, whose 0 means forever, into one of gRPC.
+// endless turns a time of envoyproxy/ratelimit, whose 0 means forever, into one of gRPC.
 func endless(d time.Duration) time.Duration {
 	if d == 0 {
 		return math.MaxInt64
@@ -169,7 +169,7 @@ func (o *answerOptions) settings() limiter.Settings {
 		NearLimitRatio: o.NearRatio,
 	}
 	if s.NearLimitRatio == 0 {
-		s.NearLimitRatio = math.SmallestNonzeroFloat32 // 0 would mean the default; in the reference every hit is near then
+		s.NearLimitRatio = math.SmallestNonzeroFloat32 // 0 would mean the default; in envoyproxy/ratelimit every hit is near then
 	}
 	for _, name := range o.Families {
 		s.Headers |= descriptor.ParseHeaderFamily(name)
@@ -233,7 +233,7 @@ type redisOptions struct {
 	TLS          bool          `env:"TLS" help:"Encrypt connections to Redis."`
 }
 
-// bothRedisOptions are the settings that both Redis share: the reference has one set of TLS files.
+// bothRedisOptions are the settings that both Redis share: envoyproxy/ratelimit has one set of TLS files.
 type bothRedisOptions struct {
 	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time for a call to Redis, unless the caller's deadline is earlier. Unset: the time to connect."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust for Redis. Unset: the system's. Read for every new connection."`
@@ -284,7 +284,7 @@ func (o *backendOptions) connection(one *redisOptions, settings string, log *slo
 	}
 }
 
-// jitter is the extra lifetime of keys of the reference's format.
+// jitter is the extra lifetime of keys of envoyproxy/ratelimit's format.
 func (o *backendOptions) jitter() time.Duration {
 	if o.JitterSeconds == nil {
 		return redis.DefaultLyftJitter
@@ -335,7 +335,7 @@ type tracingOptions struct {
 	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Fraction of calls, from 0 to 1, that are traced if the caller sends no trace."`
 }
 
-// statisticsOptions are the settings of the reference's statistics.
+// statisticsOptions are the settings of envoyproxy/ratelimit's statistics.
 type statisticsOptions struct {
 	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Turn off the statistics of envoyproxy/ratelimit: StatsD, the listener for Prometheus, and its names in /metrics."`
 

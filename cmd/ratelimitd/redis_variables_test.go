@@ -130,7 +130,7 @@ func TestVariablesThatCannotBe(t *testing.T) {
 	}
 }
 
-// The variables that tune the reference's pipelines are accepted. The log says once that they have no effect.
+// The variables that tune envoyproxy/ratelimit's pipelines are accepted. The log says once that they have no effect.
 func TestVariablesWithoutEffect(t *testing.T) {
 	racetest.Sequential(t)
 	r := redistest.Start(t)

@@ -11,7 +11,7 @@ import (
 // on it: they name its path as the command of an image that has an entry point, or pass it the arguments of another container.
 func isReference(name string) bool { return path.Base(name) == "ratelimit" }
 
-// arguments are the words behind the program's name. The reference's name is kept: it changes what the words mean.
+// arguments are the words behind the program's name. envoyproxy/ratelimit's name is kept: it changes what the words mean.
 func arguments(line []string) []string {
 	if isReference(line[0]) {
 		return line
@@ -19,7 +19,7 @@ func arguments(line []string) []string {
 	return line[1:]
 }
 
-// asReference leaves out the arguments that serve does not know, if the program was called by the reference's name. A command
+// asReference leaves out the arguments that serve does not know, if the program was called by envoyproxy/ratelimit's name. A command
 // by its name stays a command.
 func asReference(model *kong.Application, args []string) (kept, ignored []string) {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && unknownCommand(model, args) == nil {

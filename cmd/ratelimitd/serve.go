@@ -142,7 +142,7 @@ type service struct {
 	log       *slog.Logger
 	options   *serveCommand
 	limiter   *limiter.Limiter
-	loadStats func(visit func(path, stat string, n uint64)) // visits the counters of loading rules, under the reference's names
+	loadStats func(visit func(path, stat string, n uint64)) // visits the counters of loading rules, under envoyproxy/ratelimit's names
 	ruleFiles atomic.Pointer[[]descriptor.FileStatus]
 	inForce   atomic.Pointer[inForce]
 	resources func() []descriptor.FileStatus // of rules over xDS; nil: rules come from files
@@ -297,7 +297,7 @@ func given(all ...string) string {
 	return strings.Join(set, ", ")
 }
 
-// minCacheBytes is the size of the reference's cache if the setting is smaller or negative.
+// minCacheBytes is the size of envoyproxy/ratelimit's cache if the setting is smaller or negative.
 const minCacheBytes = 512 << 10
 
 // openBackend makes the store, with the denial cache in front of it if that is on.

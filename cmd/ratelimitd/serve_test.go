@@ -205,7 +205,7 @@ func TestForceStartWithoutRules(t *testing.T) {
 	}
 }
 
-// The rule directory is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, as in the reference. A flag overrides the
+// The rule directory is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, as in envoyproxy/ratelimit. A flag overrides the
 // environment.
 func TestWhereRulesAre(t *testing.T) {
 	root := t.TempDir()
@@ -329,7 +329,7 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// Without --rules the service uses the reference's directory, even when only a part of its path is set. It never loads the
+// Without --rules the service uses envoyproxy/ratelimit's directory, even when only a part of its path is set. It never loads the
 // example rules in the working directory by default.
 func TestExamplesAreNotServedUnasked(t *testing.T) {
 	examples := t.TempDir()

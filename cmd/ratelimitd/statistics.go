@@ -50,7 +50,7 @@ func (o *statisticsOptions) mapping(log *slog.Logger) string {
 
 const unusableMapping = "PROMETHEUS_MAPPER_YAML names a file that cannot be used: the built-in mapping is used"
 
-// tags are the tags of every statistic. Tags without a key or a value, which the reference accepts, are left out.
+// tags are the tags of every statistic. Tags without a key or a value, which envoyproxy/ratelimit accepts, are left out.
 func (s *service) tags() ([]statsd.Tag, error) {
 	text := s.pairs("EXTRA_TAGS", s.options.Stats.Tags, func(part string) bool {
 		key, value, ok := strings.Cut(part, ":")
@@ -99,7 +99,7 @@ func (o *statisticsOptions) mogrifiers() ([]statsd.Mogrifier, error) {
 	return all, nil
 }
 
-// poolStatistic is the reference's name for the connections to this Redis.
+// poolStatistic is envoyproxy/ratelimit's name for the connections to this Redis.
 func (c *redisStore) poolStatistic() string {
 	if c.settings == settingsOfPerSecond {
 		return "ratelimit.redis_per_second_pool"
@@ -107,7 +107,7 @@ func (c *redisStore) poolStatistic() string {
 	return "ratelimit.redis_pool"
 }
 
-// statistics are the reference's statistics, under its names.
+// statistics are envoyproxy/ratelimit's statistics, under its names.
 func (s *service) statistics() statsd.Source {
 	return statsd.Source{
 		Counters: func(visit func(path, stat string, n uint64)) {

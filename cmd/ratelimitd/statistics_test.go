@@ -50,7 +50,7 @@ descriptors:
     rate_limit: {unlimited: true}
 `
 
-// traffic sends requests for each of these rules and for the cases that the reference counts separately: 12 calls over
+// traffic sends requests for each of these rules and for the cases that envoyproxy/ratelimit counts separately: 12 calls over
 // gRPC.
 func traffic(t *testing.T, addr string) {
 	t.Helper()
@@ -101,7 +101,7 @@ func shown(t *testing.T, url, prefix string) []string {
 	return lines
 }
 
-// trafficForPrometheus is what traffic adds to the reference's metrics: names, labels and numbers.
+// trafficForPrometheus is what traffic adds to envoyproxy/ratelimit's metrics: names, labels and numbers.
 var trafficForPrometheus = []string{
 	`ratelimit_service_config_load_error 0`,
 	`ratelimit_service_config_load_success 1`,
@@ -113,7 +113,7 @@ var trafficForPrometheus = []string{
 	`ratelimit_service_rate_limit_shadow_mode{domain="mongo_cps",key1="trial"} 1`,
 	`ratelimit_service_rate_limit_unknown_domain_not_found 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users"} 7`,
-	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users",key2="op_read"} 2`, // the third key has no label in the reference
+	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users",key2="op_read"} 2`, // the third key has no label in envoyproxy/ratelimit
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="file_log*"} 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="remote_address_10_0_0_1"} 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="tenant_acme",key2="path"} 1`,
@@ -294,7 +294,7 @@ func TestStatsDAndPrometheus(t *testing.T) {
 				"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0", "DD_ENV": "x",
 			}
 			if network == "udp" {
-				env["STATSD_PROTOCOL"] = "udp" // TCP is the default, as in the reference
+				env["STATSD_PROTOCOL"] = "udp" // TCP is the default, as in envoyproxy/ratelimit
 			}
 			p := startProcess(t, env, "--rules", rulesOf(t, measuredRules))
 			traffic(t, p.GRPC)

@@ -21,7 +21,7 @@ import (
 //	form:"header"         of texts, see forms
 //	nonempty:""           of texts: an empty variable counts as unset
 //
-// The reference accepts every value that it can read. So its variables adjust a value instead of refusing it, and the log
+// envoyproxy/ratelimit accepts every value that it can read. So its variables adjust a value instead of refusing it, and the log
 // says so once (adjustments.go).
 //
 //	clamp:"1..65535"      a value outside becomes the nearer end
@@ -44,7 +44,7 @@ func values(a *adjustments) []kong.Option {
 	}
 }
 
-// flagValue reads true and false in all spellings of the reference (1, t, T, TRUE, true, True and their opposites), and yes
+// flagValue reads true and false in all spellings of envoyproxy/ratelimit (1, t, T, TRUE, true, True and their opposites), and yes
 // and no.
 type flagValue struct{}
 
@@ -140,7 +140,7 @@ var forms = map[string]func(string) error{
 }
 
 // numbers returns the mappers of whole numbers, of other numbers, and of durations as Go writes them. Whole numbers may be
-// written as for the reference: 0x1000, 0b11, 1_000, and 010, which is 8.
+// written as for envoyproxy/ratelimit: 0x1000, 0b11, 1_000, and 010, which is 8.
 func numbers(a *adjustments) (whole, share, span kong.MapperFunc) {
 	plain := func(v reflect.Value) string { return fmt.Sprint(v.Interface()) }
 	whole = a.ranged("a whole number", func(v string, target reflect.Value) error {

@@ -30,17 +30,17 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// ownDefaults are the defaults that differ from the reference's. docs/reference/environment.md gives the reasons.
+// ownDefaults are the defaults that differ from envoyproxy/ratelimit's. docs/reference/environment.md gives the reasons.
 var ownDefaults = map[string]string{
 	"BACKEND_TYPE":                     "",          // Redis if REDIS_URL is set, else memory
-	"DEBUG_HOST":                       "127.0.0.1", // the reference: all addresses
+	"DEBUG_HOST":                       "127.0.0.1", // envoyproxy/ratelimit: all addresses
 	"EXPIRATION_JITTER_MAX_SECONDS":    "",          // 300 where it has an effect
 	"LOG_LEVEL":                        "info",
 	"REDIS_SOCKET_TYPE":                "", // depends on the URL
 	"REDIS_PERSECOND_SOCKET_TYPE":      "",
 	"REDIS_URL":                        "",
 	"REDIS_PERSECOND_URL":              "",
-	"TRACING_SERVICE_NAME":             "", // OTEL_SERVICE_NAME, else the reference's
+	"TRACING_SERVICE_NAME":             "", // OTEL_SERVICE_NAME, else envoyproxy/ratelimit's
 	"USE_STATSD":                       "",
 	"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES": "",
 

@@ -159,7 +159,7 @@ func (i *instance) http() string   { return "http://" + i.svc.server.HTTPAddr.St
 func (i *instance) debug() string  { return "http://" + i.svc.operators.DebugAddr.String() }
 func (i *instance) failed() string { return fmt.Sprintf("does not start: %v", i.err) }
 
-// TestEveryVariable starts the service without and with each variable of the reference and each of our own, and compares
+// TestEveryVariable starts the service without and with each variable of envoyproxy/ratelimit and each of our own, and compares
 // the results. A variable without a row fails the test, and so does a row without a variable.
 func TestEveryVariable(t *testing.T) {
 	var c cli
@@ -421,7 +421,7 @@ func flagsByVariable(model *kong.Application) map[string]*kong.Flag {
 	return flags
 }
 
-// referenceEnvironment returns the variables of the reference, with their types and defaults.
+// referenceEnvironment returns the variables of envoyproxy/ratelimit, with their types and defaults.
 func referenceEnvironment(t *testing.T) map[string]*struct{ kind, value string } {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "reference-environment.csv"))
@@ -443,7 +443,7 @@ func referenceEnvironment(t *testing.T) map[string]*struct{ kind, value string }
 	return all
 }
 
-// sameDefault reports whether a flag has the reference's default, in whatever notation.
+// sameDefault reports whether a flag has envoyproxy/ratelimit's default, in whatever notation.
 func sameDefault(f *kong.Flag, theirs string) bool {
 	ours := f.Default
 	switch f.Target.Kind() {

@@ -190,7 +190,7 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("/rlconfig:\n%s", body)
 	}
 
-	// The monitoring scrapes PROMETHEUS_ADDR, under the reference's names.
+	// The monitoring scrapes PROMETHEUS_ADDR, under envoyproxy/ratelimit's names.
 	scraped := "http://" + p.Log.Wait(t, "listening")["prometheus"].(string) + "/metrics"
 	const keys = `{domain="default/eg/http",key1="httproute/default/shop/rule/0/match/0/*_httproute/default/shop/rule/0/match/0/*",key2="rule-0-match-0_rule-0-match-0"} `
 	_, metrics := get(t, scraped)

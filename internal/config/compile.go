@@ -31,7 +31,7 @@ func (f *File) read(lenient bool) *source {
 // reference accepts it.
 type CompileOptions struct {
 	Merge   bool // files may share a domain; if false, the domain belongs to the file that sorts first, and the others have an error
-	Lenient bool // what the reference accepts has the same meaning here; the default of the service
+	Lenient bool // what envoyproxy/ratelimit accepts has the same meaning here; the default of the service
 	Tree    descriptor.Options
 }
 

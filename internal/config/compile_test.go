@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// conformanceCase is a set of rule files, and whether the reference loads it.
+// conformanceCase is a set of rule files, and whether envoyproxy/ratelimit loads it.
 type conformanceCase struct {
 	Name  string
 	Files []string

@@ -23,7 +23,7 @@ func TestEveryKeyHasAFact(t *testing.T) {
 		{[]*yamlform.Map{&descriptorForm.Map, &limitForm.Map}, append(keysOf(descriptor.RuleFacts), keysOf(descriptor.LimitFacts)...), []string{
 			"rate_limit", "rate_limits", "descriptors", "inherit", // what the others are about
 			"key", "value", "values", "value_regex", "value_cidr", // the path of the rule
-			"unit", "requests_per_unit", // /rlconfig begins with them, as the reference does
+			"unit", "requests_per_unit", // /rlconfig begins with them, as envoyproxy/ratelimit does
 			"replaces", "detailed_metric", "value_to_metric", "share_threshold", "condition", "overridable", "usage", "metadata", // not shown there
 		}},
 	} {

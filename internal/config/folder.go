@@ -26,7 +26,7 @@ import (
 type Options struct {
 	Dir          string             // the directory of rule files, read with all directories below it
 	Fixed        []File             // rules that do not change, and own their domains before any file of the directory; they must be without errors
-	Strict       bool               // a probable mistake is an error even if the reference accepts it; if false, it is a warning
+	Strict       bool               // a probable mistake is an error even if envoyproxy/ratelimit accepts it; if false, it is a warning
 	MergeDomains bool               // files may share a domain; if false, the domain belongs to the file that sorts first
 	Rescan       time.Duration      // how often all files are read again without an event of the file system; 0 means 10 s
 	MaxFileSize  int64              // bytes; a larger file is refused; 0 means 64 MiB

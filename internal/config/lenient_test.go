@@ -36,7 +36,7 @@ func said(tree *descriptor.Tree) []string {
 	return all
 }
 
-// The lenient reader makes the same rules of each text as the reference. A strict reader refuses it, and both give the
+// The lenient reader makes the same rules of each text as envoyproxy/ratelimit. A strict reader refuses it, and both give the
 // position.
 func TestLenientReadsAsTheReference(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 3}"
@@ -94,12 +94,12 @@ func TestLenientReadsAsTheReference(t *testing.T) {
 	}
 }
 
-// What the reference refuses is refused by the lenient reader too.
+// What envoyproxy/ratelimit refuses is refused by the lenient reader too.
 func TestLenientRefuses(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 3}"
 	for _, text := range []string{
 		"  - {key: k, foo: 1, " + day + "}",
-		"  - {key: k, burst: 3, " + day + "}", // the reference does not know our own keys
+		"  - {key: k, burst: 3, " + day + "}", // envoyproxy/ratelimit does not know our own keys
 		"  - {key: k, rate_limit: {unlimited: true, unit: day}}",
 		"  - {key: k, rate_limit: {unit: junk}}",
 		"  - {key: k, " + day + "}\n  - {key: k, " + day + "}",

@@ -43,7 +43,7 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0),
 		Doc: "how many per window; absent: 0, nothing passes"},
-		unlimited: true, // it has no meaning there, but the reference accepts it
+		unlimited: true, // it has no meaning there, but envoyproxy/ratelimit accepts it
 		read:      readRequests},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
 		Doc: "everything passes and nothing is counted; instead of `unit`, and only in `rate_limit`"},

@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// everyKey uses every key of the rule language that the reference does not have.
+// everyKey uses every key of the rule language that envoyproxy/ratelimit does not have.
 const everyKey = `domain: shop
 admission: all_or_nothing
 on_error: allow

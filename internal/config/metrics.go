@@ -121,7 +121,7 @@ func (m *metrics) families() []metric.Family {
 	}
 }
 
-// Statistics calls visit for the counters of reloads, under their names in the reference: path, a dot, and stat.
+// Statistics calls visit for the counters of reloads, under their names in envoyproxy/ratelimit: path, a dot, and stat.
 func (f *Folder) Statistics(visit func(path, stat string, n uint64)) { f.metrics.statistics(visit) }
 
 // Statistics calls visit for the counters of reloads of resources, with the same names.

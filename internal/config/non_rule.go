@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// Some files in a rule directory usually have no rules: notes, tests of rules, backups of editors. But the reference reads every
+// Some files in a rule directory usually have no rules: notes, tests of rules, backups of editors. But envoyproxy/ratelimit reads every
 // file, so a file that it enforces must not be skipped only because of its name. A file with such a name is a rule file if it
 // has a domain. The log names every skipped file.
 

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The service reads every file, as the reference does. A file with a domain takes effect under any name; the log
+// The service reads every file, as envoyproxy/ratelimit does. A file with a domain takes effect under any name; the log
 // names every other file.
 func TestNamesHideNoRules(t *testing.T) {
 	dir := t.TempDir()

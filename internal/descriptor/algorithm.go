@@ -67,7 +67,7 @@ const (
 // algorithms has a row for each constant.
 var algorithms = [...]algorithm{
 	FixedWindow: {
-		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied | SettingClasses, letter: 'f', windows: endingWindows, countsDenied: true, // as in the reference
+		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied | SettingClasses, letter: 'f', windows: endingWindows, countsDenied: true, // as in envoyproxy/ratelimit
 		words: func(l *Limit) string { return fromFirstHit(l) },
 	},
 	SlidingWindow: {

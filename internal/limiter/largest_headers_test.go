@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// The reference sends no headers while nothing of the largest limit is used, which only a peek shows.
+// envoyproxy/ratelimit sends no headers while nothing of the largest limit is used, which only a peek shows.
 func TestHeadersOfTheLargestLimit(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Headers: descriptor.HeadersReference}, perMinute("k", "", math.MaxUint32))
 	for _, c := range []struct {

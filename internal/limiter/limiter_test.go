@@ -97,7 +97,7 @@ func TestRefundGivesBackAndNeverMore(t *testing.T) {
 	f.want(f.ask(-1, "k=a"), limiter.OK, 3)
 	f.want(f.ask(3, "k=a"), limiter.OK, 0)
 	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
-	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the refused hit counted, as in the reference
+	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the refused hit counted, as in envoyproxy/ratelimit
 }
 
 func TestHitsNearTheEndOfTheirRangeAreClamped(t *testing.T) {

@@ -31,7 +31,7 @@ type series struct {
 
 	Unlimited atomic.Uint64 // hits under an unlimited rule; no other counter includes them
 
-	reference atomic.Pointer[string] // the prefix of its names in the reference's statistics; nil until it is first used
+	reference atomic.Pointer[string] // the prefix of its names in envoyproxy/ratelimit's statistics; nil until it is first used
 }
 
 // newSeries returns the series of a name, whose first domainLen bytes are the domain.
@@ -148,12 +148,12 @@ func (m *metrics) countDomain(in *names, domain string, n int, b []byte) []byte 
 	return b
 }
 
-// hitCount is a number of hits by rule, which is a metric and a statistic of the reference.
+// hitCount is a number of hits by rule, which is a metric and a statistic of envoyproxy/ratelimit.
 type hitCount struct {
 	name, help string
-	statistic  string // the end of its name in the reference
+	statistic  string // the end of its name in envoyproxy/ratelimit
 	of         func(*series) *atomic.Uint64
-	unlimited  bool // the metric includes hits under unlimited rules, which the reference does not count
+	unlimited  bool // the metric includes hits under unlimited rules, which envoyproxy/ratelimit does not count
 }
 
 var hitCounts = []hitCount{

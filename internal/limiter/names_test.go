@@ -229,7 +229,7 @@ func TestRequestsWithoutRule(t *testing.T) {
 	m.want(3, metric)
 }
 
-// Names are the reference's: StatsD's special characters and the dots of addresses are replaced. In addition, no value can
+// Names are envoyproxy/ratelimit's: StatsD's special characters and the dots of addresses are replaced. In addition, no value can
 // begin another statistic.
 func TestStatisticsOfTheReference(t *testing.T) {
 	m := newMeasured(t, 100,
@@ -261,7 +261,7 @@ func TestStatisticsOfTheReference(t *testing.T) {
 	if diff := cmp.Diff(want, m.statistics()); diff != "" {
 		t.Errorf("statistics (-want +got):\n%s", diff)
 	}
-	m.want(7, "ratelimitd_rule_within_limit_hits_total", "rule=free") // the reference does not count unlimited rules
+	m.want(7, "ratelimitd_rule_within_limit_hits_total", "rule=free") // envoyproxy/ratelimit does not count unlimited rules
 }
 
 // BenchmarkDecideBeyondTheBound measures values beyond the bound on names, from all goroutines at once.

@@ -25,14 +25,14 @@ func (w *work) seriesOf(s *subject) *series {
 	return found
 }
 
-// appendMetricPath appends the metric's name for a request's entries, in the reference's form. rule is nil for a request's own limit.
+// appendMetricPath appends the metric's name for a request's entries, in envoyproxy/ratelimit's form. rule is nil for a request's own limit.
 // Values that share a counter also share a name, which has the pattern: callers can invent values, but not patterns.
 func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule) []byte {
 	b = append(b, domain...)
 	if len(entries) == 0 { // a request's own limit
 		return append(b, '.')
 	}
-	// The reference keeps the underscore before an empty value only in names that consist of the request's keys and values.
+	// envoyproxy/ratelimit keeps the underscore before an empty value only in names that consist of the request's keys and values.
 	verbatim := rule != nil && rule.DetailedMetric
 	for i := range entries {
 		verbatim = verbatim && !rule.Shares(i)
@@ -52,7 +52,7 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 	return b
 }
 
-// count adds n hits of a take to the series. The counters mean the same as the reference's statistics: hits that cross a
+// count adds n hits of a take to the series. The counters mean the same as envoyproxy/ratelimit's statistics: hits that cross a
 // threshold are split at it.
 func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, shadow bool, nearRatio float32) {
 	limit := int64(t.Limit.Capacity())
@@ -65,7 +65,7 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, 
 	if o.Allowed {
 		add(&s.Within, hits)
 		before := o.Before
-		if before == o.Used { // held back under the STOP flag: the reference counts the hits as the last ones that the counter holds
+		if before == o.Used { // held back under the STOP flag: envoyproxy/ratelimit counts the hits as the last ones that the counter holds
 			before -= n
 		}
 		if o.Used > near {

@@ -38,7 +38,7 @@ type Settings struct {
 	Admission descriptor.Admission
 
 	// StopWhenOver applies to domains with independent admission. If any limit refuses a request, the request is counted
-	// only in the limits that refuse it. It is the reference's STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, but reading and
+	// only in the limits that refuse it. It is envoyproxy/ratelimit's STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, but reading and
 	// counting are one atomic step here.
 	StopWhenOver bool
 

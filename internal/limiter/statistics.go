@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// Statistics calls visit for every counter that the reference has too, under the reference's name: path, a dot, and stat.
+// Statistics calls visit for every counter that envoyproxy/ratelimit has too, under envoyproxy/ratelimit's name: path, a dot, and stat.
 // If several calls have the same name, the value is their sum.
 func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 	m := l.parts.metrics
@@ -29,11 +29,11 @@ func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 	visit("ratelimit.service.call.should_rate_limit", "service_error", m.invalid.Load())
 }
 
-// ipv4 matches what the reference treats as an address in a name.
+// ipv4 matches what envoyproxy/ratelimit treats as an address in a name.
 var ipv4 = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
 
 // statistic returns the prefix of the names of a series' statistics. It is built when it is first needed, not when a
-// decision adds a new name. As in the reference, underscores replace characters with a meaning in the StatsD protocol, and
+// decision adds a new name. As in envoyproxy/ratelimit, underscores replace characters with a meaning in the StatsD protocol, and
 // the dots of addresses. Here they also replace control characters: a line break in a value would begin another statistic.
 func (s *series) statistic() string {
 	if made := s.reference.Load(); made != nil {

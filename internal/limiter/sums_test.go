@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// statistics returns the counters of a rule by the names of the reference.
+// statistics returns the counters of a rule by the names of envoyproxy/ratelimit.
 func (f *fixture) statistics(path string) map[string]uint64 {
 	all := make(map[string]uint64)
 	f.Statistics(func(of, stat string, n uint64) {
@@ -19,7 +19,7 @@ func (f *fixture) statistics(path string) map[string]uint64 {
 	return all
 }
 
-// The reference's hits have 32 bits, and a refused request counts with all of them. With more bits, one refused request counts no
+// envoyproxy/ratelimit's hits have 32 bits, and a refused request counts with all of them. With more bits, one refused request counts no
 // more than the limit could ever refuse.
 func TestRefusedHitsInMetrics(t *testing.T) {
 	for _, c := range []struct{ limit, hits, want uint64 }{

@@ -16,7 +16,7 @@ import (
 )
 
 // healthNames are the service names that gRPC health knows. All have the same status: "" is what Envoy and Kubernetes
-// check by default, "ratelimit" is what callers of the reference check.
+// check by default, "ratelimit" is what callers of envoyproxy/ratelimit check.
 var healthNames = []string{
 	"",
 	"ratelimit",

@@ -81,7 +81,7 @@ func ruleFileCases(t testing.TB) []ruleFileCase {
 	return cases
 }
 
-// What the reference refuses is an error with a position. What it accepts is no error, but a warning if it is a mistake.
+// What envoyproxy/ratelimit refuses is an error with a position. What it accepts is no error, but a warning if it is a mistake.
 func TestRuleFiles(t *testing.T) {
 	ours := map[string]bool{"no-requests": true, "same-yaml-key-twice": false, "two-documents": true, "replaces-unknown": true, "too-many-requests": true}
 	warned := map[string]string{

@@ -150,7 +150,7 @@ func BenchmarkBytes(b *testing.B) {
 }
 
 // BenchmarkCPU reports the CPU time of a decision in Redis. cpu is the time of its main thread, with 16 commands in a
-// pipeline; script is the part within the commands. The reference's INCRBY and EXPIRE come first.
+// pipeline; script is the part within the commands. envoyproxy/ratelimit's INCRBY and EXPIRE come first.
 func BenchmarkCPU(b *testing.B) {
 	server := redistest.Start(b)
 	client := server.Client(b)

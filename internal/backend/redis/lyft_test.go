@@ -39,7 +39,7 @@ func (r *reference) hit(ctx context.Context, value string, unit time.Duration, l
 	return count.Val() <= limit, nil
 }
 
-// lyftTake is one hit on d_k_<value>. It counts even if it is refused, as in the reference.
+// lyftTake is one hit on d_k_<value>. It counts even if it is refused, as in envoyproxy/ratelimit.
 func lyftTake(value string, l *descriptor.Limit, hits int64) *backend.Request {
 	key := descriptor.KeyBuilder{Format: descriptor.KeysLyft}.AppendKey(nil, "d", []descriptor.Entry{{Key: "k", Value: value}}, nil, l)
 	r := take(string(key), l, hits)
@@ -47,7 +47,7 @@ func lyftTake(value string, l *descriptor.Limit, hits int64) *backend.Request {
 	return r
 }
 
-// Both services count under one limit at the same time. Together they admit exactly the limit, and the counter is what the reference
+// Both services count under one limit at the same time. Together they admit exactly the limit, and the counter is what envoyproxy/ratelimit
 // would have left.
 func TestCountsWithTheReference(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: time.Minute})
@@ -216,7 +216,7 @@ func TestLyftKeysExpire(t *testing.T) {
 // lyftMost is what a window counts at most under a limit of 32 bits.
 const lyftMost = 1<<40 - 1
 
-// A foreign value under a key fails no call, and the next hit that counts repairs it, so that the reference can use it again too.
+// A foreign value under a key fails no call, and the next hit that counts repairs it, so that envoyproxy/ratelimit can use it again too.
 func TestLyftKeysArePoisoned(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true})
 	admin := server.Client(t)
@@ -316,7 +316,7 @@ func TestLyftKeysGiveBack(t *testing.T) {
 	holds("a", "2")
 	holds("b", "2")
 
-	stop := both(2) // the refused counter itself counts, as with the reference's STOP flag
+	stop := both(2) // the refused counter itself counts, as with envoyproxy/ratelimit's STOP flag
 	stop.Takes[0].CountDenied, stop.Takes[1].CountDenied = true, true
 	do(stop)
 	holds("a", "2")
@@ -351,7 +351,7 @@ func TestLyftKeysAreReset(t *testing.T) {
 	}
 }
 
-// Different descriptors may have the same key of the reference. With its keys we count the same way.
+// Different descriptors may have the same key of envoyproxy/ratelimit. With its keys we count the same way.
 func TestLyftKeysAreAmbiguous(t *testing.T) {
 	store, _ := openStore(t, redis.Options{LyftKeys: true, CallerClock: true})
 	midnight := time.Date(2026, 11, 21, 0, 30, 0, 0, time.UTC)

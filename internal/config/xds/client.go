@@ -128,10 +128,10 @@ func New(o Options) (*Client, error) {
 // Files returns the state of every resource, sorted by name. The caller must not modify it.
 func (c *Client) Files() []descriptor.FileStatus { return c.rules.Files() }
 
-// Statistics calls visit for the counters that the reference has too. Their names in the reference are path.stat.
+// Statistics calls visit for the counters that envoyproxy/ratelimit has too. Their names in envoyproxy/ratelimit are path.stat.
 func (c *Client) Statistics(visit func(path, stat string, n uint64)) { c.rules.Statistics(visit) }
 
-// WriteStats writes the counters that the reference does not have, as lines of "name: value".
+// WriteStats writes the counters that envoyproxy/ratelimit does not have, as lines of "name: value".
 func (c *Client) WriteStats(w io.Writer) { c.metrics.writeStats(w) }
 
 // Run receives rules until ctx is done, and calls apply whenever the active rules change. Calls of apply do not

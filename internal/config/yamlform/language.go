@@ -44,7 +44,7 @@ type Key struct {
 	Type      Type
 	Doc       string // what it means, in Markdown
 	Required  bool
-	Extension bool // the reference does not have it
+	Extension bool // envoyproxy/ratelimit does not have it
 }
 
 // Type is what a key's value may be. The same type reads the value, describes it and bounds it in a schema.

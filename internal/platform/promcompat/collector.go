@@ -27,7 +27,7 @@ type Options struct {
 	Log *slog.Logger // default slog.Default()
 }
 
-// Collector collects the reference's metrics. It is an unchecked collector: its metrics are known only at a scrape.
+// Collector collects envoyproxy/ratelimit's metrics. It is an unchecked collector: its metrics are known only at a scrape.
 type Collector struct {
 	source       statsd.Source
 	mapper       *mapper.MetricMapper

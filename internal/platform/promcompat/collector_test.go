@@ -62,7 +62,7 @@ func want(t *testing.T, r *prometheus.Registry, lines ...string) {
 	}
 }
 
-// The names and labels that dashboards for the reference ask for.
+// The names and labels that dashboards for envoyproxy/ratelimit ask for.
 func TestDefaultMapping(t *testing.T) {
 	_, r := collector(t, Options{Source: source(map[string]uint64{
 		"ratelimit.service.rate_limit.d.k.total_hits":                    6,
@@ -140,7 +140,7 @@ func TestTagsAreLabels(t *testing.T) {
 	}
 }
 
-// A file in the words of the reference's documents, some of which the library has given up since.
+// A file in the words of envoyproxy/ratelimit's documents, some of which the library has given up since.
 const ownMapping = `
 defaults:
   timer_type: histogram

@@ -30,7 +30,7 @@ func load(text string) (*mapper.MetricMapper, error) {
 }
 
 // modern rewrites a mapping to the current keys. The library no longer accepts the older keys timer_type, buckets and
-// quantiles, and the metric type timer, which the reference's documents and most files use.
+// quantiles, and the metric type timer, which envoyproxy/ratelimit's documents and most files use.
 func modern(text string) (string, error) {
 	documents, err := yamlform.Decode([]byte(text))
 	if err != nil || len(documents) == 0 {

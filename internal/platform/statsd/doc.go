@@ -1,4 +1,4 @@
-// Package statsd sends the reference's statistics to StatsD or DogStatsD, and writes them as the text of /stats.
+// Package statsd sends envoyproxy/ratelimit's statistics to StatsD or DogStatsD, and writes them as the text of /stats.
 //
 // A Source provides the current values. A Sender reads it at every interval and sends what has changed, over a connection
 // that it makes again when it breaks. Mogrifiers turn parts of names into tags. Timings keeps a random sample of response
