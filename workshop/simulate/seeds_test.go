@@ -85,13 +85,23 @@ func TestSeedsSoak(t *testing.T) {
 }
 
 // The same histories, counted by the Lua scripts in a real Redis. The scripts take their time from the caller.
-func TestSeedsOnRedis(t *testing.T) {
+func TestSeedsOnRedis(t *testing.T) { onRedis(t, 6) }
+
+func TestSeedsOnRedisSoak(t *testing.T) {
+	if os.Getenv("RATELIMITD_SOAK") == "" {
+		t.Skip("long: make soak")
+	}
+	onRedis(t, 300)
+}
+
+func onRedis(t *testing.T, seeds uint64) {
+	t.Helper()
 	client := servicetest.Connect(t, redisconn.Options{URL: redistest.Start(t).Addr})
 	o := &outside{calls: make(chan func()), done: make(chan struct{})}
 	go o.run()
 	defer close(o.calls)
 	o.Store = redis.New(redis.Options{Client: client, Timeout: 20 * time.Second, CallerClock: true})
-	for n := range uint64(6) {
+	for n := range seeds {
 		if err := client.FlushAll(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
