@@ -34,6 +34,7 @@ const (
 	first
 	leaky
 	punish
+	classes
 )
 
 // window is the window of all limits, ttl how long a place is held at most.
@@ -52,6 +53,7 @@ var rules = []rule{
 	{key: "first", kind: first, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, align: first_hit"},
 	{key: "leaky", kind: leaky, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: leaky_bucket, nodelay: all"},
 	{key: "punish", kind: punish, most: 40, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, penalty: 4s"},
+	{key: "shared", kind: classes, most: 120, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, classes: {by: priority, guaranteed_percent: {critical: 20, paid: 50}}"},
 	{key: "pair", kind: fixed, most: 40, pair: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d"},
 	{key: "other", kind: log, most: 40, pair: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_log"},
 	{key: "tokens", kind: fixed, most: 400, held: true, flags: "reservations: true", yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d"},
@@ -61,6 +63,12 @@ var rules = []rule{
 	{key: "hot-log", kind: log, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: sliding_log"},
 	{key: "hot-sliding", kind: sliding, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: sliding_window"},
 }
+
+// priorities are the classes of callers, and guarantees the percentages that they are guaranteed.
+var (
+	priorities = []string{"critical", "paid", "free"}
+	guarantees = []int64{20, 50, 0}
+)
 
 func (r *rule) domain() string {
 	if r.pair {
@@ -89,6 +97,10 @@ func (v version) yaml(name string) string {
 	b.WriteString("descriptors:\n")
 	for i, r := range rules {
 		if r.domain() != name {
+			continue
+		}
+		if r.kind == classes {
+			fmt.Fprintf(&b, "  - {key: %s, descriptors: [{key: priority, condition: true, rate_limit: {%s}}]}\n", r.key, fmt.Sprintf(r.yaml, v[i]))
 			continue
 		}
 		fmt.Fprintf(&b, "  - {key: %s, overridable: {max: 100000}, rate_limit: {%s}", r.key, fmt.Sprintf(r.yaml, v[i]))
@@ -137,6 +149,9 @@ func draw(seed uint64) (setup, []step) {
 						continue
 					}
 					st := step{at: at, what: "request", replica: r.IntN(s.replicas), rule: i, caller: caller, n: 1}
+					if rl.kind == classes {
+						st.id = byte(r.IntN(len(priorities)))
+					}
 					switch {
 					case rl.held && ids < 250:
 						steps = append(steps, reserved(r, st, &ids, rl.kind == places)...)
@@ -171,7 +186,7 @@ func draw(seed uint64) (setup, []step) {
 		case 3:
 			st.what, st.n = "clock", r.Int64N(41)-20
 		}
-		if rules[st.rule].kind == places && st.what == "override" {
+		if (rules[st.rule].kind == places || rules[st.rule].kind == classes) && st.what == "override" {
 			continue
 		}
 		steps = append(steps, st)

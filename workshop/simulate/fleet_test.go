@@ -185,8 +185,8 @@ func (r *replica) number(w who) uint64 {
 	return r.f.versions[r.version][w.rule]
 }
 
-func entries(rule, caller int) []descriptor.Entry {
-	return []descriptor.Entry{{Key: rules[rule].key, Value: fmt.Sprintf("c%d", caller)}}
+func entries(rule, caller int, more ...descriptor.Entry) []descriptor.Entry {
+	return append([]descriptor.Entry{{Key: rules[rule].key, Value: fmt.Sprintf("c%d", caller)}}, more...)
 }
 
 // refunded tells the other replicas that a counter has room again: they hear of it a moment later.
@@ -282,6 +282,9 @@ func (f *fleet) change(s step, apply func(*replica)) {
 func (f *fleet) ask(r *replica, s step) {
 	w := who{s.rule, s.caller}
 	d := limiter.Descriptor{Entries: entries(s.rule, s.caller), HasHits: true, Hits: uint64(max(s.n, -s.n)), Refund: s.what == "refund"}
+	if rules[s.rule].kind == classes {
+		d.Entries = entries(s.rule, s.caller, descriptor.Entry{Key: "priority", Value: priorities[s.id]})
+	}
 	req := limiter.Request{Domain: rules[s.rule].domain(), Descriptors: []limiter.Descriptor{d}}
 	if rules[s.rule].pair {
 		d.Entries = entries(s.rule+1, s.caller)

@@ -35,6 +35,7 @@ var models = map[kind]func() model{
 	leaky:   func() model { return &bucketModel{more: 1} },
 	sliding: func() model { return new(slidingModel) },
 	punish:  func() model { return new(penaltyModel) },
+	classes: func() model { return new(classModel) },
 }
 
 // fixedModel counts in windows of the clock, or in windows that begin with a hit.
@@ -92,13 +93,17 @@ type logged struct {
 }
 
 func (m *logModel) judge(at time.Time, hits, limit int64) answer {
-	m.hits = slices.DeleteFunc(m.hits, func(h logged) bool { return !h.at.After(at.Add(-window)) })
-	used := int64(0)
+	m.hits = slices.DeleteFunc(m.hits, func(h logged) bool { return h.at.Before(at.Add(-2 * window)) }) // a moment ago may be asked about, too
+	first, used := 0, int64(0)
 	for _, h := range m.hits {
-		used += h.n
+		if h.at.After(at.Add(-window)) {
+			used += h.n
+		} else {
+			first++
+		}
 	}
 	a := answer{allowed: used+hits <= limit, left: max(limit-used-hits, 0), retry: -1}
-	for i := 0; i < len(m.hits) && hits <= limit && a.retry < 0; i++ {
+	for i := first; i < len(m.hits) && hits <= limit && a.retry < 0; i++ {
 		if used -= m.hits[i].n; used+hits <= limit {
 			a.retry = m.hits[i].at.Add(window).Sub(at)
 		}
@@ -109,11 +114,12 @@ func (m *logModel) judge(at time.Time, hits, limit int64) answer {
 func (m *logModel) add(at time.Time, hits, _ int64) { m.hits = append(m.hits, logged{at, hits}) }
 
 // refund drops the newest hits.
-func (m *logModel) refund(at time.Time, hits, limit int64) {
+func (m *logModel) refund(at time.Time, hits, _ int64) {
 	used := int64(0)
-	m.judge(at, 0, limit)
 	for _, h := range m.hits {
-		used += h.n
+		if h.at.After(at.Add(-window)) {
+			used += h.n
+		}
 	}
 	for i := len(m.hits) - 1; i >= 0 && hits > 0 && used >= hits; i-- {
 		n := min(hits, m.hits[i].n)
@@ -211,4 +217,51 @@ func (m *penaltyModel) add(at time.Time, hits, limit int64) {
 		m.until = at.Add(penalty)
 	}
 	m.fixedModel.add(at, hits, limit)
+}
+
+// classModel is a fixed window that keeps for each class what it is still due. Its time has no steps, and its hits are fractions.
+type classModel struct {
+	class int // of the next take
+	began time.Time
+	limit int64
+	used  int64
+	owed  [3]float64
+}
+
+func (m *classModel) enter(at time.Time, limit int64) {
+	began := at.Truncate(window)
+	due := func(i int) float64 {
+		return (1 - float64(at.Sub(began))/float64(window)) * float64(guarantees[i]*limit) / 100
+	}
+	for i := range m.owed {
+		switch {
+		case began.After(m.began):
+			m.owed[i] = due(i)
+		case limit != m.limit: // what it had of its guarantee stays had
+			m.owed[i] = max(0, float64(guarantees[i]*(limit-m.limit))/100+m.owed[i])
+		}
+		m.owed[i] = min(m.owed[i], due(i))
+	}
+	if began.After(m.began) {
+		m.began, m.used = began, 0
+	}
+	m.limit = limit
+}
+
+func (m *classModel) judge(at time.Time, hits, limit int64) answer {
+	then := *m
+	then.enter(at, limit)
+	left := float64(limit - then.used - hits)
+	for i, owed := range then.owed {
+		if i != m.class {
+			left -= owed
+		}
+	}
+	return answer{allowed: left >= 0, left: int64(max(left, 0)), about: true, unsure: math.Abs(left) <= 3}
+}
+
+func (m *classModel) add(at time.Time, hits, limit int64) {
+	m.enter(at, limit)
+	m.used += hits
+	m.owed[m.class] = max(0, m.owed[m.class]-float64(hits))
 }
