@@ -30,7 +30,7 @@ type Decision struct {
 	Err error
 }
 
-// NewDecision returns the decision that has these statuses. Its RetryAfter and its Source follow from them.
+// NewDecision returns the decision that has these statuses. Its RetryAfter and its Source follow from them. It is for those who write a Decider.
 func NewDecision(allowed bool, statuses []Status) Decision {
 	d := Decision{Allowed: allowed, Statuses: statuses}
 	for i := range statuses {
@@ -77,7 +77,7 @@ const (
 	FailClosed                // the service did not answer, and the client refuses requests then
 )
 
-// Sources is the number of sources.
+// Sources is the number of sources, for arrays by source such as client.Stats.Decisions.
 const Sources = int(FailClosed) + 1
 
 func (s Source) String() string {

@@ -35,7 +35,7 @@ type Holder interface {
 	Extend(ctx context.Context, ttl time.Duration) (expires time.Time, err error)
 }
 
-// NewReservation returns a reservation whose methods call h; nil: nothing is held.
+// NewReservation returns a reservation whose methods call h; nil: nothing is held. It is for those who write a Reserver.
 func NewReservation(d Decision, reserved uint64, expires time.Time, h Holder) *Reservation {
 	return &Reservation{Decision: d, Reserved: reserved, Expires: expires, holder: h}
 }
