@@ -300,7 +300,9 @@ func (a *Account) Apply(r Reading, ans *Answer) bool {
 	})
 	a.Remaining = ans.Remaining
 	if ans.Result != Granted {
-		a.demand.size = 0 // it asks again when a request needs permits
+		if a.Question.Want > 0 || a.Question.Need > 0 {
+			a.demand.size = 0 // it asks for more again when a request needs permits
+		}
 		if a.Full {
 			a.Again = r.Now + min(max(ans.RetryAfter, patience/4), second)
 		}
