@@ -52,6 +52,7 @@ var mayBeZero = []string{
 	"Panics A",                      // a defect
 	"Lists of hot keys C",           // needs several decisions at one moment
 	"Connected to the xDS server A", // the process finds no server
+	"Other regions A",               // the other region is not there
 	"Overrides B",                   // Redis has lost nothing
 	"Rules without hits A",          // lists rules whose number is 0
 }
@@ -70,6 +71,7 @@ var mayBeZero = []string{
 //   - Different sets of rules: the two processes have different ones
 //   - Metric series: detailed_metric with more values than names are kept
 //   - Time until certificates expire: a certificate for the admin port
+//   - Other regions: a region that is not there
 //   - Overrides: a file with one
 func TestDashboardHasData(t *testing.T) {
 	for name, from := range map[string]string{"redis-server": "workshop/scripts/install-redis", "prometheus": "workshop/scripts/install-promtool"} {
@@ -91,7 +93,10 @@ func TestDashboardHasData(t *testing.T) {
 	inRedis := serveOutside(t, "--rules", first,
 		"REDIS_URL="+redis, "REDIS_SOCKET_TYPE=unix", "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=unix", "REDIS_PERSECOND_URL="+redis+".nobody",
 		"RATELIMITD_ON_ERROR=allow", "LOCAL_CACHE_SIZE_IN_BYTES=1000000", "RATELIMITD_HOT_KEYS=128", "RATELIMITD_MAX_METRIC_SERIES=50",
-		"RATELIMITD_ADMIN_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_ADMIN_TLS_KEY="+filepath.Join(certificates, "tls.key"))
+		"RATELIMITD_ADMIN_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_ADMIN_TLS_KEY="+filepath.Join(certificates, "tls.key"),
+		"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_EPOCH=1", "RATELIMITD_REGIONS_HOST=127.0.0.1", "RATELIMITD_REGIONS_PORT=0",
+		"RATELIMITD_REGIONS_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_REGIONS_TLS_KEY="+filepath.Join(certificates, "tls.key"),
+		"RATELIMITD_REGIONS_TLS_CACERT="+filepath.Join(certificates, "tls.crt"))
 	overrides := filepath.Join(t.TempDir(), "overrides.yaml")
 	write(filepath.Dir(overrides), "overrides.yaml", "overrides: [{domain: shop, rule: shop.user, entries: user=ann, requests_per_unit: 5}]\n")
 	inMemory := serveOutside(t, "--rules", second, "SHADOW_MODE=true", "RATELIMITD_OVERRIDES="+overrides)
@@ -338,6 +343,7 @@ func writeCertificate(t *testing.T, dir string) {
 	}
 	now := time.Now()
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour)}
+	template.URIs = []*url.URL{{Scheme: "spiffe", Host: "example.org", Path: "/region/eu"}}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)

@@ -23,9 +23,15 @@ type proxy struct {
 // startProxy starts a proxy that passes everything on. It stops at the end of the test.
 func startProxy(t testing.TB, to *redistest.Server) *proxy {
 	t.Helper()
+	return startProxyTo(t, to.Addr)
+}
+
+// startProxyTo is startProxy for any server.
+func startProxyTo(t testing.TB, addr string) *proxy {
+	t.Helper()
 	for try := 1; ; try++ {
 		a := redistest.FreeAddr(t)
-		p := &proxy{Addr: a, proxy: toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), "redis", a, to.Addr)}
+		p := &proxy{Addr: a, proxy: toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), "proxy", a, addr)}
 		err := p.proxy.Start()
 		if err == nil {
 			t.Cleanup(p.proxy.Stop)
