@@ -367,7 +367,7 @@ func TestLoweredAndBlocked(t *testing.T) {
 	w := newWorld(t, setup{regions: 2, processes: 2})
 	b := w.of["b"][0]
 	for _, name := range []string{"lowered", "blocked"} {
-		own := w.limit(name, escrow("a", algorithms()["fixed"])) // what b goes on to believe
+		own := w.limit(name, escrow("a", algorithms()["fixed"])) // what b still believes
 		take := func() (backend.Outcome, error) { return w.takeUnder(b, name, own, 1, patience) }
 		used := int64(0)
 		for range 60 {
