@@ -138,7 +138,9 @@ type bucketModel struct {
 }
 
 func (m *bucketModel) after(at time.Time, hits, limit int64) float64 {
-	return max(m.level-float64(at.Sub(m.last))/float64(window), 0) + float64(hits)/float64(limit)
+	level := max(m.level-float64(at.Sub(m.last))/float64(window), 0)
+	level = min(level, float64(limit+m.more)/float64(limit)) // it holds no more, if the limit is another now
+	return level + float64(hits)/float64(limit)
 }
 
 func (m *bucketModel) judge(at time.Time, hits, limit int64) answer {
@@ -223,6 +225,7 @@ func (m *penaltyModel) add(at time.Time, hits, limit int64) {
 type classModel struct {
 	class int // of the next take
 	began time.Time
+	mixed bool // the limit has changed in this window: what is due then, the model does not know
 	limit int64
 	used  int64
 	owed  [3]float64
@@ -234,16 +237,12 @@ func (m *classModel) enter(at time.Time, limit int64) {
 		return (1 - float64(at.Sub(began))/float64(window)) * float64(guarantees[i]*limit) / 100
 	}
 	for i := range m.owed {
-		switch {
-		case began.After(m.began):
+		if m.owed[i] = min(m.owed[i], due(i)); began.After(m.began) {
 			m.owed[i] = due(i)
-		case limit != m.limit: // what it had of its guarantee stays had
-			m.owed[i] = max(0, float64(guarantees[i]*(limit-m.limit))/100+m.owed[i])
 		}
-		m.owed[i] = min(m.owed[i], due(i))
 	}
-	if began.After(m.began) {
-		m.began, m.used = began, 0
+	if m.mixed = m.mixed || m.limit != limit; began.After(m.began) {
+		m.began, m.used, m.mixed = began, 0, false
 	}
 	m.limit = limit
 }
@@ -257,7 +256,7 @@ func (m *classModel) judge(at time.Time, hits, limit int64) answer {
 			left -= owed
 		}
 	}
-	return answer{allowed: left >= 0, left: int64(max(left, 0)), about: true, unsure: math.Abs(left) <= 3}
+	return answer{allowed: left >= 0, left: int64(max(left, 0)), about: true, unsure: math.Abs(left) <= 3 || then.mixed}
 }
 
 func (m *classModel) add(at time.Time, hits, limit int64) {
