@@ -36,6 +36,7 @@ type demand struct {
 	since int64
 	last  int64 // take
 	size  int64 // of the last grant
+	asked int64 // when it was asked for
 }
 
 const (
@@ -232,7 +233,7 @@ func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64,
 	want := int64(0)
 	if now, d := r.Now, &a.demand; !d.idle(now) {
 		want = d.ahead() - a.Left(now)
-		if a.Left(now) < d.size/2 && now < a.AskedAt+memory {
+		if a.Left(now) < d.size/2 && now < d.asked+memory {
 			want = max(want, 2*d.size) // the last grant was used up fast
 		}
 	}
@@ -315,7 +316,7 @@ func (a *Account) Apply(r Reading, ans *Answer) bool {
 	if r.Now >= g.Expires {
 		g.giveUp() // it goes back with the next question
 	}
-	a.demand.size = g.rest()
+	a.demand.size, a.demand.asked = g.rest(), a.AskedAt
 	a.Grants = append(a.Grants, g)
 	return true
 }

@@ -609,12 +609,12 @@ func TestWhenAnAccountAsks(t *testing.T) {
 	}
 	// What it wants is what it will use, less what it has. It wants more if the last grant was used up within two seconds.
 	for _, y := range []struct{ size, asked, want int64 }{{10, noon, 30 - 7}, {14, noon, 30 - 7}, {40, noon, 80}, {15, noon, 30 - 7}, {16, noon, 32}, {40, noon - 2*second, 30 - 7}, {16, noon - 2*second + 1, 32}} {
-		b = Account{Grants: []Grant{{Permits: 7, Expires: never}}, AskedAt: y.asked, demand: demand{size: y.size, last: noon, since: noon, rate: 2.0 / second}}
+		b = Account{Grants: []Grant{{Permits: 7, Expires: never}}, demand: demand{asked: y.asked, size: y.size, last: noon, since: noon, rate: 2.0 / second}}
 		if q, ok := b.Ask(at(noon), "b", 1, fixed, 1, 7); !ok || q.Want != y.want {
 			t.Errorf("%+v: %+v", y, q)
 		}
 	}
-	b = Account{AskedAt: noon, demand: demand{size: 2, last: noon, since: noon, rate: 2.0 / second}}
+	b = Account{demand: demand{asked: noon, size: 2, last: noon, since: noon, rate: 2.0 / second}}
 	if q, _ := b.Ask(at(noon), "b", 1, fixed, 1, 7); q.Want != 30 {
 		t.Errorf("%+v", q)
 	}

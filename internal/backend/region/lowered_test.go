@@ -47,6 +47,40 @@ func TestLoweredLimit(t *testing.T) {
 	}
 }
 
+// While an account holds permits and is used, it asks once a second. Such a question reports, and is granted nothing; and it does not look like
+// a grant that was used up fast.
+func TestRefresh(t *testing.T) {
+	s := newSystem(t, descriptor.Limit{Requests: 60_000})
+	now := int64(noon)
+	q := s.ask(now, 1000)
+	ans := s.c.Exchange(at(now), s.l, s.d, &q)
+	s.a.Apply(at(now), &ans)
+	for range 4 {
+		now += refresh - 1
+		if s.a.Take(at(now), 10).Due {
+			t.Fatal("it asks again within a second")
+		}
+		now++
+		if !s.a.Take(at(now), 10).Due {
+			t.Fatal("it does not ask after a second")
+		}
+		q = s.ask(now, 0)
+		if q.Want > 0 || q.Need > 0 {
+			t.Fatalf("%+v: it needs nothing", q)
+		}
+		ans = s.c.Exchange(at(now), s.l, s.d, &q)
+		s.a.Apply(at(now), &ans)
+	}
+	s.a.Take(at(now), s.a.Left(now)-1) // half empty
+	now += 10_000
+	if s.a.Take(at(now), 1); !s.a.due(now, 0) {
+		t.Fatal("it is empty and does not ask")
+	}
+	if q = s.ask(now, 0); q.Want <= 0 || q.Want >= 2*s.a.demand.size {
+		t.Errorf("it wants %d: the last grant of %d lasted for 4 s", q.Want, s.a.demand.size)
+	}
+}
+
 // Hits that are given back can be used again, as long as the grant that they are from may be used.
 func TestGiveBack(t *testing.T) {
 	s := newSystem(t, descriptor.Limit{})

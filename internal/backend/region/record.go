@@ -247,6 +247,7 @@ func (w *writer) demand(d *demand, base int64) {
 	w.number(d.since - base)
 	w.number(d.last - base)
 	w.number(d.size)
+	w.number(d.asked - base)
 }
 
 func (w *writer) grants(all []Grant, incarnation uint64, base int64) {
@@ -403,7 +404,7 @@ func (r *reader) flags(a, b *bool) {
 }
 
 func (r *reader) demand(base int64) demand {
-	d := demand{rate: math.Float64frombits(r.word()), count: r.number(), since: r.time(base), last: r.time(base), size: r.amount()}
+	d := demand{rate: math.Float64frombits(r.word()), count: r.number(), since: r.time(base), last: r.time(base), size: r.amount(), asked: r.time(base)}
 	if !(d.rate >= 0 && d.rate <= backend.MaxCount) || d.count < 0 || d.count > latest {
 		r.fail()
 		return demand{}
