@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -121,6 +122,7 @@ descriptors:
 	// A region has one address, and here one of its replicas listens on it: addresses of loopback are as good as names.
 	net := fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), rand.IntN(255))
 	all := fmt.Sprintf("eu=%s1:8083,us=%s2:8083", net, net)
+	var replicas []*instance
 	var clients []ratelimitv3.RateLimitServiceClient
 	for i, name := range []string{"eu", "us"} {
 		r := redistest.Start(t)
@@ -133,8 +135,19 @@ descriptors:
 			if started.err != nil {
 				t.Fatal(started.err)
 			}
+			replicas = append(replicas, started)
 			clients = append(clients, ratelimitv3.NewRateLimitServiceClient(dial(t, started.grpc())))
 		}
+	}
+	for i, r := range replicas {
+		name, other := []string{"eu", "us"}[i/2], []string{"us", "eu"}[i/2]
+		eventually(t, "the page /regions to show that both regions act", func() bool {
+			code, body := get(t, r.debug()+"/regions")
+			if code != http.StatusOK || !strings.HasPrefix(body, "region "+name+", epoch 1\n") {
+				t.Fatalf("%d %s", code, body)
+			}
+			return strings.Contains(body, "it counts for the others") && strings.Contains(body, "\n"+other+": answered ") && !strings.Contains(body, "error")
+		})
 	}
 	passes := func(client ratelimitv3.RateLimitServiceClient, key, value string) (bool, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

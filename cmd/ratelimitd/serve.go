@@ -257,6 +257,9 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	operators.Decisions, operators.Process = svc.limiter, svc.process()
 	operators.Overrides = svc.operatorsOverrides()
 	operators.Fleet = svc.joinFleet()
+	if svc.regions != nil {
+		operators.Regions = func() string { return regionsText(svc.regions.Status(), time.Now()) }
+	}
 	operators.Host, _ = os.Hostname() // empty where the system does not know
 	if hot != nil {
 		operators.HotKeys = func(q hotkeys.Query) hotkeys.Report { return hot.Top(time.Now(), q) }

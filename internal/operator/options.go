@@ -38,6 +38,7 @@ type Options struct {
 
 	Fleet Fleet // the processes that share a Redis; nil: not known
 
+	Regions  func() string   // the text of /regions; nil: no region is set
 	Stats    func(io.Writer) // writes the lines of /stats, "name: value"; nil: none
 	LogLevel LogLevel        // shown and changed by /loglevel; nil: not found
 }

@@ -59,6 +59,7 @@ var needs = map[string]need{
 	"/":              toRead,
 	"/rlconfig":      toRead,
 	"/stats":         toRead,
+	"/regions":       toRead,
 	"/debug/hotkeys": toRead,
 	"/loglevel":      toRead,
 	"/debug/pprof/":  {role: roleOperate}, // a profile costs the process time

@@ -101,6 +101,7 @@ func TestRolesOfPages(t *testing.T) {
 		{http.MethodGet, "/", 200, 200},
 		{http.MethodGet, "/rlconfig", 200, 200},
 		{http.MethodGet, "/stats", 200, 200},
+		{http.MethodGet, "/regions", 200, 200},
 		{http.MethodGet, "/debug/hotkeys", 200, 200},
 		{http.MethodGet, "/loglevel", 200, 200},
 		{http.MethodHead, "/loglevel", 200, 200},
