@@ -358,7 +358,7 @@ func (h *history) useful() (wrong []string) {
 		if free && !e.allowed && !e.failed {
 			wrong = append(wrong, h.wrong(e, "denied, with a quarter of %d left (from the store: %t)", limit, e.asked))
 		}
-		if e.step.n > 0 && (e.allowed || e.asked && rules[h.rule].kind == fixed) {
+		if e.step.n > 0 && (e.allowed || e.asked && (e.failed || rules[h.rule].kind == fixed)) { // a failed request may have counted
 			m.add(e.at, e.step.n, limit)
 		}
 	}

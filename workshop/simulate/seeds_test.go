@@ -28,7 +28,7 @@ var seed = flag.Uint64("seed", 0, "run this seed alone, and print its trace")
 // simulate runs a history in a bubble of its own, and returns what is wrong.
 func simulate(t *testing.T, s setup, steps []step, store func() backend.Store, trace io.Writer) (wrong []string) {
 	t.Helper()
-	// Requests that wait for one lease go on at the same moment. On one processor they always do so in the same order.
+	// Requests that wait for one lease continue at the same moment. On one processor they always do so in the same order.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	synctest.Test(t, func(*testing.T) { wrong = run(s, steps, store(), trace) })
 	return wrong
