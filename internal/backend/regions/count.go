@@ -117,6 +117,9 @@ func (s *Store) takeAtHome(w *wait, now time.Time, t *backend.Take, o *backend.O
 // Logs and buckets have no edges: their hits count from the time of the computation, which is at most slack early.
 func edge(l *descriptor.Limit, v *region.Counter, o *backend.Outcome, now int64) int64 {
 	end := int64(never)
+	if !l.Interval && (l.Algorithm == descriptor.SlidingLog || l.Algorithm == descriptor.TokenBucket || l.Algorithm == descriptor.LeakyBucket) {
+		return now + slack + 1
+	}
 	switch {
 	case l.Algorithm == descriptor.SlidingWindow:
 		end = v.State.Start + l.Arithmetic.Length

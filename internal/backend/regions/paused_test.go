@@ -146,3 +146,26 @@ func BenchmarkOthers(b *testing.B) {
 	b.ReportMetric(float64(spent[0].Nanoseconds())/float64(100*b.N), "ns/direct")
 	b.ReportMetric(float64(spent[1].Nanoseconds())/float64(100*b.N), "ns/through")
 }
+
+// slow are records that are far away.
+type slow struct{ backend.Records }
+
+func (s slow) Change(c *backend.RecordChange) {
+	time.Sleep(120 * time.Millisecond) //nolint:forbidigo // virtual time
+	s.Records.Change(c)
+}
+
+// Trips that take longer than a batch may be late at first do not keep takes from being counted.
+func TestSlowTrips(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := alone(t, slow{memory.NewRecords(0)})
+		time.Sleep(time.Second) //nolint:forbidigo // virtual time
+		l := atHome("a", descriptor.Limit{Requests: 600, Window: hour})
+		if err := l.Compile(); err != nil {
+			t.Fatal(err)
+		}
+		if o := takeOf(t, s, &l, 1); !o.Allowed || o.Used != 1 {
+			t.Errorf("%+v", o)
+		}
+	})
+}

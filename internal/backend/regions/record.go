@@ -48,6 +48,7 @@ type record[T any, P kept[T]] struct {
 
 	running []*step[T]
 	tries   int
+	late    int    // of them, those that came too late
 	value   []byte // with its stamp; empty: there is none
 	counted bool   // there is no record, and the counter itself may exist
 	known   bool   // value was seen, and may be the present one
@@ -77,6 +78,9 @@ const (
 	// slack is how much later than the time of a computation its result may be written. It is long enough for a trip, and for a
 	// process that waits for a CPU.
 	slack = 50_000
+
+	// mostLate: if trips take longer than slack, each next try may be twice as late, so often. What must not be late says so itself: until.
+	mostLate = 5
 
 	never = math.MaxInt64
 
@@ -176,7 +180,7 @@ func (r *record[T, P]) compute(at region.Reading) {
 		r.written = r.each(v, at)
 	}
 	c := &r.change
-	c.Stamp, c.NotBefore, c.NotAfter = backend.StampOf(r.value), at.Now, min(at.Now+slack, until-1)
+	c.Stamp, c.NotBefore, c.NotAfter = backend.StampOf(r.value), at.Now, min(at.Now+slack<<min(r.late, mostLate), until-1)
 	if r.lives != nil {
 		c.Lives = r.lives(v, at.Now)
 	}
@@ -219,6 +223,7 @@ func (r *record[T, P]) settle() {
 	}
 	switch c.Result {
 	case backend.RecordUntimely: // the value is as it was
+		r.late++
 	case backend.RecordDiffers:
 		r.value, r.counted, r.known, r.read = append(r.value[:0], c.Present...), c.Counted, true, nil
 	case backend.RecordWritten:
@@ -237,7 +242,7 @@ func (r *record[T, P]) fail(err error) { r.finish(err) }
 
 // finish ends the batch.
 func (r *record[T, P]) finish(err error) {
-	r.tries, r.written = 0, nil
+	r.tries, r.late, r.written = 0, 0, nil
 	for _, s := range r.running {
 		s.done(err)
 	}
