@@ -31,7 +31,7 @@ const (
 // DecisionService decides whether requests may pass, on the same rules and counters as
 // envoy.service.ratelimit.v3.RateLimitService. Its answers have exact times instead of whole seconds.
 type DecisionServiceClient interface {
-	// DecideBatch decides several requests, each as if it had come alone: one that is refused or invalid does not affect the others.
+	// DecideBatch decides several requests, each as if it had been sent on its own: one that is denied or invalid does not affect the others.
 	// A call fails as a whole, and counts nothing, if it is malformed, has no requests or more than 100, or more entries in all than one
 	// request may have (INVALID_ARGUMENT), or if too many calls are in flight (RESOURCE_EXHAUSTED): each request counts as one for every 16 descriptors.
 	DecideBatch(ctx context.Context, in *DecideBatchRequest, opts ...grpc.CallOption) (*DecideBatchResponse, error)
@@ -62,7 +62,7 @@ func (c *decisionServiceClient) DecideBatch(ctx context.Context, in *DecideBatch
 // DecisionService decides whether requests may pass, on the same rules and counters as
 // envoy.service.ratelimit.v3.RateLimitService. Its answers have exact times instead of whole seconds.
 type DecisionServiceServer interface {
-	// DecideBatch decides several requests, each as if it had come alone: one that is refused or invalid does not affect the others.
+	// DecideBatch decides several requests, each as if it had been sent on its own: one that is denied or invalid does not affect the others.
 	// A call fails as a whole, and counts nothing, if it is malformed, has no requests or more than 100, or more entries in all than one
 	// request may have (INVALID_ARGUMENT), or if too many calls are in flight (RESOURCE_EXHAUSTED): each request counts as one for every 16 descriptors.
 	DecideBatch(context.Context, *DecideBatchRequest) (*DecideBatchResponse, error)

@@ -40,7 +40,7 @@ const (
 type ReservationServiceClient interface {
 	// Reserve holds an amount under every descriptor if all of them have room, and nothing otherwise.
 	Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveResponse, error)
-	// Commit charges what a request used and ends its reservation, or reports what it has used so far. It is never refused: what
+	// Commit charges what a request used and ends its reservation, or reports what it has used so far. It is never denied: what
 	// was used is used. A second Commit that ends the same reservation changes nothing.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
 	// Cancel ends a reservation and charges nothing. A second Cancel changes nothing.
@@ -110,7 +110,7 @@ func (c *reservationServiceClient) Extend(ctx context.Context, in *ExtendRequest
 type ReservationServiceServer interface {
 	// Reserve holds an amount under every descriptor if all of them have room, and nothing otherwise.
 	Reserve(context.Context, *ReserveRequest) (*ReserveResponse, error)
-	// Commit charges what a request used and ends its reservation, or reports what it has used so far. It is never refused: what
+	// Commit charges what a request used and ends its reservation, or reports what it has used so far. It is never denied: what
 	// was used is used. A second Commit that ends the same reservation changes nothing.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
 	// Cancel ends a reservation and charges nothing. A second Cancel changes nothing.

@@ -294,7 +294,7 @@ func (x *ListRuleFilesResponse) GetFiles() []*RuleFile {
 // RuleFile is the state of a rule file, or of another source of rules.
 type RuleFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path below the rule folder, or the name of the resource.
+	// Path below the directory of rules, or the name of the resource.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Which version of the file is in use.
 	State RuleFileState `protobuf:"varint,2,opt,name=state,proto3,enum=ratelimitd.admin.v1.RuleFileState" json:"state,omitempty"`
@@ -578,7 +578,7 @@ type Rule struct {
 	Unlimited bool `protobuf:"varint,4,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
 	// Judged and measured, but not enforced.
 	ShadowMode bool `protobuf:"varint,5,opt,name=shadow_mode,json=shadowMode,proto3" json:"shadow_mode,omitempty"`
-	// The request is refused only when all quota-mode descriptors are over.
+	// The request is denied only when all quota-mode descriptors are over.
 	QuotaMode bool `protobuf:"varint,6,opt,name=quota_mode,json=quotaMode,proto3" json:"quota_mode,omitempty"`
 	// Names of the rules that this one replaces.
 	Replaces []string `protobuf:"bytes,7,rep,name=replaces,proto3" json:"replaces,omitempty"`
@@ -741,7 +741,7 @@ type Limit struct {
 	Nodelay string `protobuf:"bytes,13,opt,name=nodelay,proto3" json:"nodelay,omitempty"`
 	// Whether permits may be taken in batches and decided on locally.
 	Lease bool `protobuf:"varint,14,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Whether refused hits count too; absent if the algorithm and the domain's admission decide.
+	// Whether denied hits count too; absent if the algorithm and the domain's admission decide.
 	CountDenied   *bool `protobuf:"varint,15,opt,name=count_denied,json=countDenied,proto3,oneof" json:"count_denied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1155,11 +1155,11 @@ type HotKeysResponse struct {
 	From *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// The end of the time covered.
 	To *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	// The counters of all these rules that were refused most, the hottest first.
+	// The counters of all these rules that were denied most, the hottest first.
 	MostRefused []*HotKey `protobuf:"bytes,3,rep,name=most_refused,json=mostRefused,proto3" json:"most_refused,omitempty"`
 	// The counters of all these rules that were used most, the hottest first.
 	MostUsed []*HotKey `protobuf:"bytes,4,rep,name=most_used,json=mostUsed,proto3" json:"most_used,omitempty"`
-	// The same for each rule, the most refused first.
+	// The same for each rule, the most denied first.
 	Rules         []*HotRule `protobuf:"bytes,5,rep,name=rules,proto3" json:"rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1238,15 +1238,15 @@ type HotRule struct {
 	// The rule's path. "request_limit" stands for limits that requests carried, and "overflow", also as the domain, for rules
 	// without a list of their own.
 	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Whether refusals are not enforced.
+	// Whether denials are not enforced.
 	ShadowMode bool `protobuf:"varint,3,opt,name=shadow_mode,json=shadowMode,proto3" json:"shadow_mode,omitempty"`
 	// The hits requested of the rule's counters, admitted or not.
 	HitsUsed uint64 `protobuf:"varint,4,opt,name=hits_used,json=hitsUsed,proto3" json:"hits_used,omitempty"`
-	// The refused ones among them.
+	// The denied ones among them.
 	HitsRefused uint64 `protobuf:"varint,5,opt,name=hits_refused,json=hitsRefused,proto3" json:"hits_refused,omitempty"`
 	// Hits that were not counted because a decision would have had to wait. Each at_most may be too small by this number.
 	HitsDropped uint64 `protobuf:"varint,6,opt,name=hits_dropped,json=hitsDropped,proto3" json:"hits_dropped,omitempty"`
-	// The counters that were refused most, the hottest first.
+	// The counters that were denied most, the hottest first.
 	MostRefused []*HotKey `protobuf:"bytes,7,rep,name=most_refused,json=mostRefused,proto3" json:"most_refused,omitempty"`
 	// The counters that were used most, the hottest first.
 	MostUsed      []*HotKey `protobuf:"bytes,8,rep,name=most_used,json=mostUsed,proto3" json:"most_used,omitempty"`
@@ -1340,12 +1340,12 @@ func (x *HotRule) GetMostUsed() []*HotKey {
 	return nil
 }
 
-// HotKey is a counter that was used or refused often.
+// HotKey is a counter that was used or denied often.
 type HotKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The counter's key in printable form; other characters are escaped.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// The counter's key in the backend, without its middle if it is long.
+	// The counter's key in the store, without its middle if it is long.
 	CounterKey []byte `protobuf:"bytes,2,opt,name=counter_key,json=counterKey,proto3" json:"counter_key,omitempty"`
 	// Whether the middle of counter_key is missing.
 	Cut bool `protobuf:"varint,3,opt,name=cut,proto3" json:"cut,omitempty"`
@@ -1353,11 +1353,11 @@ type HotKey struct {
 	Domain string `protobuf:"bytes,4,opt,name=domain,proto3" json:"domain,omitempty"`
 	// The path of its rule.
 	Rule string `protobuf:"bytes,5,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Whether refusals are not enforced.
+	// Whether denials are not enforced.
 	ShadowMode bool `protobuf:"varint,6,opt,name=shadow_mode,json=shadowMode,proto3" json:"shadow_mode,omitempty"`
 	// The hits requested of it, admitted or not.
 	Used *HitRange `protobuf:"bytes,7,opt,name=used,proto3" json:"used,omitempty"`
-	// The hits that it refused.
+	// The hits that it denied.
 	Refused       *HitRange `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1573,11 +1573,11 @@ type ListSharesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether any rules are loaded for the domain.
 	DomainKnown bool `protobuf:"varint,1,opt,name=domain_known,json=domainKnown,proto3" json:"domain_known,omitempty"`
-	// The host of the process that answers. It knows only what its own clients hold.
+	// The host of the replica that answers. It knows only what its own clients hold.
 	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
 	// The buckets with most demand first.
 	Buckets []*BucketShares `protobuf:"bytes,3,rep,name=buckets,proto3" json:"buckets,omitempty"`
-	// How many buckets of the domain the process has, listed or not.
+	// How many buckets of the domain the replica has, listed or not.
 	Total uint32 `protobuf:"varint,4,opt,name=total,proto3" json:"total,omitempty"`
 	// Whether more buckets may match than are listed.
 	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
@@ -1659,17 +1659,17 @@ type BucketShares struct {
 	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
 	// The limits in words; empty: there are none.
 	Limit string `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What all processes together may let pass; absent: there is no limit to share.
+	// What all replicas together may let pass; absent: there is no limit to share.
 	LimitRate *TokenRate `protobuf:"bytes,4,opt,name=limit_rate,json=limitRate,proto3" json:"limit_rate,omitempty"`
-	// The part of this process; absent: as limit_rate.
+	// The part of this replica; absent: as limit_rate.
 	ProcessRate *TokenRate `protobuf:"bytes,5,opt,name=process_rate,json=processRate,proto3" json:"process_rate,omitempty"`
-	// The sum of what the clients of this process hold; absent: as limit_rate.
+	// The sum of what the clients of this replica hold; absent: as limit_rate.
 	HeldRate *TokenRate `protobuf:"bytes,6,opt,name=held_rate,json=heldRate,proto3" json:"held_rate,omitempty"`
-	// How many processes share the limit.
+	// How many replicas share the limit.
 	Processes uint32 `protobuf:"varint,7,opt,name=processes,proto3" json:"processes,omitempty"`
-	// Requests per second that the clients of this process together receive, whether they pass or not.
+	// Requests per second that the clients of this replica together receive, whether they pass or not.
 	Demand float64 `protobuf:"fixed64,8,opt,name=demand,proto3" json:"demand,omitempty"`
-	// How many clients of this process use the bucket.
+	// How many clients of this replica use the bucket.
 	Clients uint32 `protobuf:"varint,9,opt,name=clients,proto3" json:"clients,omitempty"`
 	// What each of them holds, those that hold most first: at most 1000.
 	Held          []*HeldShare `protobuf:"bytes,10,rep,name=held,proto3" json:"held,omitempty"`

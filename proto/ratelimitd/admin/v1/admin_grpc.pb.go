@@ -37,9 +37,9 @@ type AdminServiceClient interface {
 	ListRuleFiles(ctx context.Context, in *ListRuleFilesRequest, opts ...grpc.CallOption) (*ListRuleFilesResponse, error)
 	// Explain shows which rule a descriptor matches and why. It counts nothing.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// HotKeys lists the counters that were refused and used most in the last minute.
+	// HotKeys lists the counters that were denied and used most in the last minute.
 	HotKeys(ctx context.Context, in *HotKeysRequest, opts ...grpc.CallOption) (*HotKeysResponse, error)
-	// ListShares lists what the clients of this process hold of the limits of quota buckets. Who may call it is said at CounterService.
+	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
 	ListShares(ctx context.Context, in *ListSharesRequest, opts ...grpc.CallOption) (*ListSharesResponse, error)
 }
 
@@ -101,9 +101,9 @@ type AdminServiceServer interface {
 	ListRuleFiles(context.Context, *ListRuleFilesRequest) (*ListRuleFilesResponse, error)
 	// Explain shows which rule a descriptor matches and why. It counts nothing.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// HotKeys lists the counters that were refused and used most in the last minute.
+	// HotKeys lists the counters that were denied and used most in the last minute.
 	HotKeys(context.Context, *HotKeysRequest) (*HotKeysResponse, error)
-	// ListShares lists what the clients of this process hold of the limits of quota buckets. Who may call it is said at CounterService.
+	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
 	ListShares(context.Context, *ListSharesRequest) (*ListSharesResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

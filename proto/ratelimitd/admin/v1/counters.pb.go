@@ -101,7 +101,7 @@ type PeekResponse struct {
 	// A counter for each limit, in the order of the rule's limits; empty if nothing limits the descriptor. If the request has a
 	// limit of its own, the counter of that limit.
 	Counters []*CounterState `protobuf:"bytes,4,rep,name=counters,proto3" json:"counters,omitempty"`
-	// The operators' override in force, in words, such as "20 requests per unit", "unlimited" or "blocked"; empty if there is none. The
+	// The operators' active override, in words, such as "20 requests per unit", "unlimited" or "blocked"; empty if there is none. The
 	// counters of a caller who is blocked or unlimited show what was used before, under the rule's numbers.
 	Override      string `protobuf:"bytes,5,opt,name=override,proto3" json:"override,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -383,7 +383,7 @@ type CounterState struct {
 	Words string `protobuf:"bytes,2,opt,name=words,proto3" json:"words,omitempty"`
 	// The most hits that can be in use at one instant: requests_per_unit, or the capacity of a bucket.
 	Capacity uint64 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// Hits in use. They exceed the capacity if refused hits were counted. What is kept for other classes is not in them.
+	// Hits in use. They exceed the capacity if denied hits were counted. What is kept for other classes is not in them.
 	Used uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
 	// Hits that are left.
 	Remaining uint64 `protobuf:"varint,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
@@ -393,10 +393,10 @@ type CounterState struct {
 	ResetAfter *durationpb.Duration `protobuf:"bytes,7,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
 	// When that is, by this server's clock.
 	ResetAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=reset_at,json=resetAt,proto3" json:"reset_at,omitempty"`
-	// The over-limit cache of this server answered with a refusal that is final until then. A reset or a refund through
+	// The denial cache of this server answered with a denial that holds until then. A reset or a refund through
 	// another server is visible here within a second.
 	FromOverLimitCache bool `protobuf:"varint,9,opt,name=from_over_limit_cache,json=fromOverLimitCache,proto3" json:"from_over_limit_cache,omitempty"`
-	// For how long the limit's penalty refuses everything; absent if none is in force.
+	// For how long the limit's penalty denies everything; absent if no penalty is active.
 	Penalty *durationpb.Duration `protobuf:"bytes,10,opt,name=penalty,proto3" json:"penalty,omitempty"`
 	// The class of the descriptor, if classes share the limit: the value of its entry, or "*" if that has no class of its own.
 	Class string `protobuf:"bytes,11,opt,name=class,proto3" json:"class,omitempty"`

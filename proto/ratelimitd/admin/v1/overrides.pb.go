@@ -553,9 +553,9 @@ type OverrideEffect struct {
 	CapacityBefore uint64 `protobuf:"varint,6,opt,name=capacity_before,json=capacityBefore,proto3" json:"capacity_before,omitempty"`
 	// The same after it.
 	CapacityAfter uint64 `protobuf:"varint,7,opt,name=capacity_after,json=capacityAfter,proto3" json:"capacity_after,omitempty"`
-	// Whether the next hit is refused before the change.
+	// Whether the next hit is denied before the change.
 	RefusedBefore bool `protobuf:"varint,8,opt,name=refused_before,json=refusedBefore,proto3" json:"refused_before,omitempty"`
-	// Whether the next hit is refused after it.
+	// Whether the next hit is denied after it.
 	RefusedAfter  bool `protobuf:"varint,9,opt,name=refused_after,json=refusedAfter,proto3" json:"refused_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1038,16 +1038,16 @@ func (*OverrideServiceStatusRequest) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_overrides_proto_rawDescGZIP(), []int{13}
 }
 
-// OverrideServiceStatusResponse is the state of this process.
+// OverrideServiceStatusResponse is the state of this replica.
 type OverrideServiceStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Where the overrides come from: redis, or the path of a file. Empty: overrides are off.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// The version of the overrides that this process uses.
+	// The version of the overrides that this replica uses.
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// How many overrides this process uses, in force or not.
+	// How many overrides this replica uses, active or not.
 	Count uint64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	// Whether the source answers. If not, this process uses the last overrides that it has read.
+	// Whether the source answers. If not, this replica uses the last overrides that it has read.
 	Up            bool `protobuf:"varint,4,opt,name=up,proto3" json:"up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

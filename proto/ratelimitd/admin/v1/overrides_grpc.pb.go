@@ -42,7 +42,7 @@ type OverrideServiceClient interface {
 	List(ctx context.Context, in *OverrideServiceListRequest, opts ...grpc.CallOption) (*OverrideServiceListResponse, error)
 	// History shows the last changes, the newest first.
 	History(ctx context.Context, in *OverrideServiceHistoryRequest, opts ...grpc.CallOption) (*OverrideServiceHistoryResponse, error)
-	// Status shows where the overrides come from and which of them this process uses.
+	// Status shows where the overrides come from and which of them this replica uses.
 	Status(ctx context.Context, in *OverrideServiceStatusRequest, opts ...grpc.CallOption) (*OverrideServiceStatusResponse, error)
 }
 
@@ -118,7 +118,7 @@ type OverrideServiceServer interface {
 	List(context.Context, *OverrideServiceListRequest) (*OverrideServiceListResponse, error)
 	// History shows the last changes, the newest first.
 	History(context.Context, *OverrideServiceHistoryRequest) (*OverrideServiceHistoryResponse, error)
-	// Status shows where the overrides come from and which of them this process uses.
+	// Status shows where the overrides come from and which of them this replica uses.
 	Status(context.Context, *OverrideServiceStatusRequest) (*OverrideServiceStatusResponse, error)
 	mustEmbedUnimplementedOverrideServiceServer()
 }

@@ -52,9 +52,9 @@ type AdminServiceClient interface {
 	ListRuleFiles(context.Context, *v1.ListRuleFilesRequest) (*v1.ListRuleFilesResponse, error)
 	// Explain shows which rule a descriptor matches and why. It counts nothing.
 	Explain(context.Context, *v1.ExplainRequest) (*v1.ExplainResponse, error)
-	// HotKeys lists the counters that were refused and used most in the last minute.
+	// HotKeys lists the counters that were denied and used most in the last minute.
 	HotKeys(context.Context, *v1.HotKeysRequest) (*v1.HotKeysResponse, error)
-	// ListShares lists what the clients of this process hold of the limits of quota buckets. Who may call it is said at CounterService.
+	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
 	ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error)
 }
 
@@ -146,9 +146,9 @@ type AdminServiceHandler interface {
 	ListRuleFiles(context.Context, *v1.ListRuleFilesRequest) (*v1.ListRuleFilesResponse, error)
 	// Explain shows which rule a descriptor matches and why. It counts nothing.
 	Explain(context.Context, *v1.ExplainRequest) (*v1.ExplainResponse, error)
-	// HotKeys lists the counters that were refused and used most in the last minute.
+	// HotKeys lists the counters that were denied and used most in the last minute.
 	HotKeys(context.Context, *v1.HotKeysRequest) (*v1.HotKeysResponse, error)
-	// ListShares lists what the clients of this process hold of the limits of quota buckets. Who may call it is said at CounterService.
+	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
 	ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error)
 }
 

@@ -57,7 +57,7 @@ type OverrideServiceClient interface {
 	List(context.Context, *v1.OverrideServiceListRequest) (*v1.OverrideServiceListResponse, error)
 	// History shows the last changes, the newest first.
 	History(context.Context, *v1.OverrideServiceHistoryRequest) (*v1.OverrideServiceHistoryResponse, error)
-	// Status shows where the overrides come from and which of them this process uses.
+	// Status shows where the overrides come from and which of them this replica uses.
 	Status(context.Context, *v1.OverrideServiceStatusRequest) (*v1.OverrideServiceStatusResponse, error)
 }
 
@@ -169,7 +169,7 @@ type OverrideServiceHandler interface {
 	List(context.Context, *v1.OverrideServiceListRequest) (*v1.OverrideServiceListResponse, error)
 	// History shows the last changes, the newest first.
 	History(context.Context, *v1.OverrideServiceHistoryRequest) (*v1.OverrideServiceHistoryResponse, error)
-	// Status shows where the overrides come from and which of them this process uses.
+	// Status shows where the overrides come from and which of them this replica uses.
 	Status(context.Context, *v1.OverrideServiceStatusRequest) (*v1.OverrideServiceStatusResponse, error)
 }
 
