@@ -92,13 +92,17 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 	r := redistest.Start(t)
 	d := listenStatsD(t, "udp")
 	rules := rulesOf(t, measuredRules, "domain: deep\ndescriptors:\n  - key: a\n    descriptors:\n      - key: b\n        shadow_mode: true\n        rate_limit: {unit: year, requests_per_unit: 1}\n",
-		"domain: beside\ndescriptors:\n  - key: a\n    rate_limit: {name: new, unit: year, requests_per_unit: 1, shadow: true, penalty: 1h}\n")
+		"domain: beside\ndescriptors:\n  - key: a\n    rate_limit: {name: new, unit: year, requests_per_unit: 1, shadow: true, penalty: 1h}\n",
+		"domain: shared\ndescriptors:\n  - key: priority\n    condition: true\n    rate_limit: {unit: year, requests_per_unit: 9, classes: {by: priority, guaranteed_percent: {high: 20}}}\n")
 	inMemory := startProcess(t, map[string]string{"USE_STATSD": "true", "STATSD_PROTOCOL": "udp", "STATSD_HOST": d.host, "STATSD_PORT": d.port, "RATELIMITD_EVENTS": filepath.Join(dir, "events"), "TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, "--rules", rules)
 	traffic(t, inMemory.GRPC)
 	for range 2 {
 		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.GRPC)).ShouldRateLimit(t.Context(), ask("deep", "a", "x", "b", "y")); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, inMemory.GRPC)).ShouldRateLimit(t.Context(), ask("shared", "priority", "high")); err != nil {
+		t.Fatal(err)
 	}
 	subscribe(t, inMemory.GRPC, "mongo_cps", 1, map[string]string{"remote_address": "203.0.113.9"})
 	// No rule matches it.

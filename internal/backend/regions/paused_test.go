@@ -3,6 +3,7 @@ package regions_test
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,13 +17,12 @@ import (
 // pausing are records of a process that is paused between computing and writing.
 type pausing struct {
 	backend.Records
-	pause time.Duration // once
+	pause atomic.Int64 // once
 }
 
 func (p *pausing) Change(c *backend.RecordChange) {
-	if d := p.pause; d > 0 && c.Value != nil {
-		p.pause = 0
-		time.Sleep(d) //nolint:forbidigo // virtual time
+	if c.Value != nil {
+		time.Sleep(time.Duration(p.pause.Swap(0))) //nolint:forbidigo // virtual time
 	}
 	p.Records.Change(c)
 }
@@ -71,7 +71,7 @@ func TestPaused(t *testing.T) {
 		if o := takeOf(t, s, &l, 599); !o.Allowed {
 			t.Fatalf("%+v", o)
 		}
-		records.pause = 200 * time.Millisecond
+		records.pause.Store(int64(200 * time.Millisecond))
 		if o := takeOf(t, s, &l, 1); !o.Allowed || o.Used != 1 {
 			t.Errorf("%+v: the take belongs to the next window, and is its first one", o)
 		}
@@ -95,7 +95,7 @@ func TestPausedForAMoment(t *testing.T) {
 		}
 		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute - 10*time.Millisecond))) //nolint:forbidigo // virtual time
 		takeOf(t, s, &l, 599)
-		records.pause = 10 * time.Millisecond // less than a batch may be late elsewhere
+		records.pause.Store(int64(10 * time.Millisecond)) // less than a batch may be late elsewhere
 		if o := takeOf(t, s, &l, 1); !o.Allowed || o.Used != 1 {
 			t.Errorf("%+v: the take belongs to the next window", o)
 		}
