@@ -54,6 +54,7 @@ var notRun = map[string][]string{
 		`kubectl logs POD | grep -i -A30 panic`,
 		`kubectl logs POD | grep 'lost changes of overrides'`,
 		`kubectl logs POD | grep -i overrides | tail`,
+		`kubectl logs POD | grep 'a region does not answer' | tail`,
 		`kubectl logs POD | grep 'resets and refunds'`,
 		`kubectl get configmap ratelimitd-rules -o yaml | head`,
 		`kubectl port-forward pod/NEW 8080 6070`,
