@@ -22,6 +22,7 @@ import (
 type cli struct {
 	Serve       serveCommand       `cmd:"" group:"Serve" default:"withargs" help:"Answer rate limit requests over gRPC and HTTP (the default)."`
 	Healthcheck healthcheckCommand `cmd:"" group:"Serve" help:"Ask the service on this machine whether it is healthy."`
+	Version     versionCommand     `cmd:"" group:"Serve" help:"Print the version, commit and date of this build."`
 
 	Check    checkCommand    `cmd:"" group:"Rules" help:"Check rule files for errors and probable mistakes."`
 	Test     testCommand     `cmd:"" group:"Rules" help:"Run unit tests for rules."`
@@ -39,9 +40,9 @@ type cli struct {
 
 	Fleet fleetCommand `cmd:"" group:"Running servers" help:"List the replicas that share a Redis."`
 
-	Override overrideCommand `cmd:"" group:"Running servers" help:"Change the limits of one customer on a running server."`
+	Regions regionsCommand `cmd:"" group:"Running servers" help:"Show what a server knows about the other regions."`
 
-	Version versionCommand `cmd:"" group:"This program" help:"Print the version, commit and date of this build."`
+	Override overrideCommand `cmd:"" group:"Running servers" help:"Change the limits of one customer on a running server."`
 
 	EverySetting bool `kong:"-"` // the help of serve has all flags
 }

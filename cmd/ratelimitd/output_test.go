@@ -42,6 +42,7 @@ func TestYAMLIsTheJSON(t *testing.T) {
 		"usage":    "-d counted -w k=a -s " + p.Debug,
 		"shares":   "-d edge -s " + p.Debug,
 		"fleet":    "-s " + p.Debug,
+		"regions":  "-s " + p.Debug,
 		"conform":  "--target " + p.GRPC + " --rules " + rules + " --run ^protocol/no-domain",
 		"simulate": "--rules " + root + "/config/domains --mapping " + root + "/examples/simulate/envoy.yaml --log " + root + "/examples/simulate/access.log",
 	}
@@ -155,11 +156,12 @@ func TestStandardInput(t *testing.T) {
 		"usage token-file":    {"usage -d d --where k=a --timeout 3s --token-file - --server " + p.Debug, adminToken, exitNothing, ""},
 		"shares token-file":   {"shares -d d --token-file - --server " + p.Debug, adminToken, 0, "no client of this replica"},
 		"fleet token-file":    {"fleet --token-file - --server " + p.Debug, adminToken, 0, "live"},
+		"regions token-file":  {"regions --token-file - --server " + p.Debug, adminToken, 0, "no region is set"},
 		"reset token-file":    {"reset --token-file - " + asking + p.Debug, adminToken, 0, "5 per day"},
 	}
 	// A bad file is named; a good one leads to a server that speaks no TLS.
 	conform := "conform --wait 1ms --run ^protocol/ --rules " + t.TempDir() + " --target " + p.GRPC
-	for _, command := range []string{conform, "explain -d d k=a", "call -d d k=a", "peek -d d k=a", "reset -d d k=a", "override list -d d k=a", "usage -d d -w k=a", "shares -d d", "fleet"} {
+	for _, command := range []string{conform, "explain -d d k=a", "call -d d k=a", "peek -d d k=a", "reset -d d k=a", "override list -d d k=a", "usage -d d -w k=a", "shares -d d", "fleet", "regions"} {
 		name, _, _ := strings.Cut(command, " ")
 		if command += " --timeout 3s"; name != "conform" {
 			command += " --server " + p.GRPC

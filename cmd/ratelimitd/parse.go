@@ -21,7 +21,7 @@ type runner interface {
 func (c *cli) commands() map[string]runner {
 	return map[string]runner{
 		"serve": &c.Serve, "check": &c.Check, "test": &c.Test, "conform": &c.Conform, "schema": &c.Schema, "version": &c.Version, "simulate": &c.Simulate,
-		"explain": &c.Explain, "call": &c.Call, "peek": &c.Peek, "reset": &c.Reset, "usage": &c.Usage, "shares": &c.Shares, "fleet": &c.Fleet, "override": &c.Override, "healthcheck": &c.Healthcheck,
+		"explain": &c.Explain, "call": &c.Call, "peek": &c.Peek, "reset": &c.Reset, "usage": &c.Usage, "shares": &c.Shares, "fleet": &c.Fleet, "regions": &c.Regions, "override": &c.Override, "healthcheck": &c.Healthcheck,
 	}
 }
 

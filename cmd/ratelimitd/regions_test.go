@@ -11,9 +11,11 @@ import (
 	"testing"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // regionSettings are the settings of a replica in a region, without its port.
@@ -148,6 +150,16 @@ descriptors:
 			}
 			return strings.Contains(body, "it counts for the others") && strings.Contains(body, "\n"+other+": answered ") && !strings.Contains(body, "error")
 		})
+		server := strings.TrimPrefix(r.debug(), "http://")
+		if code, out, stderr := asks(t, "regions", "-s", server); code != 0 || stderr != "" || !strings.HasPrefix(out, "region "+name+", epoch 1\nit counts for the others") {
+			t.Errorf("%d\n%s%s", code, out, stderr)
+		}
+		found := new(adminv1.ListRegionsResponse)
+		if code, out, stderr := asks(t, "regions", "-s", server, "--json"); code != 0 || protojson.Unmarshal([]byte(out), found) != nil ||
+			found.GetRegion() != name || found.GetEpoch() != 1 || !found.GetActs() || found.GetActsFor().AsDuration() <= 0 ||
+			len(found.GetRegions()) != 1 || found.GetRegions()[0].GetName() != other || found.GetRegions()[0].GetConsented() == nil {
+			t.Errorf("%d\n%s%s", code, out, stderr)
+		}
 	}
 	passes := func(client ratelimitv3.RateLimitServiceClient, key, value string) (bool, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -258,7 +258,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	operators.Overrides = svc.operatorsOverrides()
 	operators.Fleet = svc.joinFleet()
 	if svc.regions != nil {
-		operators.Regions = func() string { return regionsText(svc.regions.Status(), time.Now()) }
+		operators.Regions = svc.regions.Status
 	}
 	operators.Host, _ = os.Hostname() // empty where the system does not know
 	if hot != nil {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -215,34 +214,4 @@ func (s *service) warnOfRegions(tree *descriptor.Tree) {
 	case unknown != "":
 		s.log.Error("a limit has a home that is no region: on_error decides its requests", "home", unknown, "rule", where, "regions", names)
 	}
-}
-
-// regionsText is the page /regions.
-func regionsText(st regions.Status, now time.Time) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "region %s, epoch %d\n", st.Region, st.Epoch)
-	if st.Acts {
-		fmt.Fprintf(&b, "it counts for the others; without their consent it stops in %s\n", st.For.Round(time.Second))
-	} else {
-		b.WriteString("it does not count for the others: too few of them have consented, or it became a home a short time ago\n")
-	}
-	fmt.Fprintf(&b, "attempts that waited for a home: %d; without an answer: %d\n", st.Cold, st.Starved)
-	ago := func(at time.Time) string {
-		if at.IsZero() {
-			return "never"
-		}
-		return now.Sub(at).Round(time.Second).String() + " ago"
-	}
-	for i := range st.Peers {
-		p := &st.Peers[i]
-		fmt.Fprintf(&b, "%s: answered %s, asked %s, consented %s", p.Region, ago(p.Heard), ago(p.Asked), ago(p.Consented))
-		if p.Epoch > 0 && p.Epoch != st.Epoch {
-			fmt.Fprintf(&b, ", has epoch %d", p.Epoch)
-		}
-		if p.Err != nil {
-			fmt.Fprintf(&b, ", last error: %v", p.Err)
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
 }

@@ -17,7 +17,7 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 	}{
 		{"chek rules", 2, "", `unknown command "chek": did you mean check?`},
 		{"simulte --rules x", 2, "", `unknown command "simulte": did you mean simulate?`},
-		{"frobnicate", 2, "", `unknown command "frobnicate": use one of serve, healthcheck, check, test, `},
+		{"frobnicate", 2, "", `unknown command "frobnicate": use one of serve, healthcheck, version, check, `},
 		{"rules", 2, "", `unknown command "rules"`},
 		{"--maxMetricSeries 5", 2, "", "unknown flag --maxMetricSeries: did you mean --max-metric-series?"},
 		{"serve --max_metric_series=5", 2, "", "unknown flag --max_metric_series: did you mean --max-metric-series?"},

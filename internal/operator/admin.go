@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
@@ -25,6 +26,7 @@ type admin struct {
 	hotKeys func(hotkeys.Query) hotkeys.Report // nil: off
 	shares  Shares                             // nil: there are none
 	host    string
+	regions func() regions.Status // nil: no region is set
 }
 
 var fileStates = map[descriptor.FileState]adminv1.RuleFileState{

@@ -93,14 +93,8 @@ func addPages(mux *http.ServeMux, opts *Options) {
 		{"/rlconfig", "the active rules and the state of every rule file", func(w http.ResponseWriter, _ *http.Request) { writeConfig(w, opts) }},
 		{"/stats", "counters", func(w http.ResponseWriter, _ *http.Request) { writeStats(w, opts) }},
 		{"/debug/pprof/", "profiles", pprof.Index},
+		{"/regions", "what this replica knows about other regions", func(w http.ResponseWriter, _ *http.Request) { writeRegions(w, opts) }},
 	}
-	pages = append(pages, page{"/regions", "what this replica knows about other regions", func(w http.ResponseWriter, _ *http.Request) {
-		if opts.Regions == nil {
-			endpoint.WriteText(w, http.StatusOK, "no region is set: RATELIMITD_REGION\n")
-			return
-		}
-		endpoint.WriteText(w, http.StatusOK, opts.Regions())
-	}})
 	pages = append(pages, page{"/debug/hotkeys", hotKeysHelp, func(w http.ResponseWriter, r *http.Request) { writeHotKeys(w, r, opts) }})
 	if opts.LogLevel != nil {
 		pages = append(pages, page{"/loglevel", logLevelHelp, (&logLevel{opts.LogLevel, opts.Shared.Log}).ServeHTTP})

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
@@ -38,7 +39,8 @@ type Options struct {
 
 	Fleet Fleet // the processes that share a Redis; nil: not known
 
-	Regions  func() string   // the text of /regions; nil: no region is set
+	Regions func() regions.Status // what is known about other regions; nil: no region is set
+
 	Stats    func(io.Writer) // writes the lines of /stats, "name: value"; nil: none
 	LogLevel LogLevel        // shown and changed by /loglevel; nil: not found
 }

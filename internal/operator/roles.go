@@ -37,6 +37,7 @@ var needs = map[string]need{
 	adminconnect.AdminServiceListRuleFilesProcedure: toRead,
 	adminconnect.AdminServiceExplainProcedure:       toRead,
 	adminconnect.AdminServiceHotKeysProcedure:       toRead,
+	adminconnect.AdminServiceListRegionsProcedure:   toRead,
 
 	adminconnect.AdminServiceListSharesProcedure: {role: roleRead, named: true}, // as Peek
 

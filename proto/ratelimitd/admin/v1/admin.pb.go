@@ -1923,6 +1923,234 @@ func (x *HeldShare) GetExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+// ListRegionsRequest has no fields yet.
+type ListRegionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRegionsRequest) Reset() {
+	*x = ListRegionsRequest{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRegionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRegionsRequest) ProtoMessage() {}
+
+func (x *ListRegionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRegionsRequest.ProtoReflect.Descriptor instead.
+func (*ListRegionsRequest) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+// ListRegionsResponse is what a process knows about limits across regions.
+type ListRegionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The region of the process; empty: no region is set, and the other fields are empty too.
+	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	// The number of its list of regions.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Whether this region may count for the others now.
+	Acts bool `protobuf:"varint,3,opt,name=acts,proto3" json:"acts,omitempty"`
+	// For how long it may, without further consent of other regions.
+	ActsFor *durationpb.Duration `protobuf:"bytes,4,opt,name=acts_for,json=actsFor,proto3" json:"acts_for,omitempty"`
+	// The attempts that had to wait for the home of their counter, since the process began.
+	Cold uint64 `protobuf:"varint,5,opt,name=cold,proto3" json:"cold,omitempty"`
+	// The attempts without an answer of a home in time, since the process began: on_error decided them.
+	Starved uint64 `protobuf:"varint,6,opt,name=starved,proto3" json:"starved,omitempty"`
+	// The other regions, by name.
+	Regions       []*Region `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRegionsResponse) Reset() {
+	*x = ListRegionsResponse{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRegionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRegionsResponse) ProtoMessage() {}
+
+func (x *ListRegionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRegionsResponse.ProtoReflect.Descriptor instead.
+func (*ListRegionsResponse) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListRegionsResponse) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *ListRegionsResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ListRegionsResponse) GetActs() bool {
+	if x != nil {
+		return x.Acts
+	}
+	return false
+}
+
+func (x *ListRegionsResponse) GetActsFor() *durationpb.Duration {
+	if x != nil {
+		return x.ActsFor
+	}
+	return nil
+}
+
+func (x *ListRegionsResponse) GetCold() uint64 {
+	if x != nil {
+		return x.Cold
+	}
+	return 0
+}
+
+func (x *ListRegionsResponse) GetStarved() uint64 {
+	if x != nil {
+		return x.Starved
+	}
+	return 0
+}
+
+func (x *ListRegionsResponse) GetRegions() []*Region {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+// Region is what a process knows about another region. A time is absent if it never happened.
+type Region struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// When it answered a question last.
+	Answered *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=answered,proto3" json:"answered,omitempty"`
+	// When it asked one last.
+	Asked *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=asked,proto3" json:"asked,omitempty"`
+	// When it consented last that the region of this process counts.
+	Consented *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=consented,proto3" json:"consented,omitempty"`
+	// The number of its list of regions when it asked; 0: it never did.
+	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Why the last call to it failed; empty: it succeeded, or there was none.
+	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Region) Reset() {
+	*x = Region{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Region) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Region) ProtoMessage() {}
+
+func (x *Region) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Region.ProtoReflect.Descriptor instead.
+func (*Region) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Region) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Region) GetAnswered() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Answered
+	}
+	return nil
+}
+
+func (x *Region) GetAsked() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Asked
+	}
+	return nil
+}
+
+func (x *Region) GetConsented() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Consented
+	}
+	return nil
+}
+
+func (x *Region) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Region) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 var File_ratelimitd_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
@@ -2066,7 +2294,23 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x06demand\x18\x03 \x01(\x01R\x06demand\x127\n" +
 	"\x04kind\x18\x04 \x01(\x0e2#.ratelimitd.admin.v1.AssignmentKindR\x04kind\x122\n" +
 	"\x04rate\x18\x05 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\x04rate\x124\n" +
-	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires*\x85\x01\n" +
+	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x14\n" +
+	"\x12ListRegionsRequest\"\xf2\x01\n" +
+	"\x13ListRegionsResponse\x12\x16\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04acts\x18\x03 \x01(\bR\x04acts\x124\n" +
+	"\bacts_for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\aactsFor\x12\x12\n" +
+	"\x04cold\x18\x05 \x01(\x04R\x04cold\x12\x18\n" +
+	"\astarved\x18\x06 \x01(\x04R\astarved\x125\n" +
+	"\aregions\x18\a \x03(\v2\x1b.ratelimitd.admin.v1.RegionR\aregions\"\xec\x01\n" +
+	"\x06Region\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
+	"\banswered\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\banswered\x120\n" +
+	"\x05asked\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05asked\x128\n" +
+	"\tconsented\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tconsented\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error*\x85\x01\n" +
 	"\rRuleFileState\x12\x1f\n" +
 	"\x1bRULE_FILE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16RULE_FILE_STATE_LOADED\x10\x01\x12\x19\n" +
@@ -2084,13 +2328,14 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x1bASSIGNMENT_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19ASSIGNMENT_KIND_ALLOW_ALL\x10\x01\x12\x1c\n" +
 	"\x18ASSIGNMENT_KIND_DENY_ALL\x10\x02\x12\x1a\n" +
-	"\x16ASSIGNMENT_KIND_TOKENS\x10\x032\x81\x03\n" +
+	"\x16ASSIGNMENT_KIND_TOKENS\x10\x032\xe3\x03\n" +
 	"\fAdminService\x12f\n" +
 	"\rListRuleFiles\x12).ratelimitd.admin.v1.ListRuleFilesRequest\x1a*.ratelimitd.admin.v1.ListRuleFilesResponse\x12T\n" +
 	"\aExplain\x12#.ratelimitd.admin.v1.ExplainRequest\x1a$.ratelimitd.admin.v1.ExplainResponse\x12T\n" +
 	"\aHotKeys\x12#.ratelimitd.admin.v1.HotKeysRequest\x1a$.ratelimitd.admin.v1.HotKeysResponse\x12]\n" +
 	"\n" +
-	"ListShares\x12&.ratelimitd.admin.v1.ListSharesRequest\x1a'.ratelimitd.admin.v1.ListSharesResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
+	"ListShares\x12&.ratelimitd.admin.v1.ListSharesRequest\x1a'.ratelimitd.admin.v1.ListSharesResponse\x12`\n" +
+	"\vListRegions\x12'.ratelimitd.admin.v1.ListRegionsRequest\x1a(.ratelimitd.admin.v1.ListRegionsResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_ratelimitd_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -2105,7 +2350,7 @@ func file_ratelimitd_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_ratelimitd_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(RuleFileState)(0),            // 0: ratelimitd.admin.v1.RuleFileState
 	(MatchKind)(0),                // 1: ratelimitd.admin.v1.MatchKind
@@ -2131,24 +2376,27 @@ var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(*BucketShares)(nil),          // 21: ratelimitd.admin.v1.BucketShares
 	(*TokenRate)(nil),             // 22: ratelimitd.admin.v1.TokenRate
 	(*HeldShare)(nil),             // 23: ratelimitd.admin.v1.HeldShare
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(*ListRegionsRequest)(nil),    // 24: ratelimitd.admin.v1.ListRegionsRequest
+	(*ListRegionsResponse)(nil),   // 25: ratelimitd.admin.v1.ListRegionsResponse
+	(*Region)(nil),                // 26: ratelimitd.admin.v1.Region
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
 }
 var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	5,  // 0: ratelimitd.admin.v1.ListRuleFilesResponse.files:type_name -> ratelimitd.admin.v1.RuleFile
 	0,  // 1: ratelimitd.admin.v1.RuleFile.state:type_name -> ratelimitd.admin.v1.RuleFileState
-	24, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
+	27, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
 	7,  // 3: ratelimitd.admin.v1.ExplainRequest.entries:type_name -> ratelimitd.admin.v1.Entry
 	9,  // 4: ratelimitd.admin.v1.ExplainResponse.rule:type_name -> ratelimitd.admin.v1.Rule
 	12, // 5: ratelimitd.admin.v1.ExplainResponse.levels:type_name -> ratelimitd.admin.v1.Level
 	10, // 6: ratelimitd.admin.v1.Rule.limits:type_name -> ratelimitd.admin.v1.Limit
 	11, // 7: ratelimitd.admin.v1.Rule.position:type_name -> ratelimitd.admin.v1.Position
-	25, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
+	28, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
 	7,  // 9: ratelimitd.admin.v1.Level.entry:type_name -> ratelimitd.admin.v1.Entry
 	13, // 10: ratelimitd.admin.v1.Level.candidates:type_name -> ratelimitd.admin.v1.Candidate
 	1,  // 11: ratelimitd.admin.v1.Candidate.kind:type_name -> ratelimitd.admin.v1.MatchKind
-	24, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
-	24, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
+	27, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
+	27, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
 	17, // 14: ratelimitd.admin.v1.HotKeysResponse.most_refused:type_name -> ratelimitd.admin.v1.HotKey
 	17, // 15: ratelimitd.admin.v1.HotKeysResponse.most_used:type_name -> ratelimitd.admin.v1.HotKey
 	16, // 16: ratelimitd.admin.v1.HotKeysResponse.rules:type_name -> ratelimitd.admin.v1.HotRule
@@ -2163,23 +2411,30 @@ var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	22, // 25: ratelimitd.admin.v1.BucketShares.process_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	22, // 26: ratelimitd.admin.v1.BucketShares.held_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	23, // 27: ratelimitd.admin.v1.BucketShares.held:type_name -> ratelimitd.admin.v1.HeldShare
-	24, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp
+	27, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp
 	2,  // 29: ratelimitd.admin.v1.HeldShare.kind:type_name -> ratelimitd.admin.v1.AssignmentKind
 	22, // 30: ratelimitd.admin.v1.HeldShare.rate:type_name -> ratelimitd.admin.v1.TokenRate
-	24, // 31: ratelimitd.admin.v1.HeldShare.expires:type_name -> google.protobuf.Timestamp
-	3,  // 32: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
-	6,  // 33: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
-	14, // 34: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
-	19, // 35: ratelimitd.admin.v1.AdminService.ListShares:input_type -> ratelimitd.admin.v1.ListSharesRequest
-	4,  // 36: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
-	8,  // 37: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
-	15, // 38: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
-	20, // 39: ratelimitd.admin.v1.AdminService.ListShares:output_type -> ratelimitd.admin.v1.ListSharesResponse
-	36, // [36:40] is the sub-list for method output_type
-	32, // [32:36] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	27, // 31: ratelimitd.admin.v1.HeldShare.expires:type_name -> google.protobuf.Timestamp
+	28, // 32: ratelimitd.admin.v1.ListRegionsResponse.acts_for:type_name -> google.protobuf.Duration
+	26, // 33: ratelimitd.admin.v1.ListRegionsResponse.regions:type_name -> ratelimitd.admin.v1.Region
+	27, // 34: ratelimitd.admin.v1.Region.answered:type_name -> google.protobuf.Timestamp
+	27, // 35: ratelimitd.admin.v1.Region.asked:type_name -> google.protobuf.Timestamp
+	27, // 36: ratelimitd.admin.v1.Region.consented:type_name -> google.protobuf.Timestamp
+	3,  // 37: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
+	6,  // 38: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
+	14, // 39: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
+	19, // 40: ratelimitd.admin.v1.AdminService.ListShares:input_type -> ratelimitd.admin.v1.ListSharesRequest
+	24, // 41: ratelimitd.admin.v1.AdminService.ListRegions:input_type -> ratelimitd.admin.v1.ListRegionsRequest
+	4,  // 42: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
+	8,  // 43: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
+	15, // 44: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
+	20, // 45: ratelimitd.admin.v1.AdminService.ListShares:output_type -> ratelimitd.admin.v1.ListSharesResponse
+	25, // 46: ratelimitd.admin.v1.AdminService.ListRegions:output_type -> ratelimitd.admin.v1.ListRegionsResponse
+	42, // [42:47] is the sub-list for method output_type
+	37, // [37:42] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_admin_v1_admin_proto_init() }
@@ -2194,7 +2449,7 @@ func file_ratelimitd_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_admin_v1_admin_proto_rawDesc), len(file_ratelimitd_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   21,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	AdminService_Explain_FullMethodName       = "/ratelimitd.admin.v1.AdminService/Explain"
 	AdminService_HotKeys_FullMethodName       = "/ratelimitd.admin.v1.AdminService/HotKeys"
 	AdminService_ListShares_FullMethodName    = "/ratelimitd.admin.v1.AdminService/ListShares"
+	AdminService_ListRegions_FullMethodName   = "/ratelimitd.admin.v1.AdminService/ListRegions"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -41,6 +42,8 @@ type AdminServiceClient interface {
 	HotKeys(ctx context.Context, in *HotKeysRequest, opts ...grpc.CallOption) (*HotKeysResponse, error)
 	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
 	ListShares(ctx context.Context, in *ListSharesRequest, opts ...grpc.CallOption) (*ListSharesResponse, error)
+	// ListRegions lists what this process knows about the other regions.
+	ListRegions(ctx context.Context, in *ListRegionsRequest, opts ...grpc.CallOption) (*ListRegionsResponse, error)
 }
 
 type adminServiceClient struct {
@@ -91,6 +94,16 @@ func (c *adminServiceClient) ListShares(ctx context.Context, in *ListSharesReque
 	return out, nil
 }
 
+func (c *adminServiceClient) ListRegions(ctx context.Context, in *ListRegionsRequest, opts ...grpc.CallOption) (*ListRegionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRegionsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListRegions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -105,6 +118,8 @@ type AdminServiceServer interface {
 	HotKeys(context.Context, *HotKeysRequest) (*HotKeysResponse, error)
 	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
 	ListShares(context.Context, *ListSharesRequest) (*ListSharesResponse, error)
+	// ListRegions lists what this process knows about the other regions.
+	ListRegions(context.Context, *ListRegionsRequest) (*ListRegionsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -126,6 +141,9 @@ func (UnimplementedAdminServiceServer) HotKeys(context.Context, *HotKeysRequest)
 }
 func (UnimplementedAdminServiceServer) ListShares(context.Context, *ListSharesRequest) (*ListSharesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListShares not implemented")
+}
+func (UnimplementedAdminServiceServer) ListRegions(context.Context, *ListRegionsRequest) (*ListRegionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRegions not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -220,6 +238,24 @@ func _AdminService_ListShares_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListRegions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRegionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListRegions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListRegions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListRegions(ctx, req.(*ListRegionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -242,6 +278,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListShares",
 			Handler:    _AdminService_ListShares_Handler,
+		},
+		{
+			MethodName: "ListRegions",
+			Handler:    _AdminService_ListRegions_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

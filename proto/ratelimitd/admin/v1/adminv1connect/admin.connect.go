@@ -44,6 +44,9 @@ const (
 	AdminServiceHotKeysProcedure = "/ratelimitd.admin.v1.AdminService/HotKeys"
 	// AdminServiceListSharesProcedure is the fully-qualified name of the AdminService's ListShares RPC.
 	AdminServiceListSharesProcedure = "/ratelimitd.admin.v1.AdminService/ListShares"
+	// AdminServiceListRegionsProcedure is the fully-qualified name of the AdminService's ListRegions
+	// RPC.
+	AdminServiceListRegionsProcedure = "/ratelimitd.admin.v1.AdminService/ListRegions"
 )
 
 // AdminServiceClient is a client for the ratelimitd.admin.v1.AdminService service.
@@ -56,6 +59,8 @@ type AdminServiceClient interface {
 	HotKeys(context.Context, *v1.HotKeysRequest) (*v1.HotKeysResponse, error)
 	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
 	ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error)
+	// ListRegions lists what this process knows about the other regions.
+	ListRegions(context.Context, *v1.ListRegionsRequest) (*v1.ListRegionsResponse, error)
 }
 
 // NewAdminServiceClient constructs a client for the ratelimitd.admin.v1.AdminService service. By
@@ -93,6 +98,12 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(adminServiceMethods.ByName("ListShares")),
 			connect.WithClientOptions(opts...),
 		),
+		listRegions: connect.NewClient[v1.ListRegionsRequest, v1.ListRegionsResponse](
+			httpClient,
+			baseURL+AdminServiceListRegionsProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("ListRegions")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -102,6 +113,7 @@ type adminServiceClient struct {
 	explain       *connect.Client[v1.ExplainRequest, v1.ExplainResponse]
 	hotKeys       *connect.Client[v1.HotKeysRequest, v1.HotKeysResponse]
 	listShares    *connect.Client[v1.ListSharesRequest, v1.ListSharesResponse]
+	listRegions   *connect.Client[v1.ListRegionsRequest, v1.ListRegionsResponse]
 }
 
 // ListRuleFiles calls ratelimitd.admin.v1.AdminService.ListRuleFiles.
@@ -140,6 +152,15 @@ func (c *adminServiceClient) ListShares(ctx context.Context, req *v1.ListSharesR
 	return nil, err
 }
 
+// ListRegions calls ratelimitd.admin.v1.AdminService.ListRegions.
+func (c *adminServiceClient) ListRegions(ctx context.Context, req *v1.ListRegionsRequest) (*v1.ListRegionsResponse, error) {
+	response, err := c.listRegions.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // AdminServiceHandler is an implementation of the ratelimitd.admin.v1.AdminService service.
 type AdminServiceHandler interface {
 	// ListRuleFiles lists every rule file that was found, including the rejected ones.
@@ -150,6 +171,8 @@ type AdminServiceHandler interface {
 	HotKeys(context.Context, *v1.HotKeysRequest) (*v1.HotKeysResponse, error)
 	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
 	ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error)
+	// ListRegions lists what this process knows about the other regions.
+	ListRegions(context.Context, *v1.ListRegionsRequest) (*v1.ListRegionsResponse, error)
 }
 
 // NewAdminServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -183,6 +206,12 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(adminServiceMethods.ByName("ListShares")),
 		connect.WithHandlerOptions(opts...),
 	)
+	adminServiceListRegionsHandler := connect.NewUnaryHandlerSimple(
+		AdminServiceListRegionsProcedure,
+		svc.ListRegions,
+		connect.WithSchema(adminServiceMethods.ByName("ListRegions")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/ratelimitd.admin.v1.AdminService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case AdminServiceListRuleFilesProcedure:
@@ -193,6 +222,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceHotKeysHandler.ServeHTTP(w, r)
 		case AdminServiceListSharesProcedure:
 			adminServiceListSharesHandler.ServeHTTP(w, r)
+		case AdminServiceListRegionsProcedure:
+			adminServiceListRegionsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -216,4 +247,8 @@ func (UnimplementedAdminServiceHandler) HotKeys(context.Context, *v1.HotKeysRequ
 
 func (UnimplementedAdminServiceHandler) ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ratelimitd.admin.v1.AdminService.ListShares is not implemented"))
+}
+
+func (UnimplementedAdminServiceHandler) ListRegions(context.Context, *v1.ListRegionsRequest) (*v1.ListRegionsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ratelimitd.admin.v1.AdminService.ListRegions is not implemented"))
 }

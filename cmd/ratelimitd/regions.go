@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/operator"
+	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
+)
+
+// regionsCommand is the subcommand that shows what a server knows about the other regions.
+type regionsCommand struct {
+	Port   portOptions   `embed:""`
+	Output outputOptions `embed:"" group:"Output"`
+}
+
+func (*regionsCommand) about() about {
+	return about{
+		note: "Each replica knows only whom it asked itself. When regions are cut off from each other, ask one in each region.",
+		examples: []example{
+			{"what the server on this machine knows", "ratelimitd regions"},
+			{"as JSON, from another machine", "ratelimitd regions -s 10.0.0.7:6070 --token-file token --json"},
+		},
+		exits: []exitCode{
+			{0, "The regions were shown, even if none is set."}, {1, "The server does not answer, or rejects the call."},
+			{2, "The command line or a file is invalid."},
+		},
+	}
+}
+
+// Run shows the regions.
+func (o *regionsCommand) Run(ctx context.Context, s streams) error {
+	client, err := o.Port.client(s.err)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	found, err := client.Regions(ctx)
+	if err != nil {
+		return err
+	}
+	return o.Output.write(s.out,
+		func(w io.Writer) error { return operator.WriteRegions(w, found, time.Now()) },
+		func(w io.Writer) error { return serviceclient.WriteMessage(w, found) })
+}
