@@ -435,6 +435,35 @@ func TestFromRegional(t *testing.T) {
 	}
 }
 
+// A home moves in the order of the page "Limits across regions": the new home has its settings before the rules name it. Then it admits nothing
+// at first, and the old home, which has accepted it, admits nothing more. In the other order the new home would begin with empty counters.
+func TestMoveSettingsBeforeRules(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{regions: 2, processes: 1})
+	l := w.limit("x", escrow("a", algorithms()["fixed"]))
+	a, b := w.of["a"][0], w.of["b"][0]
+	if o, err := w.take(a, "x", 100, patience); err != nil || !o.Allowed {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	b.stop()
+	w.mu.Lock()
+	w.of["b"] = nil
+	w.mu.Unlock()
+	b = w.start("b", nil, func(o *regions.Options) { o.Epoch, o.Before = 2, w.names })
+	redistest.Eventually(t, "the old home accepts the new one and stops", func(context.Context) error {
+		if o, err := w.takeUnder(a, "x", l, 1, patience); err == nil {
+			return fmt.Errorf("it answers %+v", o)
+		}
+		return nil
+	})
+	w.limit("x", escrow("b", algorithms()["fixed"]))
+	for _, p := range []*process{a, b} {
+		if o, err := w.take(p, "x", 1, time.Second); err == nil {
+			t.Errorf("%s answers %+v during the move", p.Status().Region, o)
+		}
+	}
+}
+
 // Peek changes nothing, and Reset works at the home only.
 func TestPeekAndReset(t *testing.T) {
 	t.Parallel()

@@ -80,8 +80,8 @@ func newWorld(t testing.TB, s setup) *world {
 	return w
 }
 
-// start starts a process of a region.
-func (w *world) start(name string, mem *memory.Records) *process {
+// start starts a process of a region. Its options may be changed before.
+func (w *world) start(name string, mem *memory.Records, changes ...func(*regions.Options)) *process {
 	w.t.Helper()
 	opts := regions.Options{
 		Region: name, Regions: w.names, Epoch: 1, Peers: &link{w, name}, Timeout: patience, Logger: slog.New(slog.DiscardHandler),
@@ -91,6 +91,9 @@ func (w *world) start(name string, mem *memory.Records) *process {
 	} else {
 		client := w.client(name)
 		opts.Store, opts.Records = redis.New(redis.Options{Client: client, Timeout: patience}), redis.NewRecords(client, patience)
+	}
+	for _, change := range changes {
+		change(&opts)
 	}
 	s, err := regions.New(opts)
 	if err != nil {
