@@ -89,6 +89,7 @@ type replica struct {
 
 	version   int // of the rules
 	overrides map[who]uint64
+	heard     map[who]int // the order of the latest change of an override, and of the rules
 }
 
 // who is a counter as a caller names it.
@@ -120,9 +121,10 @@ func run(s setup, steps []step, store backend.Store, trace io.Writer) []string {
 
 // start starts a replica with the rules of a version.
 func (f *fleet) start(index int, old *replica) *replica {
-	r := &replica{f: f, index: index, overrides: make(map[who]uint64)}
+	r := &replica{f: f, index: index, overrides: make(map[who]uint64), heard: make(map[who]int)}
 	if old != nil {
 		r.version = old.version
+		maps.Copy(r.heard, old.heard)
 		maps.Copy(r.overrides, old.overrides)
 	}
 	r.cache = overlimit.New(overlimit.Options{Store: &link{r}, Refunded: func(key []byte) { f.refunded(r, string(key)) }})
@@ -266,14 +268,22 @@ func (f *fleet) do(s step) {
 // change reaches every replica within a second.
 func (f *fleet) change(s step, apply func(*replica)) {
 	f.note("%s", s)
+	what := who{s.rule, s.caller}
+	if s.what == "rules" {
+		what = who{-1, -1}
+	}
 	f.mu.Lock()
-	f.seen.changes = append(f.seen.changes, change{f.next(), time.Since(f.began), s})
+	order := f.next()
+	f.seen.changes = append(f.seen.changes, change{order, time.Since(f.began), s})
 	f.mu.Unlock()
 	for i := range f.setup.replicas {
 		time.AfterFunc(time.Duration(f.random(s, i).Int64N(int64(time.Second))), func() {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			apply(f.replicas[i])
+			if r := f.replicas[i]; r.heard[what] < order { // an older change does not replace a newer one
+				r.heard[what] = order
+				apply(r)
+			}
 		})
 	}
 }

@@ -341,8 +341,12 @@ func (h *history) exact() (wrong []string) {
 	return wrong
 }
 
-// useful checks that leases deny nothing while a quarter of the limit is free, where the limit does not change.
+// useful checks that leases deny nothing while a quarter of the limit is free, where the limit does not change. Not of buckets: permits
+// that are not used in time are lost there, up to a tenth of the rate, and missing until the bucket is full.
 func (h *history) useful() (wrong []string) {
+	if rules[h.rule].kind == bucket {
+		return nil
+	}
 	m := models[rules[h.rule].kind]()
 	for i := range h.events {
 		e := &h.events[i]
