@@ -17,6 +17,7 @@ type rule struct {
 	flags string // of the rule
 	kind  kind
 	hot   bool // permits are leased
+	far   bool // it counts across regions
 	held  bool // hits are reserved and committed
 	pair  bool // its requests are for this rule and the next or the last one: all pass, or none
 	most  int  // of the number
@@ -58,6 +59,9 @@ var rules = []rule{
 	{key: "other", kind: log, most: 40, pair: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_log"},
 	{key: "tokens", kind: fixed, most: 400, held: true, flags: "reservations: true", yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d"},
 	{key: "places", kind: places, most: 6, held: true, flags: "reservations: true", yaml: "algorithm: concurrency, max_in_flight: %[1]d, ttl: 15s"},
+	{key: "far-fixed", kind: fixed, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, regions: {mode: escrow, home: a}"},
+	{key: "far-sliding", kind: sliding, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_window, regions: {mode: escrow}"},
+	{key: "far-home", kind: fixed, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, regions: {mode: home, home: b}"},
 	{key: "hot-fixed", kind: fixed, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true"},
 	{key: "hot-bucket", kind: bucket, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: token_bucket"},
 	{key: "hot-log", kind: log, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: sliding_log"},
@@ -124,16 +128,24 @@ func draw(seed uint64) (setup, []step) {
 		s.lost = 0.02
 	}
 	refunds := r.IntN(3) == 0
+	if s.regions = 1; r.IntN(4) == 0 {
+		s.regions = 2 + r.IntN(2)
+		s.replicas = max(s.replicas, s.regions)
+		s.trip = min(s.trip, 5*time.Millisecond)
+	}
 	for range 3 {
 		v := make(version, len(rules))
 		for i := range rules {
 			v[i] = uint64(1 + r.IntN(rules[i].most))
+			if rules[i].far {
+				v[i] = max(v[i], 40*uint64(len(names))) // less cannot be divided
+			}
 		}
 		s.versions = append(s.versions, v)
 	}
 	var steps []step
 	for i, rl := range rules {
-		if rl.hot && r.IntN(2) == 0 || r.IntN(2) == 0 || rl.key == "other" {
+		if rl.far != (s.regions > 1) || rl.hot && r.IntN(2) == 0 || r.IntN(2) == 0 || rl.key == "other" {
 			continue
 		}
 		for caller := range 1 + r.IntN(callers) {
@@ -162,7 +174,7 @@ func draw(seed uint64) (setup, []step) {
 						st.what, st.n = "peek", 0
 					case r.IntN(10) == 0:
 						st.n = 1 + r.Int64N(int64(rl.most)/4+1)
-					case refunds && !rl.pair && r.IntN(20) == 0:
+					case refunds && !rl.pair && !rl.far && r.IntN(20) == 0:
 						st.what, st.n = "refund", -1-r.Int64N(3)
 					}
 					steps = append(steps, st)
@@ -176,6 +188,7 @@ func draw(seed uint64) (setup, []step) {
 		if calm {
 			kinds = 2
 		}
+		far := s.regions > 1
 		switch r.IntN(kinds) {
 		case 0:
 			st.what, st.n = "rules", r.Int64N(int64(len(s.versions)))
@@ -185,6 +198,9 @@ func draw(seed uint64) (setup, []step) {
 			st.what = "kill"
 		case 3:
 			st.what, st.n = "clock", r.Int64N(41)-20
+			if far {
+				st.what, st.n = "cut", 1+r.Int64N(20)
+			}
 		}
 		if (rules[st.rule].kind == places || rules[st.rule].kind == classes) && st.what == "override" {
 			continue

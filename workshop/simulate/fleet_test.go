@@ -15,7 +15,9 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/lease"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -29,6 +31,7 @@ const domain, pairs = "d", "p"
 type setup struct {
 	seed     uint64
 	replicas int
+	regions  int           // the replicas are in turn in each of them; 1: limits count in one store
 	trip     time.Duration // the longest way of a message to the store, or back
 	lost     float64       // how many messages to the store, or answers of it, are lost
 	drift    int64         // how much faster the store's clock runs, in parts per million
@@ -44,7 +47,7 @@ type settler func(now time.Time, r *backend.Request) error
 // step is something that happens to the fleet from outside.
 type step struct {
 	at      time.Duration
-	what    string // request, peek, refund, reserve, commit, rules, override, kill, clock
+	what    string // request, peek, refund, reserve, commit, rules, override, kill, clock, cut
 	replica int
 	rule    int // in rules
 	caller  int
@@ -56,6 +59,9 @@ func (s step) String() string {
 	return fmt.Sprintf("%12.6f %-8s replica=%d rule=%s caller=%d id=%d n=%d", s.at.Seconds(), s.what, s.replica, rules[s.rule].key, s.caller, s.id, s.n)
 }
 
+// names are the regions.
+var names = []string{"a", "b", "c"}
+
 // fleet is the replicas of a service and their store.
 type fleet struct {
 	setup
@@ -65,7 +71,10 @@ type fleet struct {
 	store  backend.Store
 	settle settler
 
-	mu       sync.Mutex // of what follows
+	records []backend.Records // of each region
+
+	mu       sync.Mutex       // of what follows
+	cut      [3]time.Duration // until when the other regions do not reach a region
 	clock    simkit.Clock
 	replicas []*replica
 	seen     oracle
@@ -83,6 +92,7 @@ type replica struct {
 	index   int
 	limiter *limiter.Limiter
 	leases  *lease.Leases
+	regions *regions.Store // nil: there is one region
 	cache   *overlimit.Cache
 	stop    func() // it gives back what it holds
 	kill    func()
@@ -104,6 +114,9 @@ func run(s setup, steps []step, store backend.Store, trace io.Writer) []string {
 	if s.weaken != nil {
 		f.settle = s.weaken(f.settle)
 	}
+	for range s.regions {
+		f.records = append(f.records, &records{f, memory.NewRecords(0)})
+	}
 	for i := range s.replicas {
 		f.replicas = append(f.replicas, f.start(i, nil))
 	}
@@ -115,6 +128,7 @@ func run(s setup, steps []step, store backend.Store, trace io.Writer) []string {
 	for _, r := range f.replicas {
 		r.stop()
 	}
+	time.Sleep(10 * time.Second) //nolint:forbidigo // virtual time: until nothing is on its way
 	synctest.Wait()
 	return f.seen.judge(f)
 }
@@ -129,8 +143,11 @@ func (f *fleet) start(index int, old *replica) *replica {
 	}
 	r.cache = overlimit.New(overlimit.Options{Store: &link{r}, Refunded: func(key []byte) { f.refunded(r, string(key)) }})
 	r.leases = lease.New(lease.Options{Store: r.cache, Replicas: f.setup.replicas, Timeout: time.Second, ReturnWithin: 2 * time.Second})
-	r.limiter = limiter.New(limiter.Options{Store: r.leases, NoMetrics: true})
 	ctx, end := context.WithCancelCause(context.Background())
+	r.limiter = limiter.New(limiter.Options{Store: r.store(ctx), NoMetrics: true})
+	if r.regions != nil {
+		r.regions.SetResolver(r.limiter)
+	}
 	r.kill, r.stop = func() { end(errKilled) }, func() { end(nil) }
 	go r.sweep(ctx)
 	r.load()
@@ -243,6 +260,11 @@ func (f *fleet) do(s step) {
 		f.replicas[s.replica] = f.start(s.replica, r)
 		f.mu.Unlock()
 		f.note("%s", s)
+	case "cut":
+		f.mu.Lock()
+		f.cut[s.replica%f.setup.regions] = time.Since(f.began) + time.Duration(s.n)*time.Second
+		f.mu.Unlock()
+		f.note("%s", s)
 	case "clock":
 		f.mu.Lock()
 		f.clock.Step(time.Since(f.began).Microseconds(), s.n*1e6)
@@ -307,7 +329,7 @@ func (f *fleet) ask(r *replica, s step) {
 		req.Reservation = &limiter.Reservation{Op: limiter.Commit, ID: limiter.ReservationID{s.id, byte(s.caller)}, Final: true}
 	}
 	f.mu.Lock()
-	e := event{who: w, step: s, began: f.now(), limits: []uint64{r.number(w)}, replica: r.index}
+	e := event{who: w, step: s, began: f.now(), started: time.Since(f.began), limits: []uint64{r.number(w)}, replica: r.index}
 	if rules[s.rule].pair {
 		e.limits = append(e.limits, r.number(who{s.rule + 1, s.caller}))
 	}

@@ -26,7 +26,8 @@ type event struct {
 	replica int
 	limits  []uint64 // of its descriptors, as the replica knew them when it was asked
 
-	began   time.Time     // by the store's clock: when it was asked
+	started time.Duration // when it was asked, by the true time
+	began   time.Time     // and by the store's clock
 	at      time.Time     // by the store's clock: when the store settled it, or when the replica answered without the store
 	ended   time.Duration // at, by the true time
 	order   int           // of all events, as the store and the replicas settled them
@@ -64,6 +65,10 @@ func (o *oracle) judge(f *fleet) (wrong []string) {
 			}
 			h := history{f, w, events}
 			wrong = append(wrong, h.headers()...)
+			if rules[rule].far {
+				wrong = append(wrong, h.across()...)
+				continue
+			}
 			switch calm := f.lost == 0 && !o.disturbed(); {
 			case !calm:
 			case rules[rule].kind == places:
@@ -216,6 +221,29 @@ func (h *history) windows(k kind) (wrong []string) {
 		}
 		if most := h.most(e.at.Sub(from), e); hits > 0 && sum > int64(most) {
 			wrong = append(wrong, h.wrong(e, "%d admitted in this window, of %d", sum, most))
+		}
+	}
+	return wrong
+}
+
+// across checks that all regions together admit no more than the limit. It is only known between which times a request was admitted.
+func (h *history) across() (wrong []string) {
+	for i := range h.events {
+		e := &h.events[i]
+		if hits, _ := e.admitted(); hits == 0 {
+			continue
+		}
+		sum := int64(0)
+		for j := range h.events {
+			o := &h.events[j]
+			inside := o.started.Truncate(window) == e.ended.Truncate(window) && o.ended.Truncate(window) == e.ended.Truncate(window)
+			if inside && o.ended <= e.ended {
+				hits, _ := o.admitted()
+				sum += hits
+			}
+		}
+		if most := h.most(window, e); sum > int64(most) {
+			wrong = append(wrong, h.wrong(e, "%d admitted in this window by all regions, of %d", sum, most))
 		}
 	}
 	return wrong
