@@ -115,7 +115,7 @@ func run(s setup, steps []step, store backend.Store, trace io.Writer) []string {
 		f.settle = s.weaken(f.settle)
 	}
 	for range s.regions {
-		f.records = append(f.records, &records{f, memory.NewRecords(0)})
+		f.records = append(f.records, memory.NewRecords(0))
 	}
 	for i := range s.replicas {
 		f.replicas = append(f.replicas, f.start(i, nil))

@@ -3,7 +3,6 @@ package simulate
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -18,7 +17,7 @@ func (r *replica) store(ctx context.Context) backend.Store {
 	}
 	here := r.index % r.f.setup.regions
 	s, err := regions.New(regions.Options{
-		Store: r.leases, Records: r.f.records[here], Peers: &wan{r.f, here}, Region: names[here], Regions: names[:r.f.setup.regions], Epoch: 1,
+		Store: r.leases, Records: &records{r, r.f.records[here]}, Peers: &wan{r.f, here}, Region: names[here], Regions: names[:r.f.setup.regions], Epoch: 1,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -92,19 +91,20 @@ func (w *wan) Consent(ctx context.Context, to string, e *region.Epoch) (ok bool,
 	return ok, err
 }
 
-// records are those of a region's Redis, over a network.
+// records are those of a region's Redis, as a replica reaches them.
 type records struct {
-	f *fleet
+	r *replica
 	backend.Records
 }
 
 // Change implements backend.Records.
 func (r *records) Change(c *backend.RecordChange) {
 	go func() {
-		random := r.f.random(string(c.Key), c.Kind, rand.Uint64())
+		f := r.r.f
+		random := f.random(r.r.index, string(c.Key), c.Kind)
 		pause := func() bool {
-			time.Sleep(10*time.Microsecond + time.Duration(random.Int64N(int64(r.f.trip)))) //nolint:forbidigo // virtual time
-			return random.Float64() >= r.f.lost
+			time.Sleep(10*time.Microsecond + time.Duration(random.Int64N(int64(f.trip)))) //nolint:forbidigo // virtual time
+			return random.Float64() >= f.lost
 		}
 		if !pause() {
 			c.Err = errLost
