@@ -201,7 +201,7 @@ descriptors:
 			Metadata: map[string]any{"owner": "team", "live": true, "big": 18446744073709551615.0,
 				"tiers": []any{1, 2.5, map[string]any{"x": true}, nil, 16, "2001-01-01"}},
 		},
-		MetricValues: []bool{false, true},
+		MetricValues: &descriptor.MetricLevels{false, true},
 		Position:     descriptor.Position{File: "a.yaml", Line: 8, Col: 9},
 		Path:         "shop.tier_gold*.user",
 	}

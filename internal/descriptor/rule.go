@@ -23,11 +23,11 @@ type Rule struct {
 
 	ByEntry *ByEntry // what depends on the entries of a request; nil: nothing. Few rules have it, so it is a pointer
 
-	MetricValues []bool   // per level: the metric's name has the request's value instead of the rule's; nil: at no level
-	Levels       []Level  // the path of keys and values from the domain to this rule
-	Domain       string   // the domain it belongs to
-	Path         string   // "domain.key_value.key": the rule's identity in metrics, logs and answers
-	Position     Position // of the rule in its rule file
+	MetricValues *MetricLevels // where the metric's name has the request's value instead of the rule's; nil: at no level
+	Levels       []Level       // the path of keys and values from the domain to this rule
+	Domain       string        // the domain it belongs to
+	Path         string        // "domain.key_value.key": the rule's identity in metrics, logs and answers
+	Position     Position      // of the rule in its rule file
 
 	// shared is what replaces values in the counter's key. It is nil if nothing does at any level. Few rules have it, so it is a
 	// pointer: there may be very many rules.
@@ -52,6 +52,12 @@ type RuleSettings struct {
 
 // OverrideUnbounded is the OverrideMax of a rule whose overrides have no bound.
 const OverrideUnbounded = MaxRequests
+
+// MetricLevels says for each level whether the metric's name has the request's value instead of the rule's.
+type MetricLevels []bool
+
+// Has reports whether it has at a level.
+func (m *MetricLevels) Has(level int) bool { return m != nil && (*m)[level] }
 
 // Overridable reports whether operators may give one customer of the rule other numbers.
 func (s *RuleSettings) Overridable() bool { return s.OverrideMax > 0 }

@@ -294,7 +294,8 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	r.Needs = r.needs()
 	c.conditional.add(r)
 	if c.anyOf.metric {
-		r.MetricValues = append([]bool(nil), c.metric...)
+		m := MetricLevels(slices.Clone(c.metric))
+		r.MetricValues = &m
 	}
 	size := len(c.domain.Name)
 	for _, l := range r.Levels {

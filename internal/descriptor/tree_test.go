@@ -38,12 +38,12 @@ func TestCompileFillsInRules(t *testing.T) {
 	type filled struct {
 		Path    string
 		Levels  []Level
-		Metrics []bool
+		Metrics *MetricLevels
 		Shared  []string
 	}
 	want := []filled{
-		{"a.k_v*", []Level{{"k", "v*", MatchWildcard}}, []bool{true}, []string{"~v*"}},
-		{"a.k_v*.l", []Level{{"k", "v*", MatchWildcard}, {"l", "", MatchAny}}, []bool{true, false}, []string{"~v*", ""}},
+		{"a.k_v*", []Level{{"k", "v*", MatchWildcard}}, &MetricLevels{true}, []string{"~v*"}},
+		{"a.k_v*.l", []Level{{"k", "v*", MatchWildcard}, {"l", "", MatchAny}}, &MetricLevels{true, false}, []string{"~v*", ""}},
 		{"a.k", []Level{{"k", "", MatchAny}}, nil, nil},
 		{"a.k_x,y", []Level{{"k", "x,y", MatchValues}}, nil, []string{"~=x=y"}},
 		{"a.k_10.0.0.0/8", []Level{{"k", "10.0.0.0/8", MatchCIDR}}, nil, nil},

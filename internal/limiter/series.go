@@ -39,7 +39,7 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 	}
 	for i, e := range entries {
 		value := e.Value
-		if rule != nil && (rule.Shares(i) || !rule.DetailedMetric && (rule.MetricValues == nil || !rule.MetricValues[i])) {
+		if rule != nil && (rule.Shares(i) || !rule.DetailedMetric && !rule.MetricValues.Has(i)) {
 			value = rule.Levels[i].PatternFor(e.Key)
 		}
 		b = append(b, '.')
