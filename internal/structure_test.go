@@ -76,7 +76,7 @@ var imports = map[string][]string{
 	"workshop/attack":                   {},
 	"workshop/bench":                    {"internal/testkit/envoytest"},
 	"workshop/models":                   {},
-	"workshop/simulate":                 {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/testkit/..."}, // the fleet
+	"workshop/simulate":                 {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/quota/...", "internal/testkit/..."}, // the fleet
 	"workshop/scripts/...":              {},
 }
 

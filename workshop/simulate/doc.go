@@ -5,5 +5,5 @@
 //
 // It has only tests. The real packages run in a bubble of testing/synctest; internal/testkit/simkit has the clocks. An oracle that
 // shares no code with the service checks every answer and every interval of every counter. Moves of a home, lost data and set clocks are in
-// the simulation of internal/backend/region, and Envoy's quota buckets in that of internal/quota.
+// the simulation of internal/backend/region.
 package simulate

@@ -17,6 +17,7 @@ type rule struct {
 	flags string // of the rule
 	kind  kind
 	hot   bool // permits are leased
+	quota bool // Envoys enforce it
 	far   bool // it counts across regions
 	held  bool // hits are reserved and committed
 	pair  bool // its requests are for this rule and the next or the last one: all pass, or none
@@ -62,6 +63,7 @@ var rules = []rule{
 	{key: "far-fixed", kind: fixed, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, regions: {mode: escrow, home: a}"},
 	{key: "far-sliding", kind: sliding, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_window, regions: {mode: escrow}"},
 	{key: "far-home", kind: fixed, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, regions: {mode: home, home: b}"},
+	{key: "quota", kind: bucket, most: 800, quota: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: token_bucket"},
 	{key: "hot-fixed", kind: fixed, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true"},
 	{key: "hot-bucket", kind: bucket, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: token_bucket"},
 	{key: "hot-log", kind: log, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: sliding_log"},
@@ -73,6 +75,9 @@ var (
 	priorities = []string{"critical", "paid", "free"}
 	guarantees = []int64{20, 50, 0}
 )
+
+// quotaRule is the limit of which Envoys have shares.
+var quotaRule = slices.IndexFunc(rules, func(r rule) bool { return r.quota })
 
 func (r *rule) domain() string {
 	if r.pair {
@@ -137,15 +142,18 @@ func draw(seed uint64) (setup, []step) {
 		v := make(version, len(rules))
 		for i := range rules {
 			v[i] = uint64(1 + r.IntN(rules[i].most))
-			if rules[i].far {
+			if rules[i].far || rules[i].quota {
 				v[i] = max(v[i], 40*uint64(len(names))) // less cannot be divided
 			}
 		}
 		s.versions = append(s.versions, v)
 	}
-	var steps []step
+	if s.regions == 1 && r.IntN(4) == 0 {
+		s.replicas, s.envoys = 1, 2+r.IntN(3) // several replicas need a Redis to divide a limit
+	}
+	steps := demands(r, &s)
 	for i, rl := range rules {
-		if rl.far != (s.regions > 1) || rl.hot && r.IntN(2) == 0 || r.IntN(2) == 0 || rl.key == "other" {
+		if rl.far != (s.regions > 1) || rl.hot && r.IntN(2) == 0 || r.IntN(2) == 0 || rl.key == "other" || rl.quota {
 			continue
 		}
 		for caller := range 1 + r.IntN(callers) {
@@ -185,7 +193,7 @@ func draw(seed uint64) (setup, []step) {
 	for range r.IntN(8) {
 		st := step{at: time.Duration(r.Int64N(int64(s.length))), replica: r.IntN(s.replicas), rule: r.IntN(len(rules)), caller: r.IntN(callers)}
 		kinds := 4
-		if calm {
+		if calm || s.envoys > 0 {
 			kinds = 2
 		}
 		far := s.regions > 1
@@ -209,6 +217,19 @@ func draw(seed uint64) (setup, []step) {
 	}
 	slices.SortStableFunc(steps, func(a, b step) int { return int(a.at - b.at) })
 	return s, steps
+}
+
+// demands is what the Envoys' callers ask for, and when streams break.
+func demands(r *rand.Rand, s *setup) (steps []step) {
+	for caller := range s.envoys {
+		for at := time.Duration(0); at < s.length; at += time.Duration(1 + r.Int64N(int64(15*time.Second))) {
+			steps = append(steps, step{at: at, what: "demand", rule: quotaRule, caller: caller, n: []int64{0, 3, 30, 100}[r.IntN(4)]})
+			if r.IntN(6) == 0 {
+				steps = append(steps, step{at: at, what: "stream", rule: quotaRule, caller: caller, n: 1 + r.Int64N(20)})
+			}
+		}
+	}
+	return steps
 }
 
 // reserved is a reservation, and its commit: of fewer hits, of more, twice, late or never.

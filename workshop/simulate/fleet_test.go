@@ -31,6 +31,7 @@ const domain, pairs = "d", "p"
 type setup struct {
 	seed     uint64
 	replicas int
+	envoys   int           // that enforce their shares of one limit
 	regions  int           // the replicas are in turn in each of them; 1: limits count in one store
 	trip     time.Duration // the longest way of a message to the store, or back
 	lost     float64       // how many messages to the store, or answers of it, are lost
@@ -47,7 +48,7 @@ type settler func(now time.Time, r *backend.Request) error
 // step is something that happens to the fleet from outside.
 type step struct {
 	at      time.Duration
-	what    string // request, peek, refund, reserve, commit, rules, override, kill, clock, cut
+	what    string // request, peek, refund, reserve, commit, rules, override, kill, clock, cut, demand, stream
 	replica int
 	rule    int // in rules
 	caller  int
@@ -73,7 +74,8 @@ type fleet struct {
 
 	records []backend.Records // of each region
 
-	mu       sync.Mutex       // of what follows
+	mu       sync.Mutex // of what follows
+	envoys   []*envoy
 	cut      [3]time.Duration // until when the other regions do not reach a region
 	clock    simkit.Clock
 	replicas []*replica
@@ -117,14 +119,21 @@ func run(s setup, steps []step, store backend.Store, trace io.Writer) []string {
 	for range s.regions {
 		f.records = append(f.records, memory.NewRecords(0))
 	}
+	f.mu.Lock() // the first replicas of a region ask for others at once
 	for i := range s.replicas {
 		f.replicas = append(f.replicas, f.start(i, nil))
+	}
+	f.mu.Unlock()
+	ctx, end := context.WithCancel(context.Background())
+	if s.envoys > 0 {
+		f.startQuota(ctx)
 	}
 	for _, st := range steps {
 		time.Sleep(st.at - time.Since(f.began)) //nolint:forbidigo // virtual time
 		f.do(st)
 	}
 	time.Sleep(time.Minute) //nolint:forbidigo // virtual time
+	end()
 	for _, r := range f.replicas {
 		r.stop()
 	}
@@ -258,6 +267,16 @@ func (f *fleet) do(s step) {
 		f.mu.Lock()
 		f.seen.changes = append(f.seen.changes, change{f.next(), time.Since(f.began), s})
 		f.replicas[s.replica] = f.start(s.replica, r)
+		f.mu.Unlock()
+		f.note("%s", s)
+	case "demand":
+		f.mu.Lock()
+		f.envoys[s.caller].Demand = float64(s.n)
+		f.mu.Unlock()
+		f.note("%s", s)
+	case "stream":
+		f.mu.Lock()
+		f.envoys[s.caller].cutOff(time.Duration(s.n) * time.Second)
 		f.mu.Unlock()
 		f.note("%s", s)
 	case "cut":

@@ -65,8 +65,12 @@ func (o *oracle) judge(f *fleet) (wrong []string) {
 			}
 			h := history{f, w, events}
 			wrong = append(wrong, h.headers()...)
-			if rules[rule].far {
+			switch {
+			case rules[rule].far:
 				wrong = append(wrong, h.across()...)
+				continue
+			case rules[rule].quota:
+				wrong = append(wrong, h.drained()...)
 				continue
 			}
 			switch calm := f.lost == 0 && !o.disturbed(); {
