@@ -39,7 +39,9 @@ type setup struct {
 	versions []version     // of the rules, the first at the beginning
 	length   time.Duration
 
-	weaken func(settle settler) settler // what a test breaks on purpose; nil: nothing
+	// What a test breaks on purpose.
+	weaken  func(settle settler) settler // nil: nothing
+	forgets float64                      // how many changes of regions' records are acknowledged and not kept
 }
 
 // settler settles a request at a time of the store's clock.

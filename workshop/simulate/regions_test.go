@@ -112,6 +112,9 @@ func (r *records) Change(c *backend.RecordChange) {
 			return
 		}
 		own := *c
+		if random.Float64() < f.forgets {
+			own.Value = nil
+		}
 		done := make(chan struct{})
 		own.Done = func() { close(done) }
 		r.Records.Change(&own)

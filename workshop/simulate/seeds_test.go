@@ -201,6 +201,18 @@ func TestNotices(t *testing.T) {
 	}
 }
 
+// Where a Redis forgets what it has acknowledged, regions admit more than the limit: the oracle sees it.
+func TestNoticesForgottenRecords(t *testing.T) {
+	racetest.Sequential(t)
+	for seed := uint64(1); seed <= 40; seed++ {
+		s, steps := draw(seed)
+		if s.forgets = 0.05; s.regions > 1 && len(simulate(t, s, steps, inMemory, nil)) > 0 {
+			return
+		}
+	}
+	t.Error("not noticed")
+}
+
 // One seed is one history. This one has no leases and one region: requests that wait for the same answer continue at the same moment, and a
 // busy machine may change their order.
 func TestSameSeedSameHistory(t *testing.T) {
