@@ -230,13 +230,13 @@ func TestRegions(t *testing.T) {
 	}{
 		{"nothing", limitOfRegions, []string{"escrow", "home"}, 500 * time.Millisecond, w.while(2 * time.Second)},
 		{"nothing, and callers wait for 20 ms", limitOfRegions, []string{"escrow"}, 20 * time.Millisecond, w.while(3 * time.Second)},
-		{"a region is cut off", limitOfRegions, []string{"escrow"}, 500 * time.Millisecond, func() {
+		{"a region is cut off", limitOfRegions * 99 / 100, []string{"escrow"}, 500 * time.Millisecond, func() {
 			w.while(100 * time.Millisecond)()
 			w.cut("ap")
 			w.while(2 * time.Second)()
 			w.mend()
 		}},
-		{"the home is cut off", limitOfRegions, []string{"escrow", "home"}, 500 * time.Millisecond, func() {
+		{"the home is cut off", limitOfRegions * 99 / 100, []string{"escrow", "home"}, 500 * time.Millisecond, func() {
 			w.while(100 * time.Millisecond)()
 			w.cut("eu")
 			w.while(2 * time.Second)()
@@ -264,17 +264,18 @@ func TestRegions(t *testing.T) {
 					value := fmt.Sprint(c.name, n)
 					began := time.Now()
 					got := w.load(mode, value, c.within, c.do)
-					during := got.passed.Load()
+					during, least := got.passed.Load(), c.least-got.failed.Load() // a request without an answer may have counted
 					t.Logf("%d passed, %d denied, %d without an answer in %v", during, got.denied.Load(), got.failed.Load(), time.Since(began).Round(time.Millisecond))
 					if during == 0 {
 						t.Error("nothing passed")
 					}
 					total, healed := during, time.Now()
-					for more := int64(1); total < limitOfRegions && (more > 0 || total < c.least) && time.Since(healed) < rest; total += more {
-						more = w.load(mode, value, 500*time.Millisecond, w.while(500*time.Millisecond)).passed.Load()
+					for more := int64(1); total < limitOfRegions && (more > 0 || total < least) && time.Since(healed) < rest; total += more {
+						again := w.load(mode, value, 500*time.Millisecond, w.while(500*time.Millisecond))
+						more, least = again.passed.Load(), least-again.failed.Load()
 					}
-					if total > limitOfRegions || total < c.least {
-						t.Errorf("%d passed, the limit is %d", total, limitOfRegions)
+					if total > limitOfRegions || total < least {
+						t.Errorf("%d passed, the limit is %d, and at least %d can be used", total, limitOfRegions, least)
 					}
 					t.Logf("%d passed in all, %v after the end", total, time.Since(healed).Round(100*time.Millisecond))
 				}
