@@ -213,22 +213,30 @@ func TestNoticesForgottenRecords(t *testing.T) {
 	t.Error("not noticed")
 }
 
-// One seed is one history. This one has no leases and one region: requests that wait for the same answer continue at the same moment, and a
-// busy machine may change their order.
+// One seed is one history. Two things are left to chance in the service, so this test takes a seed without them: which of the requests that
+// wait for one answer continues first (leases, regions, Envoys), and which counters share a shard of the denial cache (refunds).
 func TestSameSeedSameHistory(t *testing.T) {
 	racetest.Sequential(t) // the detector changes the order on purpose
-	s, steps := draw(2)
-	var traces [2]bytes.Buffer
-	for i := range traces {
-		simulate(t, s, steps, inMemory, &traces[i])
-	}
-	a, b := strings.Split(traces[0].String(), "\n"), strings.Split(traces[1].String(), "\n")
-	for i := range min(len(a), len(b)) {
-		if a[i] != b[i] {
-			t.Fatalf("line %d:\n%s\n%s", i, a[i], b[i])
+	tried := 0
+	for seed := uint64(1); tried < 3; seed++ {
+		s, steps := draw(seed)
+		chance := func(st step) bool { return rules[st.rule].hot || st.what == "refund" }
+		if s.regions > 1 || s.envoys > 0 || slices.ContainsFunc(steps, chance) {
+			continue
 		}
-	}
-	if len(a) < 1000 || len(a) != len(b) {
-		t.Errorf("%d and %d lines", len(a), len(b))
+		tried++
+		var traces [2]bytes.Buffer
+		for i := range traces {
+			simulate(t, s, steps, inMemory, &traces[i])
+		}
+		a, b := strings.Split(traces[0].String(), "\n"), strings.Split(traces[1].String(), "\n")
+		for i := range min(len(a), len(b)) {
+			if a[i] != b[i] {
+				t.Fatalf("seed %d, line %d:\n%s\n%s", seed, i, a[i], b[i])
+			}
+		}
+		if len(a) < 100 || len(a) != len(b) {
+			t.Errorf("seed %d: %d and %d lines", seed, len(a), len(b))
+		}
 	}
 }
