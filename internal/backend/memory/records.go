@@ -16,6 +16,7 @@ type Records struct {
 
 	mu      sync.Mutex
 	records map[valueKey]value
+	swept   int64 // when expired records were looked for last
 }
 
 type valueKey struct{ kind, key string }
@@ -75,8 +76,15 @@ func (r *Records) change(c *backend.RecordChange) {
 	}
 }
 
-// makeRoom drops records that have expired. It returns false if there are none.
+// sweepEvery is how often a full store looks for records that have expired: what is refused for lack of room must cost nothing.
+const sweepEvery = time.Second
+
+// makeRoom drops records that have expired. It returns false if there are none, or if it looked a moment ago.
 func (r *Records) makeRoom(now int64) bool {
+	if r.swept != 0 && now < r.swept+sweepEvery.Microseconds() {
+		return len(r.records) < r.most
+	}
+	r.swept = now
 	for key, has := range r.records {
 		if has.expires > 0 && has.expires <= now {
 			delete(r.records, key)

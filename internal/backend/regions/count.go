@@ -12,6 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/region"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // home is a counter whose home is this region.
@@ -207,12 +208,19 @@ func (s *Store) Answer(ctx context.Context, from string, epoch uint64, asked []A
 	// Steps of one record are gathered, so each question has a goroutine that waits for its record. Their number is that of a call's
 	// questions, and the port bounds the calls.
 	var answering sync.WaitGroup
+	panics := make([]error, len(asked))
 	for i := range asked {
 		answering.Go(func() {
+			defer async.Recover(&panics[i])
 			told[i] = s.answerOne(w, from, epoch, &asked[i])
 		})
 	}
 	answering.Wait()
+	for _, err := range panics {
+		if err != nil {
+			panic(err) // now that the port can recover from it
+		}
+	}
 	return told, nil
 }
 

@@ -169,3 +169,28 @@ func TestSlowTrips(t *testing.T) {
 		}
 	})
 }
+
+// broken is a resolver that panics.
+type broken struct{}
+
+// Resolve implements regions.Resolver.
+func (broken) Resolve(time.Time, string, []descriptor.Entry, string) (backend.Counter, bool) {
+	panic("broken")
+}
+
+// A panic while a question is answered reaches the caller of Answer, which can recover from it. It does not end the process.
+func TestPanicWhileAnswering(t *testing.T) {
+	s, err := regions.New(regions.Options{
+		Store: memory.New(memory.Options{}), Records: memory.NewRecords(0), Region: "a", Regions: []string{"a", "b"}, Epoch: 1, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetResolver(broken{})
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+	}()
+	_, _ = s.Answer(t.Context(), "b", 1, make([]regions.Asked, 2))
+}

@@ -146,11 +146,11 @@ func (r *record[T, P]) prepare() bool {
 		r.clock = r.of.opts.Records.Clock(r.key)
 		at, knows, ready := r.of.clocks.reading(r.clock)
 		if !ready {
-			r.fail(errClock)
+			r.finish(errClock)
 			continue
 		}
 		if r.tries++; r.tries > mostTries {
-			r.fail(fmt.Errorf("%w: other processes changed a record %d times", backend.ErrUnavailable, mostTries))
+			r.finish(fmt.Errorf("%w: other processes changed a record %d times", backend.ErrUnavailable, mostTries))
 			continue
 		}
 		r.sent = state{at.Least, at.Generation}
@@ -210,12 +210,12 @@ func (r *record[T, P]) settle() {
 	c := &r.change
 	if c.Err != nil {
 		r.known = false
-		r.fail(c.Err)
+		r.finish(c.Err)
 		return
 	}
 	if !r.of.clocks.saw(r.clock, r.sent, c.At) {
 		r.known = false
-		r.fail(errClock)
+		r.finish(errClock)
 		return
 	}
 	for _, s := range r.running {
@@ -237,8 +237,6 @@ func (r *record[T, P]) settle() {
 		r.finish(nil)
 	}
 }
-
-func (r *record[T, P]) fail(err error) { r.finish(err) }
 
 // finish ends the batch.
 func (r *record[T, P]) finish(err error) {

@@ -200,7 +200,7 @@ func (s *Store) Consent(ctx context.Context, from string, e *region.Epoch) (bool
 		yes = v.Consent(e.Number)
 		return never
 	}})
-	return yes && err == nil, err
+	return err == nil && yes, err // with an error, the step may still be running
 }
 
 // peer is what this process knows about another region.

@@ -20,8 +20,8 @@ type counts struct {
 func (s *Store) families() []metric.Family {
 	c := &s.counts
 	return []metric.Family{
-		metric.Counter("ratelimitd_region_cold_asks_total", "Takes that had to wait for the home of their counter.", c.cold.Load),
-		metric.Counter("ratelimitd_region_starved_total", "Takes without an answer because the region held no permit and the home gave none in time. on_error decided them; they are no denials by the limit.", c.starved.Load),
+		metric.Counter("ratelimitd_region_cold_asks_total", "Attempts that had to wait for the home of their counter.", c.cold.Load),
+		metric.Counter("ratelimitd_region_starved_total", "Attempts without an answer because the region held no permit and the home gave none in time. on_error decided them; they are no denials by the limit.", c.starved.Load),
 		metric.Counter("ratelimitd_region_questions_total", "Questions that were sent to the homes of counters.", c.asked.Load),
 		metric.Counter("ratelimitd_region_failed_calls_total", "Calls to other regions that failed. Each may have had many questions.", c.failed.Load),
 		metric.Counter("ratelimitd_region_unreadable_records_total", "Records of limits across regions that could not be read, and counted as lost.", c.unreadable.Load),

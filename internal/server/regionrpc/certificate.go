@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -39,7 +40,7 @@ func RegionOf(cert *x509.Certificate) (string, error) {
 func OwnRegion(files *tlsfiles.Files) (string, error) {
 	certs := files.Client().Certificates
 	if len(certs) == 0 {
-		return "", fmt.Errorf("there is no certificate")
+		return "", errors.New("there is no certificate")
 	}
 	return RegionOf(certs[0].Leaf)
 }
@@ -71,7 +72,7 @@ func (t toRegion) ClientHandshake(ctx context.Context, authority string, conn ne
 }
 
 func (t toRegion) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, fmt.Errorf("this side only dials")
+	return nil, nil, errors.New("this side only dials")
 }
 
 func (t toRegion) Info() credentials.ProtocolInfo { return credentials.NewTLS(nil).Info() }
