@@ -24,7 +24,7 @@ type adminOptions struct {
 	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names by which requests may address the admin port, in addition to localhost, DEBUG_HOST and IP addresses. *.example.org is every name below that, * every name."`
 	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that a client certificate on the admin port must have."`
 
-	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"A client certificate with one of these names has the role operate; any other has the role read. Unset: every client certificate operates."`
+	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"Names in client certificates that get the role operate; all other certificates get the role read. Unset: every certificate gets operate."`
 }
 
 // access sets up who may use the admin port.

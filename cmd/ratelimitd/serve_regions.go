@@ -44,7 +44,7 @@ type regionList struct {
 	addresses map[string]string // of the others
 }
 
-// list reads the settings. It returns nil if they are not set, and an error that says what to do if they do not fit.
+// list reads and checks the settings. It returns nil if none of them is set. Its errors name the setting to change.
 func (o *regionOptions) list() (*regionList, error) {
 	switch {
 	case o.Region == "" && len(o.Regions) == 0:

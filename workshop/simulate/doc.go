@@ -1,5 +1,5 @@
 // Package simulate runs a fleet of the service in virtual time: several replicas with their limiters, denial caches and leases, in one to
-// three regions with a store each, and networks between them that delay and lose messages. One seed is one history.
+// three regions, and networks between them that delay and lose messages. One seed is one history.
 //
 //	make simulate SEED=7
 //

@@ -196,7 +196,6 @@ func draw(seed uint64) (setup, []step) {
 		if calm || s.envoys > 0 {
 			kinds = 2
 		}
-		far := s.regions > 1
 		switch r.IntN(kinds) {
 		case 0:
 			st.what, st.n = "rules", r.Int64N(int64(len(s.versions)))
@@ -206,7 +205,7 @@ func draw(seed uint64) (setup, []step) {
 			st.what = "kill"
 		case 3:
 			st.what, st.n = "clock", r.Int64N(41)-20
-			if far {
+			if s.regions > 1 {
 				st.what, st.n = "cut", 1+r.Int64N(20)
 			}
 		}

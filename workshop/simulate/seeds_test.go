@@ -85,7 +85,7 @@ func TestSeeds(t *testing.T) {
 
 func TestSeedsSoak(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
-		t.Skip("long: make soak")
+		t.Skip("NOT RUN: it takes an hour; make soak runs it")
 	}
 	for n := range uint64(4000) {
 		check(t, n+1000, inMemory)
@@ -100,7 +100,7 @@ func TestSeedsOnRedis(t *testing.T) {
 
 func TestSeedsOnRedisSoak(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
-		t.Skip("long: make soak")
+		t.Skip("NOT RUN: it takes an hour; make soak runs it")
 	}
 	onRedis(t, 300)
 }

@@ -112,7 +112,7 @@ func setupNamed(name string) (*Setup, error) {
 		}
 		names += " " + all[i].Name
 	}
-	return nil, fmt.Errorf("no setup has the name %s: use one of%s", name, names)
+	return nil, fmt.Errorf("there is no setup %s: use one of%s", name, names)
 }
 
 func (o *Options) selected(cases []Case, run string) (chosen []Case) {
