@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -66,11 +67,14 @@ func startService(t *testing.T, name, rules string, env ...string) *service {
 }
 
 // freePort returns a free port below the range that the system uses for outgoing connections, so that a restarted service finds it free
-// again.
+// again. It returns no port twice: who was given one may not listen yet.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 1000 {
 		port := strconv.Itoa(22_000 + rand.IntN(10_000))
+		if _, given := ports.LoadOrStore(port, true); given {
+			continue
+		}
 		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
 			_ = l.Close()
 			return port
@@ -79,6 +83,8 @@ func freePort(t *testing.T) string {
 	t.Fatal("no free port found")
 	return ""
 }
+
+var ports sync.Map // those that freePort has returned
 
 // start starts the process. It stops at the end of the test.
 func (s *service) start(t *testing.T) {
