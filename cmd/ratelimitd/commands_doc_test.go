@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,7 +76,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// The table of exit codes in docs/reference/commands.md is what the commands say.
+// The table of exit codes in docs/reference/commands.md is what the commands say, one row for all commands with the same failure.
 func TestExitCodesAreDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	page := filepath.Join("..", "..", "docs", "reference", "commands.md")
@@ -85,15 +86,23 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	}
 	model, commands := modelOf(t)
 	var table strings.Builder
-	table.WriteString("| command | code | meaning |\n|---|---|---|\n")
+	table.WriteString("| code | meaning | commands |\n|---|---|---|\n")
+	var failures []exitCode
+	by := make(map[exitCode][]string)
 	for _, n := range visible(model) {
-		for i, e := range commands[n.Name].about().exits {
-			name := ""
-			if i == 0 {
-				name = "`" + n.Name + "`"
+		for _, e := range commands[n.Name].about().exits {
+			if e.code == 0 {
+				continue
 			}
-			fmt.Fprintf(&table, "| %s | %d | %s |\n", name, e.code, e.meaning)
+			if by[e] == nil {
+				failures = append(failures, e)
+			}
+			by[e] = append(by[e], "`"+n.Name+"`")
 		}
+	}
+	slices.SortStableFunc(failures, func(a, b exitCode) int { return a.code - b.code })
+	for _, f := range failures {
+		fmt.Fprintf(&table, "| %d | %s | %s |\n", f.code, f.meaning, strings.Join(by[f], ", "))
 	}
 	const begin, end = "<!-- begin exit codes -->\n", "<!-- end exit codes -->"
 	before, rest, _ := strings.Cut(string(text), begin)

@@ -48,6 +48,7 @@ func TestSettingsPage(t *testing.T) {
 func settingsTables(t *testing.T, model *kong.Application) string {
 	var b strings.Builder
 	group, settings := "", 0
+	helps := make(map[string]string) // by variable
 	for _, f := range model.DefaultCmd.Flags {
 		if f.Hidden || len(f.Envs) == 0 {
 			continue
@@ -66,6 +67,10 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 			fmt.Fprintf(&b, "\n## %s\n\n| variable | type | default | meaning |\n|---|---|---|---|\n", group)
 		}
 		meaning := strings.NewReplacer("|", "\\|", "<", "&lt;").Replace(strings.TrimSuffix(f.Help, "."))
+		if plain := "REDIS_" + strings.TrimPrefix(name, "REDIS_PERSECOND_"); plain != name && helps[plain] == f.Help {
+			meaning = "As `" + plain + "`"
+		}
+		helps[name] = f.Help
 		preset := shownDefault(f)
 		if preset != "" {
 			preset = "`" + preset + "`"

@@ -136,7 +136,6 @@ var notRun = map[string][]string{
 		`ratelimitd simulate --rules rules --format apache --descriptor remote_address=ip --descriptor method=method,path=path --log access.log`, // these three, each with a log of its format: simulate_test.go
 		`ratelimitd simulate --rules rules --format json --time start_time --descriptor tenant=headers.x-tenant --log access.log`,
 		`ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log`,
-		`git show HEAD:rules/edge.yaml | ratelimitd check -`,
 		`envoy -c proxy.yaml`, // these two of the tutorial: workshop/e2e
 		`for i in $(seq 61); do curl -s -o /dev/null -w '%{http_code}\n' localhost:10000/; done | sort | uniq -c`,
 		`python limit.py messaging message_type=marketing to_number=2065551234`, // workshop/e2e/interop

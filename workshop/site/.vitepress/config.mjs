@@ -1,4 +1,4 @@
-// The site is made of docs/ as it is. docs/README.md is its front page, and the tables there are its menu.
+// The site is made of docs/ as it is. docs/README.md is its front page, and the lists there are its menu.
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -16,14 +16,15 @@ const served = (page) => '/' + page.replace(/README\.md$/, '').replace(/\.md$/, 
 const offSite = ['contributing/', 'understand/decisions/']
 const isOffSite = (page) => offSite.some((folder) => page.startsWith(folder))
 
-// The menu: each heading of docs/README.md, and the pages of the site that its table names.
+// The menu: each heading of docs/README.md, and the pages of the site that its list names.
 function menu() {
   const groups = []
   for (const line of readFileSync(path.join(pages, 'README.md'), 'utf8').split('\n')) {
     const heading = line.match(/^## (.+)$/)
-    const row = line.match(/^\| \[([^\]]+)\]\(([^)]+\.md)\)/)
     if (heading) groups.push({ text: heading[1], items: [] })
-    else if (row && groups.length && !isOffSite(row[2])) groups.at(-1).items.push({ text: row[1], link: served(row[2]) })
+    for (const [, text, page] of line.matchAll(/\[([^\]]+)\]\(([^)]+\.md)\)/g)) {
+      if (groups.length && !isOffSite(page)) groups.at(-1).items.push({ text, link: served(page) })
+    }
   }
   return groups.filter((g) => g.items.length > 0)
 }
