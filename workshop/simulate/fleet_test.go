@@ -278,6 +278,7 @@ func (f *fleet) do(s step) {
 		f.note("%s", s)
 	case "stream":
 		f.mu.Lock()
+		f.seen.changes = append(f.seen.changes, change{f.next(), time.Since(f.began), s})
 		f.envoys[s.caller].cutOff(time.Duration(s.n) * time.Second)
 		f.mu.Unlock()
 		f.note("%s", s)

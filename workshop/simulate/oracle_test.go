@@ -51,6 +51,9 @@ type change struct {
 // and its permits take a moment.
 const changing = 3 * time.Second
 
+// assigned is how long an Envoy uses what it was assigned without hearing of the assigner.
+const assigned = 30 * time.Second
+
 // judge returns everything that is wrong.
 func (o *oracle) judge(f *fleet) (wrong []string) {
 	slices.SortStableFunc(o.events, func(a, b event) int { return cmp.Compare(a.order, b.order) })
@@ -147,16 +150,31 @@ func (h *history) possible(before time.Duration, e *event) (least, most uint64) 
 	for _, c := range h.f.seen.changes {
 		switch {
 		case c.what == "rules":
-			possible(number, since, c.at+changing)
+			possible(number, since, h.heard(c.at))
 			number, since = h.f.versions[c.n][h.rule], c.at
 		case c.what == "override" && c.rule == h.rule && c.caller == h.caller:
-			possible(override, over, c.at+changing)
+			possible(override, over, h.heard(c.at))
 			override, over = uint64(c.n), c.at
 		}
 	}
 	possible(number, since, to)
 	possible(override, over, to)
 	return least, most
+}
+
+// heard is when the last one has heard of a change: an Envoy without a stream goes on with what it was assigned until it has one again, or
+// until that has expired.
+func (h *history) heard(change time.Duration) time.Duration {
+	at := change + changing
+	if !rules[h.rule].quota {
+		return at
+	}
+	for _, c := range h.f.seen.changes {
+		if end := c.at + time.Duration(c.n)*time.Second; c.what == "stream" && c.at <= at && end+changing > at {
+			at = end + changing
+		}
+	}
+	return min(at, change+changing+assigned)
 }
 
 // bounded checks that nothing above the limit was admitted, whatever went wrong.
