@@ -148,7 +148,7 @@ descriptors:
 			if code != http.StatusOK || !strings.HasPrefix(body, "region "+name+", epoch 1\n") {
 				t.Fatalf("%d %s", code, body)
 			}
-			return strings.Contains(body, "it counts for the others") && strings.Contains(body, "\n"+other+": answered ") && !strings.Contains(body, "error")
+			return strings.Contains(body, "it counts for the others") && strings.Contains(body, "\n"+other+"      up     ")
 		})
 		server := strings.TrimPrefix(r.debug(), "http://")
 		if code, out, stderr := asks(t, "regions", "-s", server); code != 0 || stderr != "" || !strings.HasPrefix(out, "region "+name+", epoch 1\nit counts for the others") {

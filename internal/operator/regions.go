@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
@@ -29,7 +32,7 @@ func regionsMessage(status func() regions.Status) *adminv1.ListRegionsResponse {
 		return &adminv1.ListRegionsResponse{}
 	}
 	st := status()
-	m := &adminv1.ListRegionsResponse{Region: st.Region, Epoch: st.Epoch, Acts: st.Acts, Cold: uint64(st.Cold), Starved: uint64(st.Starved)}
+	m := &adminv1.ListRegionsResponse{Region: st.Region, Epoch: st.Epoch, Acts: st.Acts, Reason: st.Why, Cold: uint64(st.Cold), Starved: uint64(st.Starved)}
 	if st.Acts {
 		m.ActsFor = durationpb.New(st.For)
 	}
@@ -39,10 +42,29 @@ func regionsMessage(status func() regions.Status) *adminv1.ListRegionsResponse {
 		if p.Err != nil {
 			r.Error = validText(p.Err.Error())
 		}
+		if p.RTT > 0 {
+			r.Rtt = durationpb.New(p.RTT)
+		}
+		if f := &p.Refusal; !f.At.IsZero() {
+			r.Refused = &adminv1.RegionRefusal{At: timestampOf(f.At), Reason: validText(string(f.Why)), Domain: validText(f.Domain)}
+			for _, key := range f.Keys {
+				r.Refused.Keys = append(r.Refused.Keys, validText(key))
+			}
+		}
 		m.Regions = append(m.Regions, r)
+	}
+	for i := range st.Rules[:min(len(st.Rules), mostRegionRules)] {
+		r := &st.Rules[i]
+		m.Rules = append(m.Rules, &adminv1.RegionRule{
+			Rule: validText(r.Rule), Mode: descriptor.RegionModeNames[r.Mode], Home: r.Home,
+			Counters: uint64(r.Counters), Permits: uint64(max(r.Permits, 0)), OtherLimit: uint64(r.Other),
+		})
 	}
 	return m
 }
+
+// mostRegionRules is how many rules an answer lists.
+const mostRegionRules = 1000
 
 // writeRegions writes the page /regions, in the words of `ratelimitd regions`.
 func writeRegions(w http.ResponseWriter, opts *Options) {
@@ -62,25 +84,77 @@ func WriteRegions(to io.Writer, r *adminv1.ListRegionsResponse, now time.Time) e
 	if r.GetActs() {
 		fmt.Fprintf(&b, "it counts for the others; without their consent it stops in %s\n", r.GetActsFor().AsDuration().Round(time.Second))
 	} else {
-		b.WriteString("it does not count for the others: too few of them have consented, or it became a home a short time ago\n")
+		fmt.Fprintf(&b, "it does not count for the others: %s\n", terminal.Clean(r.GetReason()))
 	}
-	fmt.Fprintf(&b, "attempts that waited for a home: %d; without an answer: %d\n", r.GetCold(), r.GetStarved())
+	fmt.Fprintf(&b, "attempts that waited for a home: %d; without an answer: %d\n\n", r.GetCold(), r.GetStarved())
+	writePeers(&b, r, now)
+	writeRegionRules(&b, r)
+	_, err := io.WriteString(to, b.String())
+	return err
+}
+
+// writePeers writes a table of the other regions, and below it why one does not answer.
+func writePeers(b *strings.Builder, r *adminv1.ListRegionsResponse, now time.Time) {
 	ago := func(at *timestamppb.Timestamp) string {
 		if at == nil {
 			return "never"
 		}
 		return max(now.Sub(at.AsTime()), 0).Round(time.Second).String() + " ago"
 	}
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "REGION\tSTATE\tROUND TRIP\tANSWERED\tASKED\tCONSENTED\tEPOCH")
+	var notes []string
 	for _, p := range r.GetRegions() {
-		fmt.Fprintf(&b, "%s: answered %s, asked %s, consented %s", terminal.Clean(p.GetName()), ago(p.GetAnswered()), ago(p.GetAsked()), ago(p.GetConsented()))
-		if p.GetEpoch() > 0 && p.GetEpoch() != r.GetEpoch() {
-			fmt.Fprintf(&b, ", has epoch %d", p.GetEpoch())
+		name, state, rtt, epoch := terminal.Clean(p.GetName()), "up", "-", "-"
+		switch {
+		case p.GetError() != "":
+			state = "down"
+			notes = append(notes, fmt.Sprintf("%s: last error: %s", name, terminal.Clean(p.GetError())))
+		case p.GetAnswered() == nil:
+			state = "not asked yet"
 		}
-		if p.GetError() != "" {
-			fmt.Fprintf(&b, ", last error: %s", terminal.Clean(p.GetError()))
+		if p.GetRtt() != nil {
+			rtt = terminal.Span(p.GetRtt().AsDuration())
 		}
-		b.WriteByte('\n')
+		if p.GetEpoch() > 0 {
+			epoch = strconv.FormatUint(p.GetEpoch(), 10)
+			if p.GetEpoch() != r.GetEpoch() {
+				epoch += " (differs)"
+			}
+		}
+		if f := p.GetRefused(); f != nil {
+			notes = append(notes, fmt.Sprintf("%s: %s it did not answer a question about %s: %s", name, ago(f.GetAt()),
+				terminal.Clean(f.GetDomain()+" "+strings.Join(f.GetKeys(), ",")), terminal.Clean(f.GetReason())))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, state, rtt, ago(p.GetAnswered()), ago(p.GetAsked()), ago(p.GetConsented()), epoch)
 	}
-	_, err := io.WriteString(to, b.String())
-	return err
+	_ = t.Flush() // into memory
+	for _, note := range notes {
+		fmt.Fprintln(b, note)
+	}
+}
+
+// writeRegionRules writes a table of the rules that count across regions.
+func writeRegionRules(b *strings.Builder, r *adminv1.ListRegionsResponse) {
+	if len(r.GetRules()) == 0 {
+		return
+	}
+	b.WriteByte('\n')
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "RULE\tMODE\tHOME\tCOUNTERS\tPERMITS")
+	for _, rule := range r.GetRules() {
+		permits := "-"
+		switch {
+		case rule.GetMode() != descriptor.RegionModeNames[descriptor.InEscrow]:
+		case rule.GetHome() == r.GetRegion():
+			permits = fmt.Sprintf("%d granted to others", rule.GetPermits())
+		default:
+			permits = fmt.Sprintf("%d held here", rule.GetPermits())
+		}
+		if n := rule.GetOtherLimit(); n > 0 {
+			permits += fmt.Sprintf(", another limit at the home: %d", n)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", terminal.Clean(rule.GetRule()), rule.GetMode(), terminal.Clean(rule.GetHome()), rule.GetCounters(), permits)
+	}
+	_ = t.Flush() // into memory
 }

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
@@ -23,8 +25,12 @@ func TestListRegions(t *testing.T) {
 			Region: "eu", Epoch: 3, Acts: true, For: 20 * time.Second, Cold: 4, Starved: 5,
 			Peers: []regions.PeerStatus{
 				{Region: "ap", Err: errors.New("no answer \xff")},
-				{Region: "us", Heard: at, Asked: at.Add(time.Second), Consented: at.Add(2 * time.Second), Epoch: 2},
+				{
+					Region: "us", Heard: at, Asked: at.Add(time.Second), Consented: at.Add(2 * time.Second), Epoch: 2, RTT: 80 * time.Millisecond,
+					Refusal: regions.PeerRefusal{At: at, Why: regions.OtherHome, Domain: "d\xff", Keys: []string{"k", "\xff"}},
+				},
 			},
+			Rules: slices.Concat([]regions.RuleStatus{{Rule: "d.k", Mode: descriptor.InEscrow, Home: "us", Counters: 2, Permits: 30, Other: 1}}, make([]regions.RuleStatus, 2000)),
 		}
 	}})
 	got, err := adminv1.NewAdminServiceClient(r.admin).ListRegions(within(t), &adminv1.ListRegionsRequest{})
@@ -35,9 +41,15 @@ func TestListRegions(t *testing.T) {
 		Region: "eu", Epoch: 3, Acts: true, ActsFor: durationpb.New(20 * time.Second), Cold: 4, Starved: 5,
 		Regions: []*adminv1.Region{
 			{Name: "ap", Error: "no answer \uFFFD"},
-			{Name: "us", Answered: timestamppb.New(at), Asked: timestamppb.New(at.Add(time.Second)), Consented: timestamppb.New(at.Add(2 * time.Second)), Epoch: 2},
+			{Name: "us", Answered: timestamppb.New(at), Asked: timestamppb.New(at.Add(time.Second)), Consented: timestamppb.New(at.Add(2 * time.Second)), Epoch: 2,
+				Rtt: durationpb.New(80 * time.Millisecond), Refused: &adminv1.RegionRefusal{At: timestamppb.New(at), Reason: "other home", Domain: "d\uFFFD", Keys: []string{"k", "\uFFFD"}}},
 		},
+		Rules: []*adminv1.RegionRule{{Rule: "d.k", Mode: "escrow", Home: "us", Counters: 2, Permits: 30, OtherLimit: 1}},
 	}
+	if len(got.Rules) != 1000 {
+		t.Errorf("%d rules", len(got.Rules))
+	}
+	got.Rules = got.Rules[:1]
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -55,14 +67,35 @@ func TestWriteRegions(t *testing.T) {
 	if got, want := write(&adminv1.ListRegionsResponse{}), "no region is set: RATELIMITD_REGION\n"; got != want {
 		t.Errorf("got %q", got)
 	}
-	r := &adminv1.ListRegionsResponse{Region: "eu", Epoch: 3, Cold: 4, Starved: 5, Regions: []*adminv1.Region{
-		{Name: "ap", Epoch: 3, Error: "no\x1b answer"}, {Name: "us", Answered: timestamppb.New(at), Consented: timestamppb.New(at.Add(time.Minute)), Epoch: 2},
-	}}
+	r := &adminv1.ListRegionsResponse{
+		Region: "eu", Epoch: 3, Cold: 4, Starved: 5, Reason: "too few consent",
+		Regions: []*adminv1.Region{
+			{Name: "ap", Epoch: 3, Error: "no\x1b answer"}, {Name: "sa"},
+			{
+				Name: "us", Answered: timestamppb.New(at), Consented: timestamppb.New(at.Add(time.Minute)), Epoch: 2, Rtt: durationpb.New(80 * time.Millisecond),
+				Refused: &adminv1.RegionRefusal{At: timestamppb.New(at), Reason: "no rule", Domain: "shop", Keys: []string{"a", "b"}},
+			},
+		},
+		Rules: []*adminv1.RegionRule{
+			{Rule: "d.a", Mode: "escrow", Home: "us", Counters: 2, Permits: 30, OtherLimit: 1}, {Rule: "d.b", Mode: "escrow", Home: "eu", Counters: 1, Permits: 7},
+			{Rule: "d.c", Mode: "home", Home: "us", Counters: 3},
+		},
+	}
 	want := `region eu, epoch 3
-it does not count for the others: too few of them have consented, or it became a home a short time ago
+it does not count for the others: too few consent
 attempts that waited for a home: 4; without an answer: 5
-ap: answered never, asked never, consented never, last error: no� answer
-us: answered 3s ago, asked never, consented 0s ago, has epoch 2
+
+REGION  STATE          ROUND TRIP  ANSWERED  ASKED  CONSENTED  EPOCH
+ap      down           -           never     never  never      3
+sa      not asked yet  -           never     never  never      -
+us      up             80ms        3s ago    never  0s ago     2 (differs)
+ap: last error: no� answer
+us: 3s ago it did not answer a question about shop a,b: no rule
+
+RULE  MODE    HOME  COUNTERS  PERMITS
+d.a   escrow  us    2         30 held here, another limit at the home: 1
+d.b   escrow  eu    1         7 granted to others
+d.c   home    us    3         -
 `
 	if diff := cmp.Diff(want, write(r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -21,7 +21,8 @@ type account struct {
 	asked Asked // how the home finds the limit
 
 	limit atomic.Uint64 // what the rule here says
-	need  atomic.Int64  // hits of takes that wait for the home
+	seen  holding
+	need  atomic.Int64 // hits of takes that wait for the home
 
 	// What the steps of a batch have found, for each.
 	due  bool
@@ -40,6 +41,7 @@ const poll = 50 * time.Millisecond
 func (s *Store) accountOf(t *backend.Take, home string) *account {
 	a := s.accounts.of(t.Key, func() *account {
 		a := &account{home: home, applied: make(chan struct{})}
+		a.seen.rule = pathOf(t.Rule)
 		a.of, a.key, a.kind = s, slices.Clone(t.Key), "account"
 		a.each = a.ask
 		a.lives = func(v *region.Account, now int64) time.Duration {
@@ -51,6 +53,7 @@ func (s *Store) accountOf(t *backend.Take, home string) *account {
 		return a
 	})
 	a.limit.Store(t.Limit.Requests)
+	a.seen.counts(t.Limit)
 	return a
 }
 
@@ -150,6 +153,8 @@ func (a *account) until(v *region.Account, at region.Reading, f *found, hits int
 
 // ask runs after the takes of a batch: if the home has to be asked, the account notes the question in the same step.
 func (a *account) ask(v *region.Account, at region.Reading) (written func()) {
+	a.seen.held(at.Now, v.Grants)
+	a.seen.other.Store(v.Limit != 0 && v.Limit != a.limit.Load())
 	due, lack := a.due, a.lack
 	a.due, a.lack = false, 0
 	if !due {

@@ -103,6 +103,9 @@ func (a *asker) exchange(batch []*question) {
 		if err != nil {
 			q.done(nil, err)
 		} else {
+			if told[i].Refused != NotRefused {
+				a.of.peers[a.home].refuses(told[i].Refused, &q.asked)
+			}
 			q.done(&told[i], nil)
 		}
 	}

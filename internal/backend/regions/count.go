@@ -19,11 +19,13 @@ import (
 type home struct {
 	record[region.Counter, *region.Counter]
 	limit descriptor.Limit // of the batch, for lives; the steps set it
+	seen  holding
 }
 
-func (s *Store) counterOf(key []byte) *home {
-	return s.homes.of(key, func() *home {
+func (s *Store) counterOf(key []byte, rule *descriptor.Rule, l *descriptor.Limit) *home {
+	h := s.homes.of(key, func() *home {
 		h := &home{}
+		h.seen.rule = pathOf(rule)
 		h.of, h.key, h.kind = s, slices.Clone(key), "home"
 		h.lives = func(v *region.Counter, now int64) time.Duration {
 			if v.Fresh() {
@@ -31,8 +33,14 @@ func (s *Store) counterOf(key []byte) *home {
 			}
 			return micros(v.Expires(now, &h.limit) - now)
 		}
+		h.each = func(v *region.Counter, at region.Reading) func() {
+			h.seen.granted(at.Now, v.Peers)
+			return nil
+		}
 		return h
 	})
+	h.seen.counts(l)
+	return h
 }
 
 // errNotActing is the error of a home that too few regions confirm, or that has an old list of regions.
@@ -51,7 +59,7 @@ func (s *Store) dutyFor(l *descriptor.Limit) region.Duty {
 // atHome carries out a step on a counter of this region. If the counter has no record yet, what the region has counted on its own before is
 // taken over first, so that a rule may change from regional to another mode within a window. run returns false if it could do nothing.
 func (s *Store) atHome(w *wait, now time.Time, c *backend.Counter, fresh bool, run func(v *region.Counter, at region.Reading, l *descriptor.Limit, d *region.Duty) (until int64, ok bool)) error {
-	h, limit := s.counterOf(c.Key), *c.Limit
+	h, limit := s.counterOf(c.Key, c.Rule, c.Limit), *c.Limit
 	looked, before := false, int64(0)
 	for {
 		look, acts := false, false
@@ -137,7 +145,7 @@ func edge(l *descriptor.Limit, v *region.Counter, o *backend.Outcome, now int64)
 
 // peekAtHome looks at a counter of this region.
 func (s *Store) peekAtHome(w *wait, now time.Time, t *backend.Take, o *backend.Outcome) error {
-	h := s.counterOf(t.Key)
+	h := s.counterOf(t.Key, t.Rule, t.Limit)
 	v, at, counted, err := look(w, &h.record)
 	if err != nil {
 		return err
@@ -174,7 +182,7 @@ func look[T any, P kept[T]](w *wait, r *record[T, P]) (v *T, at int64, counted b
 
 // reset clears a counter of this region.
 func (s *Store) reset(w *wait, c *backend.Counter) error {
-	h, limit := s.counterOf(c.Key), *c.Limit
+	h, limit := s.counterOf(c.Key, c.Rule, c.Limit), *c.Limit
 	acts := false
 	err := do(w, &h.record, &step[region.Counter]{run: func(v *region.Counter, at region.Reading) int64 {
 		h.limit = limit

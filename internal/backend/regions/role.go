@@ -145,8 +145,9 @@ func (s *Store) renew(ctx context.Context) (asked int64, ok bool) {
 	w := s.waitOf(ctx)
 	defer w.end()
 	var duty region.Duty
+	var known uint64
 	err := do(w, s.role, &step[region.Role]{fresh: true, run: func(v *region.Role, at region.Reading) int64 {
-		duty, asked, ok = region.Duty{}, at.Now, false
+		duty, asked, ok, known = region.Duty{}, at.Now, false, v.Known
 		if ok = v.Begin(at, &s.epoch); ok {
 			duty = v.Duty(at, &s.epoch)
 		}
@@ -156,6 +157,7 @@ func (s *Store) renew(ctx context.Context) (asked int64, ok bool) {
 		return 0, false // the duty that is known ends on its own
 	}
 	s.duty.Store(&duty)
+	s.known.Store(known)
 	return asked, ok
 }
 
@@ -173,8 +175,9 @@ func (s *Store) askConsent(asked int64) {
 			defer p.asking.Store(false)
 			ctx, cancel := context.WithTimeout(s.stopping, 2*callTimeout)
 			defer cancel()
+			sent := time.Now()
 			yes, err := s.opts.Peers.Consent(ctx, name, &s.epoch)
-			p.consented(yes, err)
+			p.consented(yes, time.Since(sent), err)
 			if !yes || err != nil {
 				return
 			}
@@ -192,6 +195,9 @@ func (s *Store) askConsent(asked int64) {
 func (s *Store) Consent(ctx context.Context, from string, e *region.Epoch) (bool, error) {
 	if from != e.Home || len(e.Regions) > mostNames {
 		return false, fmt.Errorf("the region %q asks for consent to the home %q", from, e.Home)
+	}
+	if p := s.peers[from]; p != nil {
+		p.asks(e.Number)
 	}
 	w := s.waitOf(ctx)
 	defer w.end()
@@ -211,6 +217,8 @@ type peer struct {
 	lastYes   time.Time // it consented to this home
 	epoch     uint64    // of its last question
 	err       error     // of the last call
+	rtt       time.Duration
+	refusal   PeerRefusal
 
 	asking atomic.Bool // for consent
 }

@@ -1,11 +1,15 @@
 package regions
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
@@ -35,37 +39,67 @@ type Status struct {
 
 	Acts  bool          // this region may count for the others now
 	For   time.Duration // for how long it may, if no other region confirms it again
+	Why   string        // why it may not
 	Peers []PeerStatus  // by name
 
-	Accounts, Counters int   // that this process has used lately
-	Cold, Starved      int64 // since the process began: see the metrics
+	Rules         []RuleStatus // those with most permits first
+	Cold, Starved int64        // since the process began: see the metrics
+}
+
+// RuleStatus is what a process has seen lately of the counters of a rule that have one home.
+type RuleStatus struct {
+	Rule string // its path
+	Mode descriptor.RegionMode
+	Home string
+
+	Counters int   // that the process has used lately
+	Permits  int64 // that this region holds, or if it is the home: that the others hold
+	Other    int   // accounts whose home has another number for the limit: by its rules, or an override
 }
 
 // PeerStatus is what a process knows about another region. Times are zero if it never happened.
 type PeerStatus struct {
 	Region    string
-	Heard     time.Time // it answered a question
-	Asked     time.Time // it asked one
-	Consented time.Time // it confirmed this region
-	Epoch     uint64    // of its last question; 0: none
-	Err       error     // of the last call; nil: it succeeded
+	Heard     time.Time     // it answered a question
+	Asked     time.Time     // it asked one
+	Consented time.Time     // it confirmed this region
+	Epoch     uint64        // of its last question; 0: none
+	Err       error         // of the last call; nil: it succeeded
+	RTT       time.Duration // of the last question for consent that was answered
+	Refusal   PeerRefusal
+}
+
+// PeerRefusal is the last question that a region did not answer because its rules, or its list of regions, differ. The zero PeerRefusal: none.
+type PeerRefusal struct {
+	At     time.Time
+	Why    Refusal
+	Domain string
+	Keys   []string // of the entries: their values are customers'
 }
 
 // Status returns what this process knows.
 func (s *Store) Status() Status {
 	st := Status{
-		Region: s.opts.Region, Epoch: s.opts.Epoch, Accounts: len(s.accounts.all()), Counters: len(s.homes.all()),
-		Cold: s.counts.cold.Load(), Starved: s.counts.starved.Load(),
+		Region: s.opts.Region, Epoch: s.opts.Epoch, Rules: s.ruleStatus(), Cold: s.counts.cold.Load(), Starved: s.counts.starved.Load(),
 	}
-	if d := s.duty.Load(); d != nil {
-		if at, knows, _ := s.clocks.reading(s.opts.Records.Clock(s.role.key)); knows {
-			st.Acts = d.From <= at.Now && at.Now < d.Until
-			st.For = micros(max(d.Until-at.Now, 0))
-		}
+	at, knows, _ := s.clocks.reading(s.opts.Records.Clock(s.role.key))
+	switch d, known := s.duty.Load(), s.known.Load(); {
+	case d == nil || !knows:
+		st.Why = "the clock of Redis was not read yet, or was set back"
+	case known > s.opts.Epoch:
+		st.Why = fmt.Sprintf("the region has heard of epoch %d: this replica has an older list of regions", known)
+	case d.From == never:
+		st.Why = "it became a home with this epoch: it waits until more than half of the regions before and after have consented"
+	case at.Now < d.From:
+		st.Why = fmt.Sprintf("it became a home with this epoch: it begins in %s", micros(d.From-at.Now).Round(time.Second))
+	case at.Now >= d.Until:
+		st.Why = "too few regions have consented in the last 30s"
+	default:
+		st.Acts, st.For = true, micros(d.Until-at.Now)
 	}
 	for name, p := range s.peers {
 		p.mu.Lock()
-		st.Peers = append(st.Peers, PeerStatus{Region: name, Heard: p.lastHeard, Asked: p.lastAsked, Consented: p.lastYes, Epoch: p.epoch, Err: p.err})
+		st.Peers = append(st.Peers, PeerStatus{Region: name, Heard: p.lastHeard, Asked: p.lastAsked, Consented: p.lastYes, Epoch: p.epoch, Err: p.err, RTT: p.rtt, Refusal: p.refusal})
 		p.mu.Unlock()
 	}
 	slices.SortFunc(st.Peers, func(a, b PeerStatus) int { return strings.Compare(a.Region, b.Region) })
@@ -89,11 +123,113 @@ func (p *peer) asks(epoch uint64) {
 }
 
 // consented notes the answer to a question for consent.
-func (p *peer) consented(yes bool, err error) {
+func (p *peer) consented(yes bool, rtt time.Duration, err error) {
 	p.heard(err)
+	if err != nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if yes && err == nil {
+	if p.rtt = rtt; yes {
 		p.lastYes = time.Now()
 	}
+}
+
+// refuses notes that the region does not answer a question.
+func (p *peer) refuses(why Refusal, asked *Asked) {
+	r := PeerRefusal{At: time.Now(), Why: why, Domain: asked.Domain}
+	for _, e := range asked.Entries {
+		r.Keys = append(r.Keys, e.Key)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refusal = r
+}
+
+// holding is what is known of the permits of one counter, for Status.
+type holding struct {
+	rule           string // its path
+	mode           atomic.Uint32
+	permits, until atomic.Int64
+	other          atomic.Bool // the home has another number for the limit
+}
+
+// counts notes under which mode the counter was used. Rules may change it.
+func (h *holding) counts(l *descriptor.Limit) {
+	if m := uint32(l.Regions.Mode); h.mode.Load() != m {
+		h.mode.Store(m)
+	}
+}
+
+func pathOf(r *descriptor.Rule) string {
+	if r == nil {
+		return ""
+	}
+	return r.Path
+}
+
+// held notes what the region holds.
+func (h *holding) held(now int64, grants []region.Grant) {
+	permits, until := valid(now, grants)
+	h.permits.Store(permits)
+	h.until.Store(until)
+}
+
+// granted notes what other regions hold.
+func (h *holding) granted(now int64, peers []region.Peer) {
+	permits, until := int64(0), int64(0)
+	for i := range peers {
+		n, last := valid(now, peers[i].Grants)
+		permits, until = permits+n, max(until, last)
+	}
+	h.permits.Store(permits)
+	h.until.Store(until)
+}
+
+// valid is how many permits of grants may still be used, and the end of the last.
+func valid(now int64, grants []region.Grant) (permits, until int64) {
+	for i := range grants {
+		if g := &grants[i]; now < g.Expires {
+			permits, until = permits+g.Permits-g.Used-g.Returned, max(until, g.Expires)
+		}
+	}
+	return permits, until
+}
+
+// ruleStatus sums up what is known of the counters, for each rule and home.
+func (s *Store) ruleStatus() []RuleStatus {
+	type place struct {
+		rule, home string
+		mode       descriptor.RegionMode
+	}
+	sums := make(map[place]*RuleStatus)
+	add := func(h *holding, home string, key []byte) {
+		p := place{h.rule, home, descriptor.RegionMode(h.mode.Load())}
+		r := sums[p]
+		if r == nil {
+			r = &RuleStatus{Rule: p.rule, Mode: p.mode, Home: home}
+			sums[p] = r
+		}
+		r.Counters++
+		if at, knows, _ := s.clocks.reading(s.opts.Records.Clock(key)); knows && at.Now < h.until.Load() {
+			r.Permits += h.permits.Load()
+		}
+		if h.other.Load() {
+			r.Other++
+		}
+	}
+	for _, a := range s.accounts.all() {
+		add(&a.seen, a.home, a.key)
+	}
+	for _, h := range s.homes.all() {
+		add(&h.seen, s.opts.Region, h.key)
+	}
+	all := make([]RuleStatus, 0, len(sums))
+	for _, r := range sums {
+		all = append(all, *r)
+	}
+	slices.SortFunc(all, func(a, b RuleStatus) int {
+		return cmp.Or(cmp.Compare(b.Permits, a.Permits), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Home, b.Home), cmp.Compare(a.Mode, b.Mode))
+	})
+	return all
 }

@@ -58,6 +58,7 @@ type Store struct {
 	homes    *cache[*home]
 	role     *record[region.Role, *region.Role]
 	duty     atomic.Pointer[region.Duty] // nil: none yet
+	known    atomic.Uint64               // the latest epoch that the region has heard of
 	epoch    region.Epoch                // of this region as a home
 	askers   map[string]*asker           // by home
 	peers    map[string]*peer            // what is known about the other regions

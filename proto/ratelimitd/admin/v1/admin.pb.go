@@ -1976,7 +1976,11 @@ type ListRegionsResponse struct {
 	// The attempts without an answer of a home in time, since the process began: on_error decided them.
 	Starved uint64 `protobuf:"varint,6,opt,name=starved,proto3" json:"starved,omitempty"`
 	// The other regions, by name.
-	Regions       []*Region `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
+	Regions []*Region `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Why this region does not count for the others; empty: it does.
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What the process has seen lately of the counters of rules with `regions`, those with most permits first; at most 1000.
+	Rules         []*RegionRule `protobuf:"bytes,9,rep,name=rules,proto3" json:"rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2060,6 +2064,111 @@ func (x *ListRegionsResponse) GetRegions() []*Region {
 	return nil
 }
 
+func (x *ListRegionsResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ListRegionsResponse) GetRules() []*RegionRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+// RegionRule is what a process has seen lately of the counters of one rule that have one home.
+type RegionRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The rule's path.
+	Rule string `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	// How it counts across regions, as in a rule file.
+	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	// The region that counts.
+	Home string `protobuf:"bytes,3,opt,name=home,proto3" json:"home,omitempty"`
+	// How many counters the process has used lately.
+	Counters uint64 `protobuf:"varint,4,opt,name=counters,proto3" json:"counters,omitempty"`
+	// If another region is the home: the permits that this one holds and may still use. If this one is: those that the others hold.
+	Permits uint64 `protobuf:"varint,5,opt,name=permits,proto3" json:"permits,omitempty"`
+	// How many of the counters have another number at their home, by its rules or an override.
+	OtherLimit    uint64 `protobuf:"varint,6,opt,name=other_limit,json=otherLimit,proto3" json:"other_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionRule) Reset() {
+	*x = RegionRule{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionRule) ProtoMessage() {}
+
+func (x *RegionRule) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionRule.ProtoReflect.Descriptor instead.
+func (*RegionRule) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RegionRule) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *RegionRule) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *RegionRule) GetHome() string {
+	if x != nil {
+		return x.Home
+	}
+	return ""
+}
+
+func (x *RegionRule) GetCounters() uint64 {
+	if x != nil {
+		return x.Counters
+	}
+	return 0
+}
+
+func (x *RegionRule) GetPermits() uint64 {
+	if x != nil {
+		return x.Permits
+	}
+	return 0
+}
+
+func (x *RegionRule) GetOtherLimit() uint64 {
+	if x != nil {
+		return x.OtherLimit
+	}
+	return 0
+}
+
 // Region is what a process knows about another region. A time is absent if it never happened.
 type Region struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2074,14 +2183,18 @@ type Region struct {
 	// The number of its list of regions when it asked; 0: it never did.
 	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Why the last call to it failed; empty: it succeeded, or there was none.
-	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	// How long its last answer about consent took.
+	Rtt *durationpb.Duration `protobuf:"bytes,7,opt,name=rtt,proto3" json:"rtt,omitempty"`
+	// The last question that it did not answer because its rules or its list of regions differ, or because it could not count; absent: none.
+	Refused       *RegionRefusal `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2206,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2219,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Region) GetName() string {
@@ -2149,6 +2262,93 @@ func (x *Region) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *Region) GetRtt() *durationpb.Duration {
+	if x != nil {
+		return x.Rtt
+	}
+	return nil
+}
+
+func (x *Region) GetRefused() *RegionRefusal {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// RegionRefusal is a question that another region did not answer.
+type RegionRefusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was asked.
+	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Why, in a few words.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The domain of the counter.
+	Domain string `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The keys of the descriptor.
+	Keys          []string `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionRefusal) Reset() {
+	*x = RegionRefusal{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionRefusal) ProtoMessage() {}
+
+func (x *RegionRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionRefusal.ProtoReflect.Descriptor instead.
+func (*RegionRefusal) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RegionRefusal) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *RegionRefusal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RegionRefusal) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *RegionRefusal) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
 }
 
 var File_ratelimitd_admin_v1_admin_proto protoreflect.FileDescriptor
@@ -2295,7 +2495,7 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x04kind\x18\x04 \x01(\x0e2#.ratelimitd.admin.v1.AssignmentKindR\x04kind\x122\n" +
 	"\x04rate\x18\x05 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\x04rate\x124\n" +
 	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x14\n" +
-	"\x12ListRegionsRequest\"\xf2\x01\n" +
+	"\x12ListRegionsRequest\"\xc1\x02\n" +
 	"\x13ListRegionsResponse\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -2303,14 +2503,32 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\bacts_for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\aactsFor\x12\x12\n" +
 	"\x04cold\x18\x05 \x01(\x04R\x04cold\x12\x18\n" +
 	"\astarved\x18\x06 \x01(\x04R\astarved\x125\n" +
-	"\aregions\x18\a \x03(\v2\x1b.ratelimitd.admin.v1.RegionR\aregions\"\xec\x01\n" +
+	"\aregions\x18\a \x03(\v2\x1b.ratelimitd.admin.v1.RegionR\aregions\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x125\n" +
+	"\x05rules\x18\t \x03(\v2\x1f.ratelimitd.admin.v1.RegionRuleR\x05rules\"\x9f\x01\n" +
+	"\n" +
+	"RegionRule\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x12\n" +
+	"\x04home\x18\x03 \x01(\tR\x04home\x12\x1a\n" +
+	"\bcounters\x18\x04 \x01(\x04R\bcounters\x12\x18\n" +
+	"\apermits\x18\x05 \x01(\x04R\apermits\x12\x1f\n" +
+	"\vother_limit\x18\x06 \x01(\x04R\n" +
+	"otherLimit\"\xd7\x02\n" +
 	"\x06Region\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
 	"\banswered\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\banswered\x120\n" +
 	"\x05asked\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05asked\x128\n" +
 	"\tconsented\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tconsented\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error*\x85\x01\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12+\n" +
+	"\x03rtt\x18\a \x01(\v2\x19.google.protobuf.DurationR\x03rtt\x12<\n" +
+	"\arefused\x18\b \x01(\v2\".ratelimitd.admin.v1.RegionRefusalR\arefused\"\x7f\n" +
+	"\rRegionRefusal\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06domain\x18\x03 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04keys\x18\x04 \x03(\tR\x04keys*\x85\x01\n" +
 	"\rRuleFileState\x12\x1f\n" +
 	"\x1bRULE_FILE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16RULE_FILE_STATE_LOADED\x10\x01\x12\x19\n" +
@@ -2350,7 +2568,7 @@ func file_ratelimitd_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_ratelimitd_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(RuleFileState)(0),            // 0: ratelimitd.admin.v1.RuleFileState
 	(MatchKind)(0),                // 1: ratelimitd.admin.v1.MatchKind
@@ -2378,25 +2596,27 @@ var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(*HeldShare)(nil),             // 23: ratelimitd.admin.v1.HeldShare
 	(*ListRegionsRequest)(nil),    // 24: ratelimitd.admin.v1.ListRegionsRequest
 	(*ListRegionsResponse)(nil),   // 25: ratelimitd.admin.v1.ListRegionsResponse
-	(*Region)(nil),                // 26: ratelimitd.admin.v1.Region
-	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(*RegionRule)(nil),            // 26: ratelimitd.admin.v1.RegionRule
+	(*Region)(nil),                // 27: ratelimitd.admin.v1.Region
+	(*RegionRefusal)(nil),         // 28: ratelimitd.admin.v1.RegionRefusal
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
 }
 var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	5,  // 0: ratelimitd.admin.v1.ListRuleFilesResponse.files:type_name -> ratelimitd.admin.v1.RuleFile
 	0,  // 1: ratelimitd.admin.v1.RuleFile.state:type_name -> ratelimitd.admin.v1.RuleFileState
-	27, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
+	29, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
 	7,  // 3: ratelimitd.admin.v1.ExplainRequest.entries:type_name -> ratelimitd.admin.v1.Entry
 	9,  // 4: ratelimitd.admin.v1.ExplainResponse.rule:type_name -> ratelimitd.admin.v1.Rule
 	12, // 5: ratelimitd.admin.v1.ExplainResponse.levels:type_name -> ratelimitd.admin.v1.Level
 	10, // 6: ratelimitd.admin.v1.Rule.limits:type_name -> ratelimitd.admin.v1.Limit
 	11, // 7: ratelimitd.admin.v1.Rule.position:type_name -> ratelimitd.admin.v1.Position
-	28, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
+	30, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
 	7,  // 9: ratelimitd.admin.v1.Level.entry:type_name -> ratelimitd.admin.v1.Entry
 	13, // 10: ratelimitd.admin.v1.Level.candidates:type_name -> ratelimitd.admin.v1.Candidate
 	1,  // 11: ratelimitd.admin.v1.Candidate.kind:type_name -> ratelimitd.admin.v1.MatchKind
-	27, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
-	27, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
+	29, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
+	29, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
 	17, // 14: ratelimitd.admin.v1.HotKeysResponse.most_refused:type_name -> ratelimitd.admin.v1.HotKey
 	17, // 15: ratelimitd.admin.v1.HotKeysResponse.most_used:type_name -> ratelimitd.admin.v1.HotKey
 	16, // 16: ratelimitd.admin.v1.HotKeysResponse.rules:type_name -> ratelimitd.admin.v1.HotRule
@@ -2411,30 +2631,34 @@ var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	22, // 25: ratelimitd.admin.v1.BucketShares.process_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	22, // 26: ratelimitd.admin.v1.BucketShares.held_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	23, // 27: ratelimitd.admin.v1.BucketShares.held:type_name -> ratelimitd.admin.v1.HeldShare
-	27, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp
+	29, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp
 	2,  // 29: ratelimitd.admin.v1.HeldShare.kind:type_name -> ratelimitd.admin.v1.AssignmentKind
 	22, // 30: ratelimitd.admin.v1.HeldShare.rate:type_name -> ratelimitd.admin.v1.TokenRate
-	27, // 31: ratelimitd.admin.v1.HeldShare.expires:type_name -> google.protobuf.Timestamp
-	28, // 32: ratelimitd.admin.v1.ListRegionsResponse.acts_for:type_name -> google.protobuf.Duration
-	26, // 33: ratelimitd.admin.v1.ListRegionsResponse.regions:type_name -> ratelimitd.admin.v1.Region
-	27, // 34: ratelimitd.admin.v1.Region.answered:type_name -> google.protobuf.Timestamp
-	27, // 35: ratelimitd.admin.v1.Region.asked:type_name -> google.protobuf.Timestamp
-	27, // 36: ratelimitd.admin.v1.Region.consented:type_name -> google.protobuf.Timestamp
-	3,  // 37: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
-	6,  // 38: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
-	14, // 39: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
-	19, // 40: ratelimitd.admin.v1.AdminService.ListShares:input_type -> ratelimitd.admin.v1.ListSharesRequest
-	24, // 41: ratelimitd.admin.v1.AdminService.ListRegions:input_type -> ratelimitd.admin.v1.ListRegionsRequest
-	4,  // 42: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
-	8,  // 43: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
-	15, // 44: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
-	20, // 45: ratelimitd.admin.v1.AdminService.ListShares:output_type -> ratelimitd.admin.v1.ListSharesResponse
-	25, // 46: ratelimitd.admin.v1.AdminService.ListRegions:output_type -> ratelimitd.admin.v1.ListRegionsResponse
-	42, // [42:47] is the sub-list for method output_type
-	37, // [37:42] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	29, // 31: ratelimitd.admin.v1.HeldShare.expires:type_name -> google.protobuf.Timestamp
+	30, // 32: ratelimitd.admin.v1.ListRegionsResponse.acts_for:type_name -> google.protobuf.Duration
+	27, // 33: ratelimitd.admin.v1.ListRegionsResponse.regions:type_name -> ratelimitd.admin.v1.Region
+	26, // 34: ratelimitd.admin.v1.ListRegionsResponse.rules:type_name -> ratelimitd.admin.v1.RegionRule
+	29, // 35: ratelimitd.admin.v1.Region.answered:type_name -> google.protobuf.Timestamp
+	29, // 36: ratelimitd.admin.v1.Region.asked:type_name -> google.protobuf.Timestamp
+	29, // 37: ratelimitd.admin.v1.Region.consented:type_name -> google.protobuf.Timestamp
+	30, // 38: ratelimitd.admin.v1.Region.rtt:type_name -> google.protobuf.Duration
+	28, // 39: ratelimitd.admin.v1.Region.refused:type_name -> ratelimitd.admin.v1.RegionRefusal
+	29, // 40: ratelimitd.admin.v1.RegionRefusal.at:type_name -> google.protobuf.Timestamp
+	3,  // 41: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
+	6,  // 42: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
+	14, // 43: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
+	19, // 44: ratelimitd.admin.v1.AdminService.ListShares:input_type -> ratelimitd.admin.v1.ListSharesRequest
+	24, // 45: ratelimitd.admin.v1.AdminService.ListRegions:input_type -> ratelimitd.admin.v1.ListRegionsRequest
+	4,  // 46: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
+	8,  // 47: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
+	15, // 48: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
+	20, // 49: ratelimitd.admin.v1.AdminService.ListShares:output_type -> ratelimitd.admin.v1.ListSharesResponse
+	25, // 50: ratelimitd.admin.v1.AdminService.ListRegions:output_type -> ratelimitd.admin.v1.ListRegionsResponse
+	46, // [46:51] is the sub-list for method output_type
+	41, // [41:46] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_admin_v1_admin_proto_init() }
@@ -2449,7 +2673,7 @@ func file_ratelimitd_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_admin_v1_admin_proto_rawDesc), len(file_ratelimitd_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
