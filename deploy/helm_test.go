@@ -349,40 +349,49 @@ func TestChartAlerts(t *testing.T) {
 // TestChartRefuses tries values that would be a surprise in the cluster. Each error says what to do.
 func TestChartRefuses(t *testing.T) {
 	for values, want := range map[string]string{
-		`{redis: {uri: "a:1"}}`:                                                "uri",
-		`{replicas: two}`:                                                      "replicas",
-		`{redis: {url: "a:1", type: cluster}}`:                                 "type",
-		`{rules: {files: {a.yaml: "x", b.yaml: 3}}}`:                           "b.yaml",
-		`{rules: {existingConfigMap: a}, xds: {url: "a:1"}}`:                   "set only one of rules.files, rules.existingConfigMap and xds.url",
-		`{admin: {expose: true}}`:                                              "admin.existingSecret, or admin.generateToken=true",
-		`{admin: {existingSecret: a, generateToken: true}}`:                    "not both",
-		`{redis: {tls: {enabled: true}}}`:                                      "need redis.url",
-		`{redis: {existingSecret: a}}`:                                         "need redis.url",
-		`{redis: {url: "a:1", tls: {existingSecret: a}}}`:                      "redis.tls.enabled=true",
-		`{redis: {url: "a:1", tls: {enabled: true, clientCertificate: true}}}`: "redis.tls.existingSecret",
-		`{xds: {url: "a:1", tls: {existingSecret: a}}}`:                        "xds.tls.enabled=true",
-		`{xds: {url: "a:1", tls: {enabled: true, clientCertificate: true}}}`:   "xds.tls.existingSecret",
-		`{xds: {tls: {enabled: true}}}`:                                        "xds.tls needs xds.url",
-		`{tls: {clientCertificates: true}}`:                                    "tls.existingSecret",
-		`{tls: {existingSecret: a, clientSAN: b}}`:                             "tls.clientCertificates=true",
-		`{overrides: {source: redis}}`:                                         "overrides.source=redis needs redis.url",
-		`{overrides: {source: file}}`:                                          "needs overrides.existingConfigMap",
-		`{overrides: {existingConfigMap: a}}`:                                  "needs overrides.source=file",
-		`{overrides: {source: a.yaml}}`:                                        "source",
-		`{overrides: {copySizeLimit: much}}`:                                   "copySizeLimit",
-		`{stop: {drainDelaySeconds: -1}}`:                                      "drainDelaySeconds",
-		`{image: {digest: "sha256:short"}}`:                                    "digest",
-		`{fullnameOverride: "Not_A_Name"}`:                                     "fullnameOverride",
-		`{env: {"NOT-A-NAME": "x"}}`:                                           "NOT-A-NAME",
-		`{podLabels: {a: "\x7f"}}`:                                             "control character",
-		`{replicas: 1e30}`:                                                     "replicas",
-		`{autoscaling: {maxReplicas: 99999999999}}`:                            "maxReplicas",
-		`{env: {A: 1e30}}`:                                                     "env/A",
-		`{env: {A: {name: B, value: x}}}`:                                      "env/A",
-		`{image: {tag: "a:b"}}`:                                                "tag",
-		`{serviceAccount: {name: ` + strings.Repeat("a", 300) + `}}`:           "name",
-		`{autoscaling: {minReplicas: 20}}`:                                     "more than autoscaling.maxReplicas",
-		`{autoscaling: {minReplicas: 0}, redis: {url: "a:1"}}`:                 "minReplicas",
+		`{redis: {uri: "a:1"}}`:                                                                             "uri",
+		`{replicas: two}`:                                                                                   "replicas",
+		`{redis: {url: "a:1", type: cluster}}`:                                                              "type",
+		`{rules: {files: {a.yaml: "x", b.yaml: 3}}}`:                                                        "b.yaml",
+		`{rules: {existingConfigMap: a}, xds: {url: "a:1"}}`:                                                "set only one of rules.files, rules.existingConfigMap and xds.url",
+		`{admin: {expose: true}}`:                                                                           "admin.existingSecret, or admin.generateToken=true",
+		`{admin: {existingSecret: a, generateToken: true}}`:                                                 "not both",
+		`{redis: {tls: {enabled: true}}}`:                                                                   "need redis.url",
+		`{redis: {existingSecret: a}}`:                                                                      "need redis.url",
+		`{redis: {url: "a:1", tls: {existingSecret: a}}}`:                                                   "redis.tls.enabled=true",
+		`{redis: {url: "a:1", tls: {enabled: true, clientCertificate: true}}}`:                              "redis.tls.existingSecret",
+		`{xds: {url: "a:1", tls: {existingSecret: a}}}`:                                                     "xds.tls.enabled=true",
+		`{xds: {url: "a:1", tls: {enabled: true, clientCertificate: true}}}`:                                "xds.tls.existingSecret",
+		`{xds: {tls: {enabled: true}}}`:                                                                     "xds.tls needs xds.url",
+		`{tls: {clientCertificates: true}}`:                                                                 "tls.existingSecret",
+		`{tls: {existingSecret: a, clientSAN: b}}`:                                                          "tls.clientCertificates=true",
+		`{overrides: {source: redis}}`:                                                                      "overrides.source=redis needs redis.url",
+		`{overrides: {source: file}}`:                                                                       "needs overrides.existingConfigMap",
+		`{overrides: {existingConfigMap: a}}`:                                                               "needs overrides.source=file",
+		`{overrides: {source: a.yaml}}`:                                                                     "source",
+		`{regions: {name: EU}}`:                                                                             "name",
+		`{regions: {name: eu, addresses: {us: "a:1", ap: "b:1"}, existingSecret: a}}`:                       "regions.addresses has no eu",
+		`{regions: {name: eu, addresses: {eu: "a:1"}, existingSecret: a}}`:                                  "only one region",
+		`{regions: {name: eu, addresses: {eu: "a:1", us: "b:1"}}}`:                                          "needs regions.existingSecret",
+		`{regions: {name: eu, addresses: {eu: "a", us: "b:1"}, existingSecret: a}}`:                         "addresses/eu",
+		`{regions: {name: eu, addresses: {eu: "a:1", us: "b:1,ap=c:1"}, existingSecret: a}}`:                "addresses/us",
+		`{regions: {addresses: {eu: "a:1"}}}`:                                                               "need regions.name",
+		`{regions: {name: eu, addresses: {eu: "a:1", us: "b:1"}, existingSecret: a, oldHomeStopped: true}}`: "needs regions.before",
+		`{regions: {name: eu, addresses: {eu: "a:1", us: "b:1"}, existingSecret: a, epoch: 0}}`:             "epoch",
+		`{overrides: {copySizeLimit: much}}`:                                                                "copySizeLimit",
+		`{stop: {drainDelaySeconds: -1}}`:                                                                   "drainDelaySeconds",
+		`{image: {digest: "sha256:short"}}`:                                                                 "digest",
+		`{fullnameOverride: "Not_A_Name"}`:                                                                  "fullnameOverride",
+		`{env: {"NOT-A-NAME": "x"}}`:                                                                        "NOT-A-NAME",
+		`{podLabels: {a: "\x7f"}}`:                                                                          "control character",
+		`{replicas: 1e30}`:                                                                                  "replicas",
+		`{autoscaling: {maxReplicas: 99999999999}}`:                                                         "maxReplicas",
+		`{env: {A: 1e30}}`:                                                                                  "env/A",
+		`{env: {A: {name: B, value: x}}}`:                                                                   "env/A",
+		`{image: {tag: "a:b"}}`:                                                                             "tag",
+		`{serviceAccount: {name: ` + strings.Repeat("a", 300) + `}}`:                                        "name",
+		`{autoscaling: {minReplicas: 20}}`:                                                                  "more than autoscaling.maxReplicas",
+		`{autoscaling: {minReplicas: 0}, redis: {url: "a:1"}}`:                                              "minReplicas",
 	} {
 		in := make(map[string]any)
 		if err := yaml.Unmarshal([]byte(values), &in); err != nil {
@@ -562,6 +571,40 @@ func TestKubernetesPage(t *testing.T) {
 	}
 }
 
+// TestRegionsPage tries the chart's values of docs/do/regions.md: they give the settings that the page lists.
+func TestRegionsPage(t *testing.T) {
+	b, err := os.ReadFile("../docs/do/regions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := yamlBlocks(string(b))
+	i := slices.IndexFunc(blocks, func(text string) bool { return strings.HasPrefix(text, "redis:") })
+	if i < 0 {
+		t.Fatal("the page has no values of the chart")
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(blocks[i]), &values); err != nil {
+		t.Fatal(err)
+	}
+	all := chartObjects(t, values)
+	followReferences(t, all)
+	if s := named[*corev1.Service](t, all, "ratelimitd-regions").Spec; s.Type != corev1.ServiceTypeLoadBalancer || len(s.Ports) != 1 || s.Ports[0].Port != 8083 {
+		t.Errorf("%+v", s)
+	}
+	env, compared := environment(t, all), 0
+	for name, want := range env {
+		if strings.HasPrefix(name, "RATELIMITD_REGION") && !strings.Contains(name, "_TLS_") {
+			compared++
+			if !strings.Contains(string(b), "\n"+name+"="+want+"\n") {
+				t.Errorf("the chart sets %s=%s, and the page does not", name, want)
+			}
+		}
+	}
+	if compared != 3 {
+		t.Errorf("%d settings were compared", compared)
+	}
+}
+
 // TestKubernetesPageCommands tries the commands of docs/do/kubernetes.md as far as that needs no cluster: Helm's with the page's
 // values and a rule file, kubectl's by building what it applies. The files that they name exist.
 func TestKubernetesPageCommands(t *testing.T) {
@@ -728,7 +771,7 @@ func TestChartHostileValues(t *testing.T) {
 	for _, at := range texts(t) {
 		t.Run(strings.Join(at, "."), func(t *testing.T) {
 			// The first set whose objects show the text. Elsewhere another value contradicts it, or leaves it out.
-			for _, name := range []string{"everything", "example", "redis-tls", "xds"} {
+			for _, name := range []string{"everything", "example", "redis-tls", "xds", "regions"} {
 				want, err := objectsWith(sets[name], at, harmless)
 				if err != nil || !strings.Contains(want, harmless) {
 					continue

@@ -29,6 +29,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- .Release.Namespace }}/{{ include "ratelimitd.fullname" . }}
 {{- end -}}
 
+{{- define "ratelimitd.regionsService" -}}
+{{- include "ratelimitd.fullname" . | trunc 55 | trimSuffix "-" }}-regions
+{{- end -}}
+
 {{- define "ratelimitd.scales" -}}
 {{- if and .Values.redis.url .Values.autoscaling.enabled }}true{{ end -}}
 {{- end -}}
@@ -68,6 +72,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if and (eq .source "redis") (not $.Values.redis.url) }}{{ fail "overrides.source=redis needs redis.url" }}{{ end -}}
 {{- if and (eq .source "file") (not .existingConfigMap) }}{{ fail "overrides.source=file needs overrides.existingConfigMap" }}{{ end -}}
 {{- if and .existingConfigMap (ne .source "file") }}{{ fail "overrides.existingConfigMap needs overrides.source=file" }}{{ end -}}
+{{- end -}}
+{{- with .Values.regions -}}
+{{- if .name -}}
+{{- if not (hasKey .addresses .name) }}{{ fail (printf "regions.addresses has no %s, which is regions.name: list all regions, this one too" .name) }}{{ end -}}
+{{- if lt (len .addresses) 2 }}{{ fail "regions.addresses has only one region: list the others too" }}{{ end -}}
+{{- if not .existingSecret }}{{ fail "regions.name needs regions.existingSecret: regions know each other by their certificates" }}{{ end -}}
+{{- else if or .addresses .existingSecret .before }}{{ fail "regions.addresses, regions.existingSecret and regions.before need regions.name" }}{{ end -}}
+{{- if and .oldHomeStopped (not .before) }}{{ fail "regions.oldHomeStopped needs regions.before" }}{{ end -}}
 {{- end -}}
 {{- $own := include "ratelimitd.labels" . | fromYaml -}}
 {{- range $value, $labels := dict "podLabels" .Values.podLabels "serviceMonitor.labels" .Values.serviceMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "grafanaDashboard.labels" .Values.grafanaDashboard.labels -}}
@@ -136,6 +148,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if .clientSAN }}{{ $_ := set $env "GRPC_CLIENT_TLS_SAN" .clientSAN }}{{ end -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.regions -}}
+{{- if .name -}}
+{{- $all := list -}}
+{{- range $region, $address := .addresses }}{{ $all = append $all (printf "%s=%s" $region $address) }}{{ end -}}
+{{- $_ := set $env "RATELIMITD_REGION" .name -}}
+{{- $_ := set $env "RATELIMITD_REGIONS" (join "," $all) -}}
+{{- $_ := set $env "RATELIMITD_REGIONS_EPOCH" (int64 .epoch | toString) -}}
+{{- $_ := set $env "RATELIMITD_REGIONS_TLS_CERT" "/etc/ratelimitd/regions/tls.crt" -}}
+{{- $_ := set $env "RATELIMITD_REGIONS_TLS_KEY" "/etc/ratelimitd/regions/tls.key" -}}
+{{- $_ := set $env "RATELIMITD_REGIONS_TLS_CACERT" "/etc/ratelimitd/regions/ca.crt" -}}
+{{- if .before }}{{ $_ := set $env "RATELIMITD_REGIONS_BEFORE" (join "," .before) }}{{ end -}}
+{{- if .oldHomeStopped }}{{ $_ := set $env "RATELIMITD_REGIONS_OLD_HOME_STOPPED" "true" }}{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- if include "ratelimitd.tokenSecret" . }}{{ $_ := set $env "RATELIMITD_ADMIN_TOKEN_FILE" "/etc/ratelimitd/admin/tokens" }}{{ end -}}
 {{- if .Values.admin.expose -}}
 {{- $_ := set $env "DEBUG_HOST" "0.0.0.0" -}}
@@ -177,6 +203,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- with .Values.tls.existingSecret -}}
 {{- $mounts = append $mounts (dict "name" "tls" "path" "/etc/ratelimitd/tls" "source" (dict "secret" (dict "secretName" .))) -}}
+{{- end -}}
+{{- with .Values.regions.existingSecret -}}
+{{- $mounts = append $mounts (dict "name" "regions" "path" "/etc/ratelimitd/regions" "source" (dict "secret" (dict "secretName" .))) -}}
 {{- end -}}
 {{- with include "ratelimitd.tokenSecret" . -}}
 {{- $key := ternary $.Values.admin.secretKey "tokens" (ne $.Values.admin.existingSecret "") -}}
