@@ -84,7 +84,7 @@ func TestDashboardHasData(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	redis := filepath.Join(image(t), startRedis(t))
+	redis := filepath.Join(image(t), startRedis(t, "redis"))
 	first, second, certificates := t.TempDir(), t.TempDir(), t.TempDir()
 	write(first, "shop.yaml", fmt.Sprintf(shop, 0))
 	write(second, "shop.yaml", other)

@@ -134,7 +134,7 @@ func TestEnvoyHealthChecks(t *testing.T) {
 	if files < 3 {
 		t.Errorf("only %d health checks found: two bootstrap files and docs/do/envoy.md have one", files)
 	}
-	p := compose(t)
+	p := compose(t, composeFile)
 	for _, name := range [...]string{"ratelimitd-1", "ratelimitd-2"} {
 		s := p.Services[name]
 		value := ""

@@ -25,7 +25,7 @@ const dashboardFile = "grafana/dashboards/ratelimitd.json"
 // counts in memory and one in Redis with all that goes in front of it.
 func exposed(t *testing.T) map[string]map[string]bool {
 	t.Helper()
-	socket := startRedis(t)
+	socket := startRedis(t, "redis")
 	all := map[string]map[string]bool{"up": {}}
 	for _, env := range [][]string{
 		{"RATELIMITD_MAX_METRIC_SERIES=100"},
@@ -78,9 +78,9 @@ func exposed(t *testing.T) map[string]map[string]bool {
 }
 
 // startRedis starts a real Redis on a unix socket inside the image's /tmp and returns the path that the image sees.
-func startRedis(t *testing.T) string {
+func startRedis(t *testing.T, name string) string {
 	t.Helper()
-	socket := filepath.Join(image(t), "tmp", "redis.sock")
+	socket := filepath.Join(image(t), "tmp", name+".sock")
 	cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--unixsocketperm", "777", "--save", "", "--appendonly", "no")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -102,7 +102,7 @@ func startRedis(t *testing.T) string {
 		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
-	return "/tmp/redis.sock"
+	return "/tmp/" + name + ".sock"
 }
 
 // expressions is every PromQL expression of alerts and dashboard, by where it stands.
