@@ -38,7 +38,7 @@ func TestDocumentedMarkdown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, _, _ := strings.Cut(comment, "\n<details>")
+	shown, _, _ := strings.Cut(comment, "\n| requests")
 	if !strings.Contains(string(text), "````markdown\n"+shown+"````\n") {
 		t.Errorf("docs/do/simulating.md does not show this:\n%s", shown)
 	}
