@@ -493,6 +493,9 @@ type inForce struct {
 
 // swap puts rules into force.
 func (s *service) swap(tree *descriptor.Tree) {
+	if s.regions != nil {
+		s.regions.SetRules(tree.Rules)
+	}
 	s.limiter.Swap(tree, s.options.Answers.settings())
 	if now := s.inForce.Load(); now == nil || now.checksum != tree.Checksum {
 		s.warnOfRegions(tree)

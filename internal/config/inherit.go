@@ -34,7 +34,7 @@ func (r *ruleReader) finish(d *descriptor.DomainSpec) {
 		r.checkPaths(nil, d.Children)
 	}
 	if r.regions || d.Regions != nil {
-		r.applyRegions(d, d.Children)
+		r.applyRegions(d)
 	}
 }
 

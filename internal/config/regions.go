@@ -1,8 +1,11 @@
 package config
 
 import (
+	"encoding/binary"
 	"fmt"
+	"hash/fnv"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
@@ -55,13 +58,39 @@ func readRegions(v yamlform.Value) *descriptor.Regions {
 
 // applyRegions gives the domain's `regions` to the limits that say nothing, and refuses what cannot hold across regions. An earlier
 // step has copied what is inherited.
-func (r *ruleReader) applyRegions(d *descriptor.DomainSpec, specs []descriptor.NodeSpec) {
+func (r *ruleReader) applyRegions(d *descriptor.DomainSpec) {
+	r.applyRegionsBelow(d, identity(0, d.Name), d.Children)
+}
+
+// applyRegionsBelow is applyRegions below a level with an identity.
+func (r *ruleReader) applyRegionsBelow(d *descriptor.DomainSpec, above uint64, specs []descriptor.NodeSpec) {
 	for i := range specs {
+		level := specs[i].Level()
+		id := identity(above, level.Key, strconv.Itoa(int(level.Kind)), level.Value)
 		if rule := specs[i].Rule; rule != nil {
 			r.applyRegionsTo(rule, d)
+			for k := range rule.Limits {
+				if l := &rule.Limits[k]; l.Regions != nil {
+					own := *l.Regions
+					own.Rule = id
+					l.Regions = &own
+				}
+			}
 		}
-		r.applyRegions(d, specs[i].Children)
+		r.applyRegionsBelow(d, id, specs[i].Children)
 	}
+}
+
+// identity is descriptor.Regions.Rule of what is at a path: that of the path above, and what this level adds. Regions of different
+// versions compare it.
+func identity(above uint64, level ...string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, above)) // it never fails
+	for _, text := range level {
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(text))))
+		_, _ = h.Write([]byte(text))
+	}
+	return h.Sum64()
 }
 
 func (r *ruleReader) applyRegionsTo(rule *descriptor.Rule, d *descriptor.DomainSpec) {

@@ -173,3 +173,43 @@ func TestRegionsInPieces(t *testing.T) {
 		}
 	}
 }
+
+// What a region knows a rule by is the same whatever its limits say, and another one for each path.
+func TestIdentityOfRules(t *testing.T) {
+	const file = `
+domain: %s
+regions: {mode: home%s}
+descriptors:
+  - {key: a, rate_limits: [{name: x, unit: minute, requests_per_unit: %s}, {name: y, unit: hour, requests_per_unit: 900}], descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 5}}]}
+  - {key: a_b, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: a, value: b, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: a, values: [b, c], rate_limit: {unit: day, requests_per_unit: 5}}
+`
+	seen := make(map[uint64]string)
+	identities := func(domain, home, requests string) (all []uint64) {
+		tree, errs := Compile(filesOf(fmt.Sprintf(file, domain, home, requests)), CompileOptions{})
+		if len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		for i, r := range tree.Rules {
+			id := r.Limits[0].Regions.Rule
+			where := fmt.Sprint(domain, i)
+			if was, ok := seen[id]; id == 0 || ok && was != where {
+				t.Errorf("%s and %s are %d", was, where, id)
+			}
+			seen[id] = where
+			for k := range r.Limits {
+				if r.Limits[k].Regions.Rule != id {
+					t.Errorf("limits of %s differ", where)
+				}
+			}
+			all = append(all, id)
+		}
+		return all
+	}
+	first := identities("d", "", "600")
+	if again := identities("d", ", home: eu", "700"); len(first) != 5 || !slices.Equal(first, again) {
+		t.Errorf("%d became %d", first, again)
+	}
+	identities("e", "", "600")
+}

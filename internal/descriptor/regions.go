@@ -23,6 +23,10 @@ var RegionModeNames = []string{Regional: "regional", AtHome: "home", InEscrow: "
 type Regions struct {
 	Mode RegionMode
 	Home string // the region that counts; empty: a hash of the counter's key chooses one of the configured regions
+
+	// Rule is the same as long as the rule's domain and path are, whatever its numbers, and another one for each rule. 0: unknown. All
+	// limits of a rule have one home.
+	Rule uint64
 }
 
 // String returns the setting as a rule file writes it, or "" for nil.

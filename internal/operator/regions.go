@@ -2,6 +2,7 @@ package operator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -60,10 +61,13 @@ func regionsMessage(status func() regions.Status) *adminv1.ListRegionsResponse {
 			Counters: uint64(r.Counters), Permits: uint64(max(r.Permits, 0)), OtherLimit: uint64(r.Other),
 		})
 	}
+	for _, k := range st.Kept[:min(len(st.Kept), mostRegionRules)] {
+		m.KeptHomes = append(m.KeptHomes, &adminv1.KeptHome{Rule: validText(k.Rule), Named: k.Named, Home: k.Home})
+	}
 	return m
 }
 
-// mostRegionRules is how many rules an answer lists.
+// mostRegionRules is how many rules each list of an answer has.
 const mostRegionRules = 1000
 
 // writeRegions writes the page /regions, in the words of `ratelimitd regions`.
@@ -89,6 +93,7 @@ func WriteRegions(to io.Writer, r *adminv1.ListRegionsResponse, now time.Time) e
 	fmt.Fprintf(&b, "attempts that waited for a home: %d; without an answer: %d\n\n", r.GetCold(), r.GetStarved())
 	writePeers(&b, r, now)
 	writeRegionRules(&b, r)
+	writeKeptHomes(&b, r)
 	_, err := io.WriteString(to, b.String())
 	return err
 }
@@ -157,4 +162,12 @@ func writeRegionRules(b *strings.Builder, r *adminv1.ListRegionsResponse) {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", terminal.Clean(rule.GetRule()), rule.GetMode(), terminal.Clean(rule.GetHome()), rule.GetCounters(), permits)
 	}
 	_ = t.Flush() // into memory
+}
+
+// writeKeptHomes writes which rules name another home than the one that counts.
+func writeKeptHomes(b *strings.Builder, r *adminv1.ListRegionsResponse) {
+	named := func(home string) string { return terminal.Clean(cmp.Or(home, "a home by hash")) }
+	for _, k := range r.GetKeptHomes() {
+		fmt.Fprintf(b, "the rule %s names %s, but %s counts until the epoch is raised\n", terminal.Clean(k.GetRule()), named(k.GetNamed()), named(k.GetHome()))
+	}
 }

@@ -31,6 +31,7 @@ func TestListRegions(t *testing.T) {
 				},
 			},
 			Rules: slices.Concat([]regions.RuleStatus{{Rule: "d.k", Mode: descriptor.InEscrow, Home: "us", Counters: 2, Permits: 30, Other: 1}}, make([]regions.RuleStatus, 2000)),
+			Kept:  []regions.KeptHome{{Rule: "d.\xff", Named: "us"}},
 		}
 	}})
 	got, err := adminv1.NewAdminServiceClient(r.admin).ListRegions(within(t), &adminv1.ListRegionsRequest{})
@@ -44,7 +45,8 @@ func TestListRegions(t *testing.T) {
 			{Name: "us", Answered: timestamppb.New(at), Asked: timestamppb.New(at.Add(time.Second)), Consented: timestamppb.New(at.Add(2 * time.Second)), Epoch: 2,
 				Rtt: durationpb.New(80 * time.Millisecond), Refused: &adminv1.RegionRefusal{At: timestamppb.New(at), Reason: "other home", Domain: "d\uFFFD", Keys: []string{"k", "\uFFFD"}}},
 		},
-		Rules: []*adminv1.RegionRule{{Rule: "d.k", Mode: "escrow", Home: "us", Counters: 2, Permits: 30, OtherLimit: 1}},
+		Rules:     []*adminv1.RegionRule{{Rule: "d.k", Mode: "escrow", Home: "us", Counters: 2, Permits: 30, OtherLimit: 1}},
+		KeptHomes: []*adminv1.KeptHome{{Rule: "d.\uFFFD", Named: "us"}},
 	}
 	if len(got.Rules) != 1000 {
 		t.Errorf("%d rules", len(got.Rules))
@@ -80,6 +82,7 @@ func TestWriteRegions(t *testing.T) {
 			{Rule: "d.a", Mode: "escrow", Home: "us", Counters: 2, Permits: 30, OtherLimit: 1}, {Rule: "d.b", Mode: "escrow", Home: "eu", Counters: 1, Permits: 7},
 			{Rule: "d.c", Mode: "home", Home: "us", Counters: 3},
 		},
+		KeptHomes: []*adminv1.KeptHome{{Rule: "d.a\x1b", Named: "us", Home: "eu"}, {Rule: "d.b", Named: "us"}},
 	}
 	want := `region eu, epoch 3
 it does not count for the others: too few consent
@@ -96,6 +99,8 @@ RULE  MODE    HOME  COUNTERS  PERMITS
 d.a   escrow  us    2         30 held here, another limit at the home: 1
 d.b   escrow  eu    1         7 granted to others
 d.c   home    us    3         -
+the rule d.a� names us, but eu counts until the epoch is raised
+the rule d.b names us, but a home by hash counts until the epoch is raised
 `
 	if diff := cmp.Diff(want, write(r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -17,7 +17,7 @@ type recorded interface {
 
 // kinds returns an empty value of each kind of record.
 func kinds() []recorded {
-	return []recorded{new(Account), new(Counter), new(Role), new(Shares), new(Holding)}
+	return []recorded{new(Account), new(Counter), new(Role), new(Shares), new(Holding), new(Homes)}
 }
 
 // fill sets every field of a value to something that a record may have, so that a field which a record forgets is noticed.
@@ -57,6 +57,8 @@ func fill(r *rand.Rand, v reflect.Value) {
 		g.Peers[0].Region, g.Peers[1].Region = "eu", "us"
 	case *Shares:
 		g.Holders[0].Region, g.Holders[1].Region = "eu", "us"
+	case *Homes:
+		g.Rules[1].Rule += g.Rules[0].Rule
 	}
 }
 
@@ -110,6 +112,8 @@ func TestRecordsThatLie(t *testing.T) {
 		"one region twice":       &Shares{Holders: []Holder{{Region: "us"}, {Region: "us"}}},
 		"negative rate":          &Holding{Rate: -1},
 		"negative count":         &Counter{State: backend.State{Count: -1}},
+		"rules out of order":     &Homes{Rules: []RuleHome{{Rule: 2}, {Rule: 1}}},
+		"one rule twice":         &Homes{Rules: []RuleHome{{Rule: 2}, {Rule: 2}}},
 	} {
 		b := v.AppendRecord(nil)
 		if err := reflect.New(reflect.TypeOf(v).Elem()).Interface().(recorded).ReadRecord(b); err == nil {

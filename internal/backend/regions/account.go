@@ -256,8 +256,8 @@ func resetAfter(l *descriptor.Limit, now int64) time.Duration {
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
 // peekAccount looks at the region's account.
-func (s *Store) peekAccount(w *wait, t *backend.Take, o *backend.Outcome) error {
-	a := s.accountOf(t, s.homeOf(t.Key, t.Limit))
+func (s *Store) peekAccount(w *wait, home string, t *backend.Take, o *backend.Outcome) error {
+	a := s.accountOf(t, home)
 	v, at, _, err := look(w, &a.record)
 	if err != nil {
 		return err

@@ -245,7 +245,11 @@ func (s *Store) answerOne(w *wait, from string, epoch uint64, q *Asked) Told {
 	case c.Limit.Regions == nil || c.Limit.Regions.Mode == descriptor.Regional,
 		(c.Limit.Regions.Mode == descriptor.InEscrow) != (q.Permits != nil), q.Share != nil:
 		return Told{Refused: OtherMode}
-	case s.homeOf(c.Key, c.Limit) != s.opts.Region:
+	}
+	switch home, err := s.homeOf(w, c.Key, c.Limit); {
+	case err != nil:
+		return Told{Refused: Unavailable}
+	case home != s.opts.Region:
 		return Told{Refused: OtherHome}
 	}
 	if c.Limit.Capacity() == 0 {

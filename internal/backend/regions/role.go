@@ -46,6 +46,7 @@ func (s *Store) tick(ctx context.Context, n int) {
 		s.counts.clockErrors.Add(1)
 		return
 	}
+	s.keepRules(ctx, n%consenting == 0)
 	if asked, ok := s.renew(ctx); ok && n%consenting == 0 {
 		s.askConsent(asked)
 	}

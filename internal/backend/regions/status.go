@@ -28,6 +28,7 @@ func (s *Store) families() []metric.Family {
 		metric.Counter("ratelimitd_region_starved_total", "Attempts without an answer because the region held no permit and the home gave none in time. on_error decided them; they are no denials by the limit.", c.starved.Load),
 		metric.Counter("ratelimitd_region_questions_total", "Questions that were sent to the homes of counters.", c.asked.Load),
 		metric.Counter("ratelimitd_region_failed_calls_total", "Calls to other regions that failed. Each may have had many questions.", c.failed.Load),
+		metric.Gauge("ratelimitd_region_kept_homes", "Rules that name another home than the one that counts until the epoch is raised.", func() int64 { return int64(len(s.homesOf.keptHomes())) }),
 		metric.Counter("ratelimitd_region_unreadable_records_total", "Records of limits across regions that could not be read, and counted as lost.", c.unreadable.Load),
 	}
 }
@@ -41,6 +42,7 @@ type Status struct {
 	For   time.Duration // for how long it may, if no other region confirms it again
 	Why   string        // why it may not
 	Peers []PeerStatus  // by name
+	Kept  []KeptHome    // by rule: rules that name another home than the one that counts
 
 	Rules         []RuleStatus // those with most permits first
 	Cold, Starved int64        // since the process began: see the metrics
@@ -81,6 +83,7 @@ type PeerRefusal struct {
 func (s *Store) Status() Status {
 	st := Status{
 		Region: s.opts.Region, Epoch: s.opts.Epoch, Rules: s.ruleStatus(), Cold: s.counts.cold.Load(), Starved: s.counts.starved.Load(),
+		Kept: s.homesOf.keptHomes(),
 	}
 	at, knows, _ := s.clocks.reading(s.opts.Records.Clock(s.role.key))
 	switch d, known := s.duty.Load(), s.known.Load(); {

@@ -56,6 +56,7 @@ type Store struct {
 
 	accounts *cache[*account]
 	homes    *cache[*home]
+	homesOf  homesOf
 	role     *record[region.Role, *region.Role]
 	duty     atomic.Pointer[region.Duty] // nil: none yet
 	known    atomic.Uint64               // the latest epoch that the region has heard of
@@ -106,6 +107,8 @@ func New(opts Options) (*Store, error) {
 		}
 	})
 	s.role = &record[region.Role, *region.Role]{of: s, key: []byte(opts.Prefix + ownKey), kind: "role"}
+	s.homesOf.record = record[region.Homes, *region.Homes]{of: s, key: []byte(opts.Prefix + ownKey), kind: "homes"}
+	s.homesOf.known.Store(&map[uint64]string{})
 	for _, name := range slices.Concat(opts.Regions, opts.Before) {
 		if name != opts.Region && s.peers[name] == nil {
 			s.peers[name] = &peer{}
@@ -125,14 +128,6 @@ func (s *Store) SetResolver(r Resolver) { s.resolver.Store(&r) }
 // concerns reports whether a limit is counted across regions.
 func concerns(l *descriptor.Limit) bool {
 	return l.Regions != nil && l.Regions.Mode != descriptor.Regional
-}
-
-// homeOf returns the home of a counter.
-func (s *Store) homeOf(key []byte, l *descriptor.Limit) string {
-	if l.Regions.Home != "" {
-		return l.Regions.Home
-	}
-	return HomeOf(key, s.opts.Regions)
 }
 
 // Start implements backend.Store. A request with a limit across regions gets a goroutine.
@@ -200,12 +195,14 @@ func (s *Store) takeOne(w *wait, now time.Time, t *backend.Take, o *backend.Outc
 	if t.Reservation != nil || t.Guards {
 		return errKind
 	}
-	home := s.homeOf(t.Key, t.Limit)
+	home, err := s.homeOf(w, t.Key, t.Limit)
 	switch {
+	case err != nil:
+		return err
 	case home == s.opts.Region:
 		return s.takeAtHome(w, now, t, o)
 	case s.askers[home] == nil:
-		return fmt.Errorf("%w: the home %q of this counter is not one of the regions %s", backend.ErrUnavailable, home, strings.Join(s.opts.Regions, ", "))
+		return s.errHome(home)
 	case t.Origin == nil:
 		return errKind
 	case t.Limit.Regions.Mode == descriptor.AtHome:
@@ -243,14 +240,22 @@ func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 }
 
 func (s *Store) peek(w *wait, now time.Time, t *backend.Take, o *backend.Outcome) error {
-	if s.homeOf(t.Key, t.Limit) == s.opts.Region {
+	home, err := s.homeOf(w, t.Key, t.Limit)
+	switch {
+	case err != nil:
+		return err
+	case home == s.opts.Region:
 		return s.peekAtHome(w, now, t, o)
+	case s.askers[home] == nil:
+		return s.errHome(home)
 	}
-	return s.peekAccount(w, t, o)
+	return s.peekAccount(w, home, t, o)
 }
 
 // Reset implements backend.Store. Only the home of a counter can clear it.
 func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
+	w := s.waitOf(ctx)
+	defer w.end()
 	var rest []backend.Counter
 	for i := range counters {
 		c := &counters[i]
@@ -258,12 +263,13 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 			rest = append(rest, *c)
 			continue
 		}
-		if home := s.homeOf(c.Key, c.Limit); home != s.opts.Region {
+		switch home, err := s.homeOf(w, c.Key, c.Limit); {
+		case err != nil:
+			return err
+		case home != s.opts.Region:
 			return fmt.Errorf("the counter belongs to the region %s: reset it there", home)
 		}
 	}
-	w := s.waitOf(ctx)
-	defer w.end()
 	var errs []error
 	for i := range counters {
 		if c := &counters[i]; c.Limit != nil && concerns(c.Limit) {

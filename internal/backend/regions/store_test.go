@@ -435,15 +435,19 @@ func TestFromRegional(t *testing.T) {
 	}
 }
 
-// A home moves in the order of the page "Limits across regions": the new home has its settings before the rules name it. Then it admits nothing
-// at first, and the old home, which has accepted it, admits nothing more. In the other order the new home would begin with empty counters.
-func TestMoveSettingsBeforeRules(t *testing.T) {
+// A home moves in the order of the page "Limits across regions": the rules name it first, and nothing changes. Then it has its settings, and
+// admits nothing at first, and the old home, which has accepted it, admits nothing more.
+func TestMoveRulesBeforeSettings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, setup{regions: 2, processes: 1})
-	l := w.limit("x", escrow("a", algorithms()["fixed"]))
+	old := w.rule("x", escrow("a", algorithms()["fixed"]))
 	a, b := w.of["a"][0], w.of["b"][0]
 	if o, err := w.take(a, "x", 100, patience); err != nil || !o.Allowed {
 		t.Fatalf("%+v, %v", o, err)
+	}
+	w.rule("x", escrow("b", algorithms()["fixed"]))
+	if o, err := w.take(a, "x", 1, patience); err != nil || o.Used != 101 {
+		t.Fatalf("%+v, %v: the old home counts until the epoch changes", o, err)
 	}
 	b.stop()
 	w.mu.Lock()
@@ -451,16 +455,23 @@ func TestMoveSettingsBeforeRules(t *testing.T) {
 	w.mu.Unlock()
 	b = w.start("b", nil, func(o *regions.Options) { o.Epoch, o.Before = 2, w.names })
 	redistest.Eventually(t, "the old home accepts the new one and stops", func(context.Context) error {
-		if o, err := w.takeUnder(a, "x", l, 1, patience); err == nil {
+		if o, err := w.takeUnder(a, "x", old, 1, patience); err == nil {
 			return fmt.Errorf("it answers %+v", o)
 		}
 		return nil
 	})
-	w.limit("x", escrow("b", algorithms()["fixed"]))
 	for _, p := range []*process{a, b} {
 		if o, err := w.take(p, "x", 1, time.Second); err == nil {
 			t.Errorf("%s answers %+v during the move", p.Status().Region, o)
 		}
+	}
+	a.stop()
+	a = w.start("a", nil, func(o *regions.Options) { o.Epoch = 2 })
+	if o, err := w.take(a, "x", 1, time.Second); err == nil {
+		t.Errorf("with the new epoch the old home answers %+v", o)
+	}
+	if kept := a.Status().Kept; len(kept) > 0 {
+		t.Errorf("with the new epoch the old home keeps %+v", kept)
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -41,6 +43,7 @@ type world struct {
 	twice  float64         // of the messages are carried out twice
 	limits map[string]*descriptor.Limit
 	every  *descriptor.Limit // of entries that name no other
+	rules  []*descriptor.Rule
 }
 
 // process is one process of a region.
@@ -100,6 +103,7 @@ func (w *world) start(name string, mem *memory.Records, changes ...func(*regions
 		w.t.Fatal(err)
 	}
 	s.SetResolver(w)
+	s.SetRules(w.rules)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -145,6 +149,23 @@ func (w *world) limit(name string, l descriptor.Limit) *descriptor.Limit {
 	defer w.mu.Unlock()
 	w.limits[name] = &l
 	return &l
+}
+
+// rule adds or changes a rule like limit, and tells all processes of it.
+func (w *world) rule(name string, l descriptor.Limit) *descriptor.Limit {
+	w.t.Helper()
+	of := *l.Regions
+	of.Rule = uint64(name[0])
+	l.Regions = &of
+	w.mu.Lock()
+	w.rules = slices.DeleteFunc(w.rules, func(r *descriptor.Rule) bool { return r.Path == "test.limit_"+name })
+	w.rules = append(w.rules, &descriptor.Rule{Path: "test.limit_" + name, Limits: []descriptor.Limit{l}})
+	all := slices.Concat(slices.Collect(maps.Values(w.of))...)
+	w.mu.Unlock()
+	for _, p := range all {
+		p.SetRules(w.rules)
+	}
+	return w.limit(name, l)
 }
 
 // Resolve implements regions.Resolver: the first entry names the limit.
