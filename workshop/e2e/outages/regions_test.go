@@ -39,7 +39,7 @@ descriptors:
 type world struct {
 	t       *testing.T
 	names   []string
-	rules   string
+	rules   map[string]string // folder of each region
 	redis   map[string]*redistest.Server
 	env     map[string]map[string]string
 	proxies map[[2]string]*proxy // from, to
@@ -54,10 +54,10 @@ type replica struct {
 	client ratelimitv3.RateLimitServiceClient
 }
 
-func startWorld(t *testing.T) *world {
+func startWorld(t *testing.T, rules string) *world {
 	servicetest.NotAtMidnight()
 	w := &world{
-		t: t, names: []string{"eu", "us", "ap"}, rules: servicetest.RulesOf(t, rulesOfRegions), redis: make(map[string]*redistest.Server),
+		t: t, names: []string{"eu", "us", "ap"}, rules: make(map[string]string), redis: make(map[string]*redistest.Server),
 		env: make(map[string]map[string]string), proxies: make(map[[2]string]*proxy), replicas: make(map[string][2]replica),
 	}
 	ca := tlstest.NewAuthority(t, "regions")
@@ -85,6 +85,7 @@ func startWorld(t *testing.T) *world {
 			list = append(list, to+"="+p.Addr)
 		}
 		pair := ca.Issue(t, "spiffe://example.org/region/"+from)
+		w.rules[from] = servicetest.RulesOf(t, rules)
 		w.redis[from] = redistest.Start(t)
 		host, port, _ := strings.Cut(ports[from], ":")
 		w.env[from] = map[string]string{
@@ -111,7 +112,7 @@ func startWorld(t *testing.T) *world {
 // start starts a replica.
 func (w *world) start(name string, i int) {
 	w.t.Helper()
-	p := startProcess(w.t, w.env[name], "serve", "--rules", w.rules)
+	p := startProcess(w.t, w.env[name], "serve", "--rules", w.rules[name])
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	both := w.replicas[name]
@@ -216,7 +217,7 @@ const rest = 60 * time.Second
 // when they are whole again.
 func TestRegions(t *testing.T) {
 	t.Parallel()
-	w := startWorld(t)
+	w := startWorld(t, rulesOfRegions)
 	times := 1
 	if os.Getenv("RATELIMITD_SOAK") != "" {
 		times = 10
