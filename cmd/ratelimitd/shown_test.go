@@ -74,7 +74,6 @@ var notRun = map[string][]string{
 		`docker run --rm -v "$PWD/rules:/rules" REGISTRY/ratelimitd check /rules`,
 	},
 	"its program is not among those that the tests install; tests in Go make the same calls": {
-		"grpcurl -plaintext -H \"authorization: Bearer $TOKEN\" -d '{\"domain\": \"messaging\", \"entries\": [{\"key\": \"to_number\", \"value\": \"2061234567\"}]}' \\\n      localhost:6070 ratelimitd.admin.v1.CounterService/Peek",
 	},
 	"it needs a server of the reader's": {
 		`ratelimitd conform --target localhost:8081 --rules /srv/ratelimit/config`,                                              // TestConform

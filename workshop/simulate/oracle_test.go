@@ -162,7 +162,7 @@ func (h *history) possible(before time.Duration, e *event) (least, most uint64) 
 	return least, most
 }
 
-// heard is when the last one has heard of a change: an Envoy without a stream goes on with what it was assigned until it has one again, or
+// heard is when the last one has heard of a change: an Envoy without a stream keeps what it was assigned until it has one again, or
 // until that has expired.
 func (h *history) heard(change time.Duration) time.Duration {
 	at := change + changing
