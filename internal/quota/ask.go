@@ -22,10 +22,8 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 	a := Ask{Key: key, Rate: b.rate.PerSecond, Burst: b.rate.Burst, Saved: min(b.remaining, b.rate.Burst), Held: b.share.Processes > 0}
 	rate, burst := b.out()
 	a.HeldRate = rate
-	if over := b.share.Burst - b.share.FairBurst; over > 0 {
-		a.Returned = min(b.saved, over)
-		b.saved -= a.Returned
-	}
+	a.Returned = min(b.saved, max(b.share.Burst-b.share.FairBurst, 0))
+	b.saved -= a.Returned
 	a.HeldBurst = burst + b.saved
 	for _, s := range b.subscribers {
 		if a.Demand += s.Demand; s.reports == 0 {
@@ -56,12 +54,12 @@ func (b *Bucket) End(now time.Time, key string) Ask {
 // Answer takes in the answer to Ask.
 func (b *Bucket) Answer(now time.Time, s Share) {
 	b.answered = b.asked.Number
-	if s.ClaimedRate > 0 || s.ClaimedBurst > 0 {
+	if s.ClaimedRate > 0 {
 		b.grant(now, s.ClaimedRate, s.ClaimedBurst)
 	}
 	if !s.ClaimsOpen {
 		for _, x := range b.subscribers {
-			if x.claims(now) && !x.claim.since.After(b.askedAt) {
+			if !x.claim.since.After(b.askedAt) {
 				x.claim.until = now
 			}
 		}
@@ -109,12 +107,8 @@ func uncertainty(rate float64) float64 {
 
 // brings makes what was claimed for a subscriber count as held by it.
 func (s *Subscriber) brings() {
-	f := former{rate: s.claim.got, burst: s.claim.tokens, kept: 1, sent: s.claim.expires.Add(-TTL - margin), expires: s.claim.expires}
-	if len(s.former) == 0 {
-		s.former = append(s.former, f)
-		return
-	}
-	s.former[0] = f // of an earlier answer: a subscriber that waits has no assignment of this process
+	f := former{rate: s.claim.got, burst: s.claim.tokens, kept: 1, sent: s.claim.since, expires: s.claim.expires}
+	s.former = append(s.former[:0], f) // of an earlier answer: a subscriber that waits has no assignment of this process
 }
 
 // Unanswered says that there was no answer to Ask. The store may have taken what this process did not hold, so it keeps only the rest.
@@ -136,7 +130,7 @@ func (b *Bucket) Claims(now time.Time) bool {
 
 // claims reports whether a subscriber still waits for what it claims. After a while it gets what there is.
 func (s *Subscriber) claims(now time.Time) bool {
-	return s.claim.rate > 0 && s.claim.got < enoughOfClaim*s.claim.rate && now.Before(s.claim.until)
+	return s.claim.got < enoughOfClaim*s.claim.rate && now.Before(s.claim.until)
 }
 
 // Unsettled reports whether shares are moving between processes: this one holds more than its part, or waits for what others hold.

@@ -149,7 +149,6 @@ func (b *Bucket) SetShare(now time.Time, s Share) {
 	b.save(now)
 	b.share = s
 	b.saved += s.Saved
-	b.share.Saved = 0
 	b.capSaved()
 }
 
@@ -196,7 +195,7 @@ func (b *Bucket) Leave(now time.Time, s *Subscriber) {
 			l.expires = f.expires
 		}
 	}
-	if (l.rate > 0 || l.burst > 0) && l.expires.After(now) {
+	if l.rate > 0 {
 		b.lost = append(b.lost, l)
 		b.heldRate += l.rate
 		b.heldBurst += l.burst
@@ -209,7 +208,7 @@ func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
 	b.save(now)
 	smallest := -1
 	for i, l := range b.lost {
-		if l.expires.After(now) && l.rate > 0 && l.burst >= 1 && (smallest < 0 || l.rate < b.lost[smallest].rate) {
+		if l.expires.After(now) && l.burst >= 1 && (smallest < 0 || l.rate < b.lost[smallest].rate) {
 			smallest = i
 		}
 	}
@@ -218,11 +217,9 @@ func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
 	}
 	l := b.lost[smallest]
 	b.lost = slices.Delete(b.lost, smallest, smallest+1)
-	s.former = append(s.former, former{rate: l.rate, burst: l.burst, kept: 1, sent: b.until.Add(-TTL), expires: l.expires})
+	s.former = append(s.former, former{rate: l.rate, burst: l.burst, kept: 1, sent: now, expires: l.expires})
 	s.claim = claim{tokens: l.burst, expires: l.expires}
-	s.Demand, s.reports = rate, 1
-	b.heldRate += s.rate() - l.rate
-	b.heldBurst += s.burst() - l.burst
+	s.Measured(rate)
 	return true
 }
 
@@ -238,8 +235,7 @@ func (b *Bucket) remove(s *Subscriber) {
 	last := len(b.subscribers) - 1
 	b.subscribers[s.position] = b.subscribers[last]
 	b.subscribers[s.position].position = s.position
-	b.subscribers[last] = nil
-	b.subscribers = b.subscribers[:last]
+	b.subscribers = slices.Delete(b.subscribers, last, last+1)
 }
 
 // NeedsPlan reports whether another plan may change something before a report comes: a subscriber waits for rate or tokens, or a subscriber
@@ -341,7 +337,7 @@ func (b *Bucket) Plan(now time.Time) []*Subscriber {
 		b.distribute()
 	}
 	for _, s := range b.subscribers {
-		if !s.told && s.Held.Kind != None && !s.sent.IsZero() && now.Sub(s.sent) >= s.Held.TTL/2 {
+		if !s.sent.IsZero() && now.Sub(s.sent) >= s.Held.TTL/2 {
 			s.sent = time.Time{} // the same again renews it
 			b.told = append(b.told, s)
 		}
@@ -353,7 +349,7 @@ func (b *Bucket) Plan(now time.Time) []*Subscriber {
 // deny lets nothing pass at a subscriber. A subscriber that came with an assignment of another process keeps that assignment while this
 // process tries to take it over.
 func (b *Bucket) deny(s *Subscriber) {
-	if s.Held.Kind == None && s.claims(b.now) {
+	if s.claims(b.now) {
 		return
 	}
 	b.tell(s, Assignment{Kind: DenyAll, TTL: TTL})
@@ -384,7 +380,7 @@ func (b *Bucket) choose(now time.Time) {
 		b.chosen = append(b.chosen, s)
 	}
 	defer b.mark()
-	most := min(b.tokens(), int(min(b.hand()*b.rate.Interval.Seconds(), math.MaxInt32)))
+	most := int(min(float64(b.tokens()), b.hand()*b.rate.Interval.Seconds()))
 	if len(b.chosen) <= most {
 		return
 	}
@@ -393,10 +389,9 @@ func (b *Bucket) choose(now time.Time) {
 		return
 	}
 	long := max(turn, time.Duration(min(2/b.share.Rate, 1e6)*float64(time.Second)))
-	first := int(now.UnixNano() / int64(long) * int64(max(most, 1)) % int64(len(b.chosen)))
+	first := int(now.UnixNano() / int64(long) * int64(most) % int64(len(b.chosen)))
 	slices.SortFunc(b.chosen, func(x, y *Subscriber) int { return x.Since.Compare(y.Since) })
-	rotated := append(append([]*Subscriber(nil), b.chosen[first:]...), b.chosen[:first]...)
-	b.chosen = append(b.chosen[:0], rotated[:most]...)
+	b.chosen = slices.Concat(b.chosen[first:], b.chosen[:first])[:most]
 }
 
 // mark sets who is chosen.

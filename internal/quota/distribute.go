@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -23,7 +24,7 @@ func (b *Bucket) distribute() {
 	}
 	rate, burst := b.out()
 	fewer := rate > b.share.Rate*(1+1e-9) || rate > b.share.FairRate*(1+spare)
-	smaller := burst > max(b.share.FairBurst, 1)
+	smaller := burst > b.share.FairBurst
 	for i := range targets {
 		t := &targets[i]
 		fewer = fewer || t.lacksRate()
@@ -34,14 +35,9 @@ func (b *Bucket) distribute() {
 	}
 	b.waiting = false
 	// The subscribers that hold least come first.
-	slices.SortStableFunc(targets, func(x, y target) int {
-		return int(min(x.s.Held.Fill, math.MaxInt32)) - int(min(y.s.Held.Fill, math.MaxInt32))
-	})
-	rate, _ = b.out()
+	slices.SortStableFunc(targets, func(x, y target) int { return cmp.Compare(x.s.Held.Fill, y.s.Held.Fill) })
 	for i := range targets {
-		before := targets[i].s.rate()
-		b.raise(&targets[i], b.certainRate()-rate+before)
-		rate += targets[i].s.rate() - before
+		b.raise(&targets[i], b.certainRate()-b.heldRate+targets[i].s.rate())
 	}
 }
 
@@ -66,9 +62,8 @@ func (b *Bucket) targets() []target {
 	}
 	divide(hand, b.wants, b.parts)
 	all := float64(b.tokens())
-	all = max(all-math.Floor(all*reserve), float64(n))
 	targets := make([]target, n)
-	left, sum := all-float64(n), 0.0
+	left, sum := all-math.Floor(all*reserve)-float64(n), 0.0 // less than 0: each gets one
 	for i, s := range b.chosen {
 		before := math.Floor(sum + 1e-9)
 		sum += left * b.parts[i] / hand // the sum is rounded, not the parts: no token is left over
@@ -110,8 +105,7 @@ func (t *target) lacksRate() bool {
 
 // lacksTokens reports whether a subscriber should be able to hold clearly more tokens.
 func (t *target) lacksTokens() bool {
-	h := &t.s.Held
-	return h.Kind != Tokens || float64(t.max) >= 3*float64(h.MaxTokens)
+	return float64(t.max) >= 3*float64(t.s.Held.MaxTokens)
 }
 
 // lower brings a subscriber down to its fair part: of the rate if others lack rate, of the tokens if others lack tokens.
@@ -123,8 +117,8 @@ func (b *Bucket) lower(t *target, fewer, smaller bool) {
 	if fewer && float64(a.Fill) > enough*float64(t.fill) {
 		a.Fill = t.fill
 	}
-	if smaller && a.MaxTokens > t.max {
-		a.MaxTokens = t.max
+	if smaller {
+		a.MaxTokens = min(a.MaxTokens, t.max)
 	}
 	b.tell(t.s, a)
 }
@@ -141,9 +135,8 @@ func (b *Bucket) raise(t *target, rate float64) {
 	if s.claims(b.now) && fill < enoughOfClaim*s.claim.rate*b.rate.Interval.Seconds() && (fill < float64(t.fill) || b.Unsettled()) {
 		return // it already holds more than that, and more rate will become free
 	}
-	tokens, paid := float64(a.MaxTokens), 0.0
-	switch wanted := float64(t.max); {
-	case tokens == 0: // a bucket starts full
+	tokens, wanted, paid := float64(a.MaxTokens), float64(t.max), 0.0
+	if tokens == 0 { // a bucket starts full
 		brought := 0.0
 		if b.now.Before(s.claim.expires) {
 			brought = s.claim.tokens
@@ -153,8 +146,8 @@ func (b *Bucket) raise(t *target, rate float64) {
 			tokens = min(tokens, max(math.Floor(b.saved/2+brought), 1))
 		}
 		paid = max(tokens-brought, 0)
-	case wanted > tokens:
-		more := math.Floor(max(b.saved-math.Floor(b.share.Burst*reserve), 0))
+	} else {
+		more := math.Floor(b.saved - math.Floor(b.share.Burst*reserve))
 		paid = max(min(wanted-tokens, more), 0)
 		tokens += paid
 	}
@@ -163,7 +156,7 @@ func (b *Bucket) raise(t *target, rate float64) {
 		b.deny(s)
 		return
 	}
-	if a.MaxTokens > 0 && fill < growth*float64(a.Fill) && tokens < growth*float64(a.MaxTokens) {
+	if fill < growth*float64(a.Fill) && tokens < growth*float64(a.MaxTokens) {
 		return // not worth a message
 	}
 	b.saved -= paid

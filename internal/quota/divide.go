@@ -11,9 +11,6 @@ func divide(total float64, wants []float64, parts []float64) {
 	for i := range parts {
 		parts[i] = 0
 	}
-	if open == 0 || total <= 0 {
-		return
-	}
 	for open > 0 { // each round meets at least one want, or is the last
 		level, before := left/float64(open), open
 		for i, w := range wants {

@@ -55,9 +55,5 @@ func intervalFor(perSecond float64) time.Duration {
 	if perSecond <= 0 {
 		return time.Second
 	}
-	seconds := math.Ceil(finest / perSecond)
-	if seconds >= longest.Seconds() {
-		return longest
-	}
-	return time.Duration(max(seconds, 1)) * time.Second
+	return time.Duration(min(math.Ceil(finest/perSecond), longest.Seconds())) * time.Second
 }

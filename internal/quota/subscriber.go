@@ -114,13 +114,13 @@ func (s *Subscriber) report(now time.Time, allowed, denied uint64) (destroyed fl
 func (s *Subscriber) confirm(now time.Time) (destroyed float64) {
 	confirmed := func(sent time.Time) bool { return !sent.IsZero() && now.Sub(sent) >= settled }
 	gone := 0
-	if confirmed(s.sent) {
-		gone = len(s.former)
-	}
-	for i := len(s.former) - 1; i >= gone; i-- {
+	for i := range s.former {
 		if confirmed(s.former[i].sent) {
 			gone = i
 		}
+	}
+	if confirmed(s.sent) {
+		gone = len(s.former)
 	}
 	for i := range s.former[:gone] {
 		destroyed += s.former[i].tokens * (1 - s.former[i].kept)
@@ -149,7 +149,7 @@ func (s *Subscriber) measure(now time.Time) {
 		return
 	}
 	rate := float64(s.pending) / took.Seconds()
-	weight := min(max(float64(s.pending), s.Demand*took.Seconds())/fewest, 1) // of few requests less
+	weight := max(float64(s.pending), s.Demand*took.Seconds()) / fewest // of few requests less
 	if s.clear(took) {
 		weight = 1
 	}
@@ -161,7 +161,7 @@ func (s *Subscriber) measure(now time.Time) {
 	case rate > s.Demand:
 		s.Demand += rising * weight * (rate - s.Demand)
 	case s.Demand*took.Seconds() >= fewest:
-		s.Demand += falling * weight * (rate - s.Demand)
+		s.Demand += falling * (rate - s.Demand)
 	default:
 		s.Demand += fallingOfFew * max(weight, leastWeight) * (rate - s.Demand)
 	}
@@ -180,7 +180,7 @@ func (s *Subscriber) clear(took time.Duration) bool {
 func (s *Subscriber) settle(now time.Time) {
 	s.former = slices.DeleteFunc(s.former, func(f former) bool { return !f.sent.IsZero() && !f.expires.After(now) })
 	if !s.sent.IsZero() && !s.expires.After(now) {
-		s.Held, s.tokens = Assignment{}, 0
+		s.Held = Assignment{}
 	}
 }
 
@@ -203,22 +203,16 @@ func (s *Subscriber) burst() float64 {
 
 // tell replaces what the client holds.
 func (s *Subscriber) tell(a Assignment) {
-	if s.Held.Kind == Tokens && (s.Held.Rate() > a.Rate() || s.Held.MaxTokens > a.MaxTokens) {
-		f := former{rate: s.Held.Rate(), burst: float64(s.Held.MaxTokens), tokens: s.tokens, sent: s.sent, expires: s.expires}
-		f.kept = min(float64(a.MaxTokens)/float64(s.Held.MaxTokens), 1)
-		s.former = append(s.former, f)
+	kept := min(float64(a.MaxTokens)/float64(s.Held.MaxTokens), 1)
+	if s.Held.Rate() > a.Rate() || s.Held.MaxTokens > a.MaxTokens {
+		s.former = append(s.former, former{rate: s.Held.Rate(), burst: float64(s.Held.MaxTokens), tokens: s.tokens, kept: kept, sent: s.sent, expires: s.expires})
 	}
-	if more := float64(a.MaxTokens) - s.burst(); more > 0 {
-		s.most += more
-	}
-	switch { // a token bucket starts full, and a smaller one keeps the ratio
-	case a.Kind != Tokens:
-		s.tokens = 0
-	case s.Held.Kind != Tokens:
+	s.most += max(float64(a.MaxTokens)-s.burst(), 0)
+	if s.Held.Kind == Tokens { // a smaller token bucket keeps the ratio
+		s.tokens *= kept
+	} else { // a new one starts full
 		s.tokens = float64(a.MaxTokens)
 		s.most = max(s.most, s.tokens)
-	case a.MaxTokens < s.Held.MaxTokens:
-		s.tokens *= float64(a.MaxTokens) / float64(s.Held.MaxTokens)
 	}
 	s.Held, s.sent, s.claim = a, time.Time{}, claim{}
 }
@@ -241,5 +235,5 @@ func (s *Subscriber) Active() time.Time { return s.active }
 
 // Most returns the most requests that a client can have passed since its last report with what it held.
 func (s *Subscriber) Most(now time.Time) float64 {
-	return min(s.most+s.rate()*(now.Sub(s.heard)+late).Seconds(), s.burst()+s.rate()*(now.Sub(s.heard)+late).Seconds())
+	return min(s.most, s.burst()) + s.rate()*(now.Sub(s.heard)+late).Seconds()
 }

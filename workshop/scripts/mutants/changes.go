@@ -97,6 +97,8 @@ func changes(dir string) (*changed, error) {
 				c.whole[n.Init] = true
 			case *ast.SwitchStmt:
 				c.whole[n.Init] = true
+			case *ast.CommClause:
+				c.whole[n.Comm] = true
 			}
 			return true
 		})

@@ -30,6 +30,7 @@ var (
 	workers = flag.Int("workers", 2, "number of changes that are tried at the same time")
 	tests   = flag.String("run", "", "tests to run, as in go test -run")
 	skip    = flag.String("skip", "", "tests not to run, as in go test -skip")
+	slow    = flag.String("slow", "", "tests to run only for changes that the others do not notice, as in go test -run")
 	only    = flag.String("only", "", "try only changes whose place contains this, such as counter.go:12:")
 	limit   = flag.Duration("limit", time.Minute, "longest time of all tests")
 )
@@ -145,13 +146,23 @@ func binary(temp string, i int) string { return filepath.Join(temp, fmt.Sprintf(
 func pass(tested []string, temp string, number int) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), *limit)
 	defer cancel()
-	for i, dir := range tested {
-		c := exec.CommandContext(ctx, binary(temp, i), "-test.failfast", "-test.short", "-test.run", *tests, "-test.skip", *skip)
-		c.Dir = dir
-		c.Env = append(os.Environ(), "MUTANT="+strconv.Itoa(number))
-		if c.Run() != nil {
-			return false
+	run := func(which ...string) bool {
+		for i, dir := range tested {
+			c := exec.CommandContext(ctx, binary(temp, i), append(which, "-test.failfast", "-test.short")...)
+			c.Dir = dir
+			c.Env = append(os.Environ(), "MUTANT="+strconv.Itoa(number))
+			if c.Run() != nil {
+				return false
+			}
 		}
+		return true
 	}
-	return true
+	if *slow == "" {
+		return run("-test.run", *tests, "-test.skip", *skip)
+	}
+	either := *slow
+	if *skip != "" {
+		either += "|" + *skip
+	}
+	return run("-test.run", *tests, "-test.skip", either) && run("-test.run", *slow, "-test.skip", *skip)
 }

@@ -31,6 +31,15 @@ func big(n int) bool {
 	}
 	return n > 10
 }
+
+func first(c chan int) int {
+	select {
+	case n := <-c:
+		return n
+	case <-make(chan int):
+		return 0
+	}
+}
 `,
 		"big_test.go": `package example
 
@@ -41,6 +50,14 @@ func TestBig(t *testing.T) {
 		if big(n) != want {
 			t.Error("wrong")
 		}
+	}
+}
+
+func TestFirst(t *testing.T) {
+	c := make(chan int, 1)
+	c <- 5
+	if first(c) != 5 {
+		t.Error("wrong")
 	}
 }
 `,
@@ -78,6 +95,7 @@ func TestMutants(t *testing.T) {
 		"big.go:10:3 n = -n ": true, "big.go:10:7 - ": true,
 		"big.go:13:9 > >=": false, "big.go:13:9 > <=": true, "big.go:13:11 most most+1": false,
 		"big.go:14:10 true !true": true,
+		"big.go:24:10 0 0+1":      false,
 		"big.go:16:11 > >=":       false, "big.go:16:11 > <=": true, "big.go:16:13 10 10+1": true,
 	}
 	if !maps.Equal(got, want) {
