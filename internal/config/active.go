@@ -33,7 +33,7 @@ var activeForm = yamlform.NewForm("active", "`active`", []yamlform.Field[activeR
 		Doc: "the days on which the limit applies; absent: every day"},
 		Read: func(a *activeReading, v yamlform.Value) { a.readWeekdays(v) }},
 	{Key: yamlform.Key{Name: "hours", Type: hoursType, Extension: true,
-		Doc: "the hours of a day in which the limit applies; `22:00-06:00` ends on the next day, and `weekdays` are then the days on which it begins; absent: the whole day"},
+		Doc: "the hours of a day in which the limit applies; `22:00-06:00` ends on the next day; absent: the whole day"},
 		Read: func(a *activeReading, v yamlform.Value) { a.readHours(v) }},
 	{Key: yamlform.Key{Name: "zone", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
 		Doc: "the time zone of all these; absent: UTC"},

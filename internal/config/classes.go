@@ -13,7 +13,7 @@ var classesForm = yamlform.NewForm("classes", "`classes`", []yamlform.Field[desc
 		Doc: "the key of the entry whose value is the class; it is the key of this level or of a level above, which has `condition: true`"},
 		Read: func(c *descriptor.Classes, v yamlform.Value) { c.Key, _ = v.Text() }},
 	{Key: yamlform.Key{Name: "guaranteed_percent", Type: yamlform.Type{Kind: yamlform.Table, Most: 100}, Required: true, Extension: true,
-		Doc: "how many percent of the limit each class is guaranteed, by the value of the entry; `\"*\"`: all other values, as one class. A class that is not here is guaranteed nothing. At most 5 classes, and 100 in all"},
+		Doc: "percent of the limit that each class is guaranteed, by the value of the entry; `\"*\"`: all other values, as one class. At most 5 classes, and 100 in all"},
 		Read: readGuarantees},
 }...)
 

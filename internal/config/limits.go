@@ -27,7 +27,7 @@ type limitRow struct {
 // limitRows are the keys of a rate limit.
 var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true,
-		Doc: "the window, in upper or lower case; the answer's `current_limit.unit` has no word for milliseconds and says UNKNOWN; a month has 30 days and a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` changes that"},
+		Doc: "the window, in upper or lower case; a month has 30 days and a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` changes that"},
 		unlimited: true, // not allowed there either, with an error of its own
 		read: func(l *limitReading, v yamlform.Value) bool {
 			name, ok := v.Text()
@@ -77,12 +77,12 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "max_in_flight", Type: yamlform.Between(1, descriptor.MaxInFlight), Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", and required there, instead of `unit` and `requests_per_unit`: how many places there are. A hit takes one, and a negative hit gives the oldest back"},
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", instead of `unit` and `requests_per_unit`: how many places there are. A hit takes one, and a negative hit gives the oldest back"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", and required there: how long a place stays taken if it is not given back; " +
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: how long a place stays taken if it is not given back; " +
 			"it must be longer than the longest request; from 1s to 24h, in whole seconds"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
@@ -111,7 +111,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "align", Type: yamlform.OneOf("clock", "first_hit"), Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + ", and for " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows begin at full units of the clock (`clock`, the default) or at a counter's first hit (`first_hit`)"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + ", and for " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows begin on the clock (`clock`, the default) or with a counter's first hit (`first_hit`)"},
 		appliesTo:     descriptor.SettingAlign,
 		appliesToText: "`fixed_window`, or `token_bucket` with `refill: interval`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -120,7 +120,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`. Windows follow the calendar of this zone: days from local midnight, weeks from Monday, months and years of their real length. Windows of several units are counted from 1 January 1970: 3 months are a quarter of a year"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow the calendar of this zone, with days from local midnight and months of their real length"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
@@ -137,7 +137,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "precision", Type: yamlform.Between(1, 60), Extension: true,
-		Doc: "for " + algorithms(descriptor.SlidingWindow) + ": how many sub-windows the estimate is built from; each must be a whole number of microseconds long; absent: 1"},
+		Doc: "for " + algorithms(descriptor.SlidingWindow) + ": how many sub-windows the estimate is built from; absent: 1"},
 		appliesTo:     descriptor.SettingPrecision,
 		appliesToText: "`sliding_window`",
 		read:          readNumber(func(l *limitReading) *uint32 { return &l.limit.Precision })},
@@ -180,7 +180,7 @@ var limitRows = []limitRow{
 			return l.scale != nil
 		}},
 	{Key: yamlform.Key{Name: "classes", Type: yamlform.MapOf("classes"), Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " without `first_hit`: classes of callers share the limit. Each is guaranteed a part of it, and lends what it does not use"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " without `first_hit`: classes of callers share the limit, each with a guaranteed part"},
 		appliesTo:     descriptor.SettingClasses,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -188,7 +188,7 @@ var limitRows = []limitRow{
 			return l.classes != nil
 		}},
 	{Key: yamlform.Key{Name: "penalty", Type: durationType, Extension: true,
-		Doc: "a caller that exceeds the limit is denied for this time, even if the limit would admit it again sooner; from 1s to 720h, in whole seconds"},
+		Doc: "a caller that exceeds the limit is denied for this time; from 1s to 720h, in whole seconds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Penalty = readPenalty(v)
 			return l.limit.Penalty != nil
@@ -210,7 +210,7 @@ var limitRows = []limitRow{
 			return l.enforced(v.Flag(), "shadow", descriptor.EnforcedInShadow)
 		}},
 	{Key: yamlform.Key{Name: "enforce_percent", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "for how many percent of the callers the limit is enforced, always the same ones; for the others it is in shadow. A larger number adds callers"},
+		Doc: "for how many percent of the callers the limit is enforced, always the same ones; for the others it is in shadow"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.EnforcePercent = uint8(n)

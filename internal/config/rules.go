@@ -57,10 +57,10 @@ func init() {
 			Doc: "the answer when counters cannot be read; absent: the server's `--on-error`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.OnError = readOnError(v) }},
 		{Key: yamlform.Key{Name: "headers", Type: headersType, Extension: true,
-			Doc: "headers that clients of this domain get: families by their name, and headers of your own; `[]`: none; absent: the server's `--response-headers`"},
+			Doc: "headers for clients of this domain: families, and headers of your own; `[]`: none; absent: the server's `--response-headers`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
 		{Key: yamlform.Key{Name: "request_override", Type: yamlform.OneOf(descriptor.RequestOverrideNames...), Extension: true,
-			Doc: "limits that requests bring along: `honour` (default): they replace the rule's; `min`: only if they admit no more per second than the rule; `ignore`: the rule applies"},
+			Doc: "limits that requests bring along: `honour` (default): they replace the rule's; `min`: only if they admit no more per second; `ignore`: the rule applies"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.RequestOverride = descriptor.RequestOverride(i)
@@ -72,7 +72,7 @@ func init() {
 				d.spec.Refunds = descriptor.Refunds(i)
 			}},
 		{Key: yamlform.Key{Name: "envoy_delay", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-			Doc: "Envoy holds the requests that a `leaky_bucket` delays, if its fault filter follows; absent: clients get the delay in a header, and have to wait on their own"},
+			Doc: "Envoy's fault filter holds the requests that a `leaky_bucket` delays; absent: clients get the delay in a header"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.EnvoyDelay = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_buckets", Type: yamlform.MapOf("quota_buckets"), Extension: true,
 			Doc: "how the buckets of Envoy's rate limit quota filter find their rules"},
@@ -85,7 +85,7 @@ func init() {
 	text, flag := yamlform.Type{Kind: yamlform.Text}, yamlform.Type{Kind: yamlform.Flag}
 	descriptorRows = []descriptorRow{
 		{Key: yamlform.Key{Name: "key", Type: text, Required: true,
-			Doc: "the key of the caller's entry on this level. A `*` in it stands for any bytes; then `key` and `value`, joined with `_`, are compared with the entry's key and value, joined with `_`"},
+			Doc: "the key of the caller's entry on this level. With a `*`, which stands for any bytes, `key_value` is compared as one text"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				name, ok := v.Text()
 				d.spec.Key, d.keyBad = name, !ok
@@ -162,16 +162,16 @@ func init() {
 			Doc: "the values that match share one counter; needs a wildcard, `values`, `value_regex` or `value_cidr`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ShareThreshold, d.share = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "condition", Type: flag, Extension: true,
-			Doc: "this level decides which rule applies, and is no part of the counter: a customer who moves from one plan to another keeps what is used"},
+			Doc: "this level decides which rule applies, and is no part of the counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Condition, d.condition = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "fold_case", Type: flag, Extension: true,
-			Doc: "whether a letter from A to Z is in upper or lower case makes no difference: such values match the same, and share one counter"},
+			Doc: "values that differ only in upper or lower case (A to Z) match the same, and share one counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.FoldCase, d.fold = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "group", Type: yamlform.Type{Kind: yamlform.Text, Pattern: groupPattern, Form: "networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1"}, Extension: true,
-			Doc: "values that share one counter: the addresses of one network, or the values in which the capture group has the same text"},
+			Doc: "values that share one counter: the addresses of a network, or values with the same text in the capture group"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.readGroup(v) }},
 		{Key: yamlform.Key{Name: "inherit", Type: flag, Extension: true,
-			Doc: "whatever this descriptor does not set, its limit and the levels below, is copied from the one next to it with the same key and no value"},
+			Doc: "what this descriptor does not set, its limit and the levels below, is copied from the one with the same key and no value"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				if v.Flag() {
 					d.inherit = v
@@ -181,7 +181,7 @@ func init() {
 			Doc: "the answer when its counters cannot be read; absent: the domain's `on_error`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.says.OnError, d.onErrorAt = readOnError(v), v }},
 		{Key: yamlform.Key{Name: "overridable", Type: yamlform.FlagOr("overridable"), Extension: true,
-			Doc: "operators may give one customer other numbers while the service runs; a map sets bounds for these numbers"},
+			Doc: "operators may give one customer other numbers while the service runs; a map sets bounds"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readOverridable(v) }},
 		{Key: yamlform.Key{Name: "usage", Type: flag, Extension: true,
@@ -189,11 +189,11 @@ func init() {
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Usage, d.usageAt = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "reservations", Type: yamlform.FlagOr("reservations"), Extension: true,
-			Doc: "callers may reserve hits and say later how many they used; holds for all limits of the rule. A map sets bounds"},
+			Doc: "callers may reserve hits and say later how many they used. A map sets bounds"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readReservations(v) }},
 		{Key: yamlform.Key{Name: "cost", Type: yamlform.Type{Kind: yamlform.Weights, Most: maxWeight}, Extension: true,
-			Doc: "how many hits each hit of a request counts for: a number; or a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`; or, with `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
+			Doc: "how many hits each hit counts for: a number; a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`; or, with `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readCost(v) }},
 		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
