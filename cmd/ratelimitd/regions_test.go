@@ -161,6 +161,23 @@ descriptors:
 			t.Errorf("%d\n%s%s", code, out, stderr)
 		}
 	}
+	var asked []string
+	for i, r := range replicas {
+		asked = append(asked, []string{"eu=", "us="}[i/2]+strings.TrimPrefix(r.debug(), "http://"))
+	}
+	code, out, stderr := asks(t, "regions", "move", "eu", "us", "--ask", strings.Join(asked, ","))
+	if code != 1 || stderr != "" || !strings.HasPrefix(out, "home eu moves to us, with epoch 2\n\n1. now ") || !strings.Contains(out, "; left: eu, us\n") ||
+		!strings.Contains(out, "! limits with a home that a hash chooses: 1") {
+		t.Errorf("%d\n%s%s", code, out, stderr)
+	}
+	if code, out, stderr := asks(t, "regions", "move", "eu", "us", "--ask", strings.Join(asked, ","), "--json"); code != 1 || stderr != "" || !strings.HasPrefix(out, `{"from":"eu","to":"us","epoch":2,"steps":[{"state":"now",`) {
+		t.Errorf("%d\n%s%s", code, out, stderr)
+	}
+	for _, args := range [][]string{{"move", "eu"}, {"move", "eu", "eu", "--ask", "eu=a:1"}, {"move", "eu", "us", "--ask", "eu=a:1"}, {"move", "eu", "us", "--ask", "a:1"}, {"show", "eu"}, {"show", "--ask", "eu=a:1"}} {
+		if code, _, _ := asks(t, append([]string{"regions"}, args...)...); code != 2 {
+			t.Errorf("%q: exit code %d", args, code)
+		}
+	}
 	passes := func(client ratelimitv3.RateLimitServiceClient, key, value string) (bool, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()

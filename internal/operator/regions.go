@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -24,16 +26,16 @@ import (
 
 // ListRegions implements adminconnect.AdminServiceHandler.
 func (a *admin) ListRegions(context.Context, *adminv1.ListRegionsRequest) (*adminv1.ListRegionsResponse, error) {
-	return regionsMessage(a.regions), nil
+	return regionsMessage(a.regions, a.rules.Tree), nil
 }
 
 // regionsMessage is what the process knows. status is nil if no region is set.
-func regionsMessage(status func() regions.Status) *adminv1.ListRegionsResponse {
+func regionsMessage(status func() regions.Status, rules func() *descriptor.Tree) *adminv1.ListRegionsResponse {
 	if status == nil {
 		return &adminv1.ListRegionsResponse{}
 	}
 	st := status()
-	m := &adminv1.ListRegionsResponse{Region: st.Region, Epoch: st.Epoch, Acts: st.Acts, Reason: st.Why, Cold: uint64(st.Cold), Starved: uint64(st.Starved)}
+	m := &adminv1.ListRegionsResponse{Region: st.Region, Epoch: st.Epoch, Acts: st.Acts, Reason: st.Why, Before: st.Before, Homes: homesOf(rules), Cold: uint64(st.Cold), Starved: uint64(st.Starved)}
 	if st.Acts {
 		m.ActsFor = durationpb.New(st.For)
 	}
@@ -67,13 +69,32 @@ func regionsMessage(status func() regions.Status) *adminv1.ListRegionsResponse {
 	return m
 }
 
+// homesOf counts the homes that the active rules name.
+func homesOf(rules func() *descriptor.Tree) (all []*adminv1.RegionHome) {
+	if rules == nil {
+		return nil
+	}
+	limits := make(map[string]uint64)
+	for _, r := range rules().Rules {
+		for i := range r.Limits {
+			if of := r.Limits[i].Regions; of != nil && of.Mode != descriptor.Regional {
+				limits[of.Home]++
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		all = append(all, &adminv1.RegionHome{Name: validText(name), Limits: limits[name]})
+	}
+	return all
+}
+
 // mostRegionRules is how many rules each list of an answer has.
 const mostRegionRules = 1000
 
 // writeRegions writes the page /regions, in the words of `ratelimitd regions`.
 func writeRegions(w http.ResponseWriter, opts *Options) {
 	var b bytes.Buffer
-	_ = WriteRegions(&b, regionsMessage(opts.Regions), time.Now()) // into memory
+	_ = WriteRegions(&b, regionsMessage(opts.Regions, opts.Rules.Tree), time.Now()) // into memory
 	endpoint.WriteText(w, http.StatusOK, b.String())
 }
 
@@ -90,6 +111,11 @@ func WriteRegions(to io.Writer, r *adminv1.ListRegionsResponse, now time.Time) e
 	} else {
 		fmt.Fprintf(&b, "it does not count for the others: %s\n", terminal.Clean(r.GetReason()))
 	}
+	var homes []string
+	for _, h := range r.GetHomes() {
+		homes = append(homes, fmt.Sprintf("%s %d", cmp.Or(terminal.Clean(h.GetName()), "chosen by a hash"), h.GetLimits()))
+	}
+	fmt.Fprintf(&b, "homes of limits in the rules: %s\n", cmp.Or(strings.Join(homes, ", "), "none"))
 	fmt.Fprintf(&b, "attempts that waited for a home: %d; without an answer: %d\n\n", r.GetCold(), r.GetStarved())
 	writePeers(&b, r, now)
 	writeRegionRules(&b, r)

@@ -22,7 +22,7 @@ func TestListRegions(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	r := start(t, Options{Regions: func() regions.Status {
 		return regions.Status{
-			Region: "eu", Epoch: 3, Acts: true, For: 20 * time.Second, Cold: 4, Starved: 5,
+			Region: "eu", Epoch: 3, Acts: true, For: 20 * time.Second, Before: []string{"ap"}, Cold: 4, Starved: 5,
 			Peers: []regions.PeerStatus{
 				{Region: "ap", Err: errors.New("no answer \xff")},
 				{
@@ -39,7 +39,7 @@ func TestListRegions(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &adminv1.ListRegionsResponse{
-		Region: "eu", Epoch: 3, Acts: true, ActsFor: durationpb.New(20 * time.Second), Cold: 4, Starved: 5,
+		Region: "eu", Epoch: 3, Acts: true, ActsFor: durationpb.New(20 * time.Second), Before: []string{"ap"}, Cold: 4, Starved: 5,
 		Regions: []*adminv1.Region{
 			{Name: "ap", Error: "no answer \uFFFD"},
 			{Name: "us", Answered: timestamppb.New(at), Asked: timestamppb.New(at.Add(time.Second)), Consented: timestamppb.New(at.Add(2 * time.Second)), Epoch: 2,
@@ -71,6 +71,7 @@ func TestWriteRegions(t *testing.T) {
 	}
 	r := &adminv1.ListRegionsResponse{
 		Region: "eu", Epoch: 3, Cold: 4, Starved: 5, Reason: "too few consent",
+		Homes: []*adminv1.RegionHome{{Limits: 2}, {Name: "eu", Limits: 12}},
 		Regions: []*adminv1.Region{
 			{Name: "ap", Epoch: 3, Error: "no\x1b answer"}, {Name: "sa"},
 			{
@@ -86,6 +87,7 @@ func TestWriteRegions(t *testing.T) {
 	}
 	want := `region eu, epoch 3
 it does not count for the others: too few consent
+homes of limits in the rules: chosen by a hash 2, eu 12
 attempts that waited for a home: 4; without an answer: 5
 
 REGION  STATE          ROUND TRIP  ANSWERED  ASKED  CONSENTED  EPOCH

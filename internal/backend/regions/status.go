@@ -37,6 +37,7 @@ func (s *Store) families() []metric.Family {
 type Status struct {
 	Region string
 	Epoch  uint64
+	Before []string // Options.Before
 
 	Acts  bool          // this region may count for the others now
 	For   time.Duration // for how long it may, if no other region confirms it again
@@ -82,7 +83,7 @@ type PeerRefusal struct {
 // Status returns what this process knows.
 func (s *Store) Status() Status {
 	st := Status{
-		Region: s.opts.Region, Epoch: s.opts.Epoch, Rules: s.ruleStatus(), Cold: s.counts.cold.Load(), Starved: s.counts.starved.Load(),
+		Region: s.opts.Region, Epoch: s.opts.Epoch, Before: s.opts.Before, Rules: s.ruleStatus(), Cold: s.counts.cold.Load(), Starved: s.counts.starved.Load(),
 		Kept: s.homesOf.keptHomes(),
 	}
 	at, knows, _ := s.clocks.reading(s.opts.Records.Clock(s.role.key))

@@ -2,7 +2,9 @@ package outages
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,7 +46,7 @@ func TestMove(t *testing.T) {
 		}, back: func(w *world) { w.moved("eu") }},
 		{name: "the old home is cut off", fail: func(w *world) { w.cut("eu") }, back: func(w *world) {
 			w.mend()
-			w.while(2 * time.Second)() // it hears of the move before it has the settings
+			w.while(2 * time.Second)() // it hears of the move before it has the rules and the settings
 			w.moved("eu")
 		}},
 	} {
@@ -58,28 +60,28 @@ func TestMove(t *testing.T) {
 					w.while(time.Second)()
 				}
 				began := time.Now()
-				// 1. The new home.
+				// 1. The rules.
+				others := []string{"ap"}
+				if c.back == nil {
+					others = append(others, "eu")
+				}
+				for _, name := range append(others, "us") {
+					w.rename(name)
+				}
+				// 2. The new home.
 				w.set("us", "RATELIMITD_REGIONS_BEFORE", "eu,us,ap")
 				if c.env != "" {
 					w.set("us", c.env, "true")
 				}
 				w.set("us", "RATELIMITD_REGIONS_EPOCH", "2")
 				w.restart("us")
-				others := []string{"ap"}
-				if c.back == nil {
-					others = append(others, "eu")
-				}
-				// 2. The rules.
-				for _, name := range append(others, "us") {
-					w.rename(name)
-				}
 				// 3. The other regions.
 				for _, name := range others {
 					w.set(name, "RATELIMITD_REGIONS_EPOCH", "2")
 					w.restart(name)
 				}
 				w.await("the new home to count", func() error { return w.ask("us", 0, "now", "v", time.Second) })
-				t.Logf("the new home counts %v after the first step", time.Since(began).Round(time.Second))
+				t.Logf("the new home counts %v after the rules changed", time.Since(began).Round(time.Second))
 				w.await("the new home to count for another region", func() error { return w.ask("ap", 1, "now", "v", time.Second) })
 				if c.back != nil {
 					c.back(w)
@@ -156,7 +158,7 @@ func (w *world) restart(region string) {
 	}
 }
 
-// rename writes the new home into the rules of a region.
+// rename writes the new home into the rules of a region, and waits until its replicas have loaded them.
 func (w *world) rename(region string) {
 	w.t.Helper()
 	file := filepath.Join(w.rules[region], "rules0.yaml")
@@ -165,6 +167,23 @@ func (w *world) rename(region string) {
 	}
 	if err := os.Rename(file+".new", file); err != nil {
 		w.t.Fatal(err)
+	}
+	for i := range 2 {
+		if !w.replicas[region][i].Running() {
+			continue
+		}
+		w.await("a replica of "+region+" to load the rules", func() error {
+			answer, err := http.Get("http://" + w.replicas[region][i].Debug + "/regions")
+			if err != nil {
+				return err
+			}
+			defer answer.Body.Close()
+			text, err := io.ReadAll(answer.Body)
+			if err == nil && !strings.Contains(string(text), "the rule d.home names us, but eu counts") {
+				err = fmt.Errorf("it says %s", text)
+			}
+			return err
+		})
 	}
 }
 

@@ -39,7 +39,7 @@ descriptors:
 type world struct {
 	t       *testing.T
 	names   []string
-	rules   map[string]string // folder of each region
+	rules   map[string]string // directory of each region
 	redis   map[string]*redistest.Server
 	env     map[string]map[string]string
 	proxies map[[2]string]*proxy // from, to

@@ -1982,7 +1982,11 @@ type ListRegionsResponse struct {
 	// What the process has seen lately of the counters of rules with `regions`, those with most permits first; at most 1000.
 	Rules []*RegionRule `protobuf:"bytes,9,rep,name=rules,proto3" json:"rules,omitempty"`
 	// Rules that name another home than the one that counts until the epoch is raised, by path.
-	KeptHomes     []*KeptHome `protobuf:"bytes,10,rep,name=kept_homes,json=keptHomes,proto3" json:"kept_homes,omitempty"`
+	KeptHomes []*KeptHome `protobuf:"bytes,10,rep,name=kept_homes,json=keptHomes,proto3" json:"kept_homes,omitempty"`
+	// The regions before, if this one becomes the home of counters with its epoch.
+	Before []string `protobuf:"bytes,11,rep,name=before,proto3" json:"before,omitempty"`
+	// The homes that the active rules name, by name.
+	Homes         []*RegionHome `protobuf:"bytes,12,rep,name=homes,proto3" json:"homes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2087,6 +2091,75 @@ func (x *ListRegionsResponse) GetKeptHomes() []*KeptHome {
 	return nil
 }
 
+func (x *ListRegionsResponse) GetBefore() []string {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *ListRegionsResponse) GetHomes() []*RegionHome {
+	if x != nil {
+		return x.Homes
+	}
+	return nil
+}
+
+// RegionHome is a home that rules name.
+type RegionHome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The region; empty: a hash of the counter's key chooses it.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// How many limits of the active rules name it.
+	Limits        uint64 `protobuf:"varint,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionHome) Reset() {
+	*x = RegionHome{}
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionHome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionHome) ProtoMessage() {}
+
+func (x *RegionHome) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionHome.ProtoReflect.Descriptor instead.
+func (*RegionHome) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RegionHome) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RegionHome) GetLimits() uint64 {
+	if x != nil {
+		return x.Limits
+	}
+	return 0
+}
+
 // KeptHome is a rule that names another home than the one that counts.
 type KeptHome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2102,7 +2175,7 @@ type KeptHome struct {
 
 func (x *KeptHome) Reset() {
 	*x = KeptHome{}
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2187,7 @@ func (x *KeptHome) String() string {
 func (*KeptHome) ProtoMessage() {}
 
 func (x *KeptHome) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2200,7 @@ func (x *KeptHome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptHome.ProtoReflect.Descriptor instead.
 func (*KeptHome) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *KeptHome) GetRule() string {
@@ -2172,7 +2245,7 @@ type RegionRule struct {
 
 func (x *RegionRule) Reset() {
 	*x = RegionRule{}
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2257,7 @@ func (x *RegionRule) String() string {
 func (*RegionRule) ProtoMessage() {}
 
 func (x *RegionRule) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2270,7 @@ func (x *RegionRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionRule.ProtoReflect.Descriptor instead.
 func (*RegionRule) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RegionRule) GetRule() string {
@@ -2267,7 +2340,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2352,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2365,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Region) GetName() string {
@@ -2368,7 +2441,7 @@ type RegionRefusal struct {
 
 func (x *RegionRefusal) Reset() {
 	*x = RegionRefusal{}
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2453,7 @@ func (x *RegionRefusal) String() string {
 func (*RegionRefusal) ProtoMessage() {}
 
 func (x *RegionRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2466,7 @@ func (x *RegionRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionRefusal.ProtoReflect.Descriptor instead.
 func (*RegionRefusal) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RegionRefusal) GetAt() *timestamppb.Timestamp {
@@ -2568,7 +2641,7 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x04kind\x18\x04 \x01(\x0e2#.ratelimitd.admin.v1.AssignmentKindR\x04kind\x122\n" +
 	"\x04rate\x18\x05 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\x04rate\x124\n" +
 	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x14\n" +
-	"\x12ListRegionsRequest\"\xff\x02\n" +
+	"\x12ListRegionsRequest\"\xce\x03\n" +
 	"\x13ListRegionsResponse\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -2581,7 +2654,13 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x05rules\x18\t \x03(\v2\x1f.ratelimitd.admin.v1.RegionRuleR\x05rules\x12<\n" +
 	"\n" +
 	"kept_homes\x18\n" +
-	" \x03(\v2\x1d.ratelimitd.admin.v1.KeptHomeR\tkeptHomes\"H\n" +
+	" \x03(\v2\x1d.ratelimitd.admin.v1.KeptHomeR\tkeptHomes\x12\x16\n" +
+	"\x06before\x18\v \x03(\tR\x06before\x125\n" +
+	"\x05homes\x18\f \x03(\v2\x1f.ratelimitd.admin.v1.RegionHomeR\x05homes\"8\n" +
+	"\n" +
+	"RegionHome\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06limits\x18\x02 \x01(\x04R\x06limits\"H\n" +
 	"\bKeptHome\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x14\n" +
 	"\x05named\x18\x02 \x01(\tR\x05named\x12\x12\n" +
@@ -2648,7 +2727,7 @@ func file_ratelimitd_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_ratelimitd_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(RuleFileState)(0),            // 0: ratelimitd.admin.v1.RuleFileState
 	(MatchKind)(0),                // 1: ratelimitd.admin.v1.MatchKind
@@ -2676,28 +2755,29 @@ var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(*HeldShare)(nil),             // 23: ratelimitd.admin.v1.HeldShare
 	(*ListRegionsRequest)(nil),    // 24: ratelimitd.admin.v1.ListRegionsRequest
 	(*ListRegionsResponse)(nil),   // 25: ratelimitd.admin.v1.ListRegionsResponse
-	(*KeptHome)(nil),              // 26: ratelimitd.admin.v1.KeptHome
-	(*RegionRule)(nil),            // 27: ratelimitd.admin.v1.RegionRule
-	(*Region)(nil),                // 28: ratelimitd.admin.v1.Region
-	(*RegionRefusal)(nil),         // 29: ratelimitd.admin.v1.RegionRefusal
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 31: google.protobuf.Duration
+	(*RegionHome)(nil),            // 26: ratelimitd.admin.v1.RegionHome
+	(*KeptHome)(nil),              // 27: ratelimitd.admin.v1.KeptHome
+	(*RegionRule)(nil),            // 28: ratelimitd.admin.v1.RegionRule
+	(*Region)(nil),                // 29: ratelimitd.admin.v1.Region
+	(*RegionRefusal)(nil),         // 30: ratelimitd.admin.v1.RegionRefusal
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
 }
 var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	5,  // 0: ratelimitd.admin.v1.ListRuleFilesResponse.files:type_name -> ratelimitd.admin.v1.RuleFile
 	0,  // 1: ratelimitd.admin.v1.RuleFile.state:type_name -> ratelimitd.admin.v1.RuleFileState
-	30, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
+	31, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
 	7,  // 3: ratelimitd.admin.v1.ExplainRequest.entries:type_name -> ratelimitd.admin.v1.Entry
 	9,  // 4: ratelimitd.admin.v1.ExplainResponse.rule:type_name -> ratelimitd.admin.v1.Rule
 	12, // 5: ratelimitd.admin.v1.ExplainResponse.levels:type_name -> ratelimitd.admin.v1.Level
 	10, // 6: ratelimitd.admin.v1.Rule.limits:type_name -> ratelimitd.admin.v1.Limit
 	11, // 7: ratelimitd.admin.v1.Rule.position:type_name -> ratelimitd.admin.v1.Position
-	31, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
+	32, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
 	7,  // 9: ratelimitd.admin.v1.Level.entry:type_name -> ratelimitd.admin.v1.Entry
 	13, // 10: ratelimitd.admin.v1.Level.candidates:type_name -> ratelimitd.admin.v1.Candidate
 	1,  // 11: ratelimitd.admin.v1.Candidate.kind:type_name -> ratelimitd.admin.v1.MatchKind
-	30, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
-	30, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
+	31, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
+	31, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
 	17, // 14: ratelimitd.admin.v1.HotKeysResponse.most_refused:type_name -> ratelimitd.admin.v1.HotKey
 	17, // 15: ratelimitd.admin.v1.HotKeysResponse.most_used:type_name -> ratelimitd.admin.v1.HotKey
 	16, // 16: ratelimitd.admin.v1.HotKeysResponse.rules:type_name -> ratelimitd.admin.v1.HotRule
@@ -2712,35 +2792,36 @@ var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	22, // 25: ratelimitd.admin.v1.BucketShares.process_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	22, // 26: ratelimitd.admin.v1.BucketShares.held_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	23, // 27: ratelimitd.admin.v1.BucketShares.held:type_name -> ratelimitd.admin.v1.HeldShare
-	30, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp
+	31, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp
 	2,  // 29: ratelimitd.admin.v1.HeldShare.kind:type_name -> ratelimitd.admin.v1.AssignmentKind
 	22, // 30: ratelimitd.admin.v1.HeldShare.rate:type_name -> ratelimitd.admin.v1.TokenRate
-	30, // 31: ratelimitd.admin.v1.HeldShare.expires:type_name -> google.protobuf.Timestamp
-	31, // 32: ratelimitd.admin.v1.ListRegionsResponse.acts_for:type_name -> google.protobuf.Duration
-	28, // 33: ratelimitd.admin.v1.ListRegionsResponse.regions:type_name -> ratelimitd.admin.v1.Region
-	27, // 34: ratelimitd.admin.v1.ListRegionsResponse.rules:type_name -> ratelimitd.admin.v1.RegionRule
-	26, // 35: ratelimitd.admin.v1.ListRegionsResponse.kept_homes:type_name -> ratelimitd.admin.v1.KeptHome
-	30, // 36: ratelimitd.admin.v1.Region.answered:type_name -> google.protobuf.Timestamp
-	30, // 37: ratelimitd.admin.v1.Region.asked:type_name -> google.protobuf.Timestamp
-	30, // 38: ratelimitd.admin.v1.Region.consented:type_name -> google.protobuf.Timestamp
-	31, // 39: ratelimitd.admin.v1.Region.rtt:type_name -> google.protobuf.Duration
-	29, // 40: ratelimitd.admin.v1.Region.refused:type_name -> ratelimitd.admin.v1.RegionRefusal
-	30, // 41: ratelimitd.admin.v1.RegionRefusal.at:type_name -> google.protobuf.Timestamp
-	3,  // 42: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
-	6,  // 43: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
-	14, // 44: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
-	19, // 45: ratelimitd.admin.v1.AdminService.ListShares:input_type -> ratelimitd.admin.v1.ListSharesRequest
-	24, // 46: ratelimitd.admin.v1.AdminService.ListRegions:input_type -> ratelimitd.admin.v1.ListRegionsRequest
-	4,  // 47: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
-	8,  // 48: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
-	15, // 49: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
-	20, // 50: ratelimitd.admin.v1.AdminService.ListShares:output_type -> ratelimitd.admin.v1.ListSharesResponse
-	25, // 51: ratelimitd.admin.v1.AdminService.ListRegions:output_type -> ratelimitd.admin.v1.ListRegionsResponse
-	47, // [47:52] is the sub-list for method output_type
-	42, // [42:47] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	31, // 31: ratelimitd.admin.v1.HeldShare.expires:type_name -> google.protobuf.Timestamp
+	32, // 32: ratelimitd.admin.v1.ListRegionsResponse.acts_for:type_name -> google.protobuf.Duration
+	29, // 33: ratelimitd.admin.v1.ListRegionsResponse.regions:type_name -> ratelimitd.admin.v1.Region
+	28, // 34: ratelimitd.admin.v1.ListRegionsResponse.rules:type_name -> ratelimitd.admin.v1.RegionRule
+	27, // 35: ratelimitd.admin.v1.ListRegionsResponse.kept_homes:type_name -> ratelimitd.admin.v1.KeptHome
+	26, // 36: ratelimitd.admin.v1.ListRegionsResponse.homes:type_name -> ratelimitd.admin.v1.RegionHome
+	31, // 37: ratelimitd.admin.v1.Region.answered:type_name -> google.protobuf.Timestamp
+	31, // 38: ratelimitd.admin.v1.Region.asked:type_name -> google.protobuf.Timestamp
+	31, // 39: ratelimitd.admin.v1.Region.consented:type_name -> google.protobuf.Timestamp
+	32, // 40: ratelimitd.admin.v1.Region.rtt:type_name -> google.protobuf.Duration
+	30, // 41: ratelimitd.admin.v1.Region.refused:type_name -> ratelimitd.admin.v1.RegionRefusal
+	31, // 42: ratelimitd.admin.v1.RegionRefusal.at:type_name -> google.protobuf.Timestamp
+	3,  // 43: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
+	6,  // 44: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
+	14, // 45: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
+	19, // 46: ratelimitd.admin.v1.AdminService.ListShares:input_type -> ratelimitd.admin.v1.ListSharesRequest
+	24, // 47: ratelimitd.admin.v1.AdminService.ListRegions:input_type -> ratelimitd.admin.v1.ListRegionsRequest
+	4,  // 48: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
+	8,  // 49: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
+	15, // 50: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
+	20, // 51: ratelimitd.admin.v1.AdminService.ListShares:output_type -> ratelimitd.admin.v1.ListSharesResponse
+	25, // 52: ratelimitd.admin.v1.AdminService.ListRegions:output_type -> ratelimitd.admin.v1.ListRegionsResponse
+	48, // [48:53] is the sub-list for method output_type
+	43, // [43:48] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_admin_v1_admin_proto_init() }
@@ -2755,7 +2836,7 @@ func file_ratelimitd_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_admin_v1_admin_proto_rawDesc), len(file_ratelimitd_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
