@@ -143,7 +143,7 @@ func (s *service) openRegions(counters backend.Store, registry prometheus.Regist
 		Prefix: s.options.Backend.KeyPrefix, Timeout: s.options.Backend.longestAnswer(), Metrics: prom.With(registry), Logger: s.log,
 	}
 	if len(s.redis) > 0 {
-		opts.Records = redis.NewRecords(s.redis[0].client, s.options.Backend.answerWithin(&s.options.Backend.Redis))
+		opts.Records = redis.NewRecords(s.redis[0].store)
 	} else {
 		opts.Records = memory.NewRecords(s.options.Backend.MaxCounters)
 	}

@@ -21,6 +21,9 @@ type Take struct {
 	// Origin is where the take comes from. It is set for limits with Regions only.
 	Origin *Origin
 
+	// Account makes the take one from a record of Records. Package regions sends such takes, and only they are in their request.
+	Account *Account
+
 	// Reservation makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is all.
 	Reservation *Reservation
 

@@ -97,6 +97,28 @@ type records struct {
 	backend.Records
 }
 
+// Start implements backend.Records.
+func (r *records) Start(ctx context.Context, now time.Time, b *backend.Batch, q *backend.Request, done func(error)) (settled bool, err error) {
+	go func() {
+		f := r.r.f
+		random := f.random(r.r.index, string(q.Takes[0].Key), "take")
+		pause := func() bool {
+			time.Sleep(10*time.Microsecond + time.Duration(random.Int64N(int64(f.trip)))) //nolint:forbidigo // virtual time
+			return random.Float64() >= f.lost
+		}
+		if !pause() {
+			done(errLost)
+			return
+		}
+		_, err := r.Records.Start(ctx, now, b, q, done)
+		if !pause() {
+			err = errLost
+		}
+		done(err)
+	}()
+	return false, nil
+}
+
 // Change implements backend.Records.
 func (r *records) Change(c *backend.RecordChange) {
 	go func() {

@@ -2,6 +2,8 @@ package memory
 
 import (
 	"bytes"
+	"context"
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"time"
@@ -54,8 +56,9 @@ func (r *Records) change(c *backend.RecordChange) {
 		has, ok = value{}, false
 	}
 	c.Err, c.At, c.Present, c.Counted = nil, now, nil, false
+	c.More = backend.HeadOf(has.bytes).Count - c.Taken
 	switch {
-	case c.Read || !bytes.Equal(backend.StampOf(has.bytes), c.Stamp):
+	case c.Read || !bytes.Equal(backend.StampOf(has.bytes), c.Stamp) || c.Value != nil && (c.More < 0 || c.More > c.Most):
 		c.Result, c.Present, c.Counted = backend.RecordDiffers, bytes.Clone(has.bytes), !ok
 	case now < c.NotBefore || now > c.NotAfter:
 		c.Result = backend.RecordUntimely
@@ -69,10 +72,35 @@ func (r *Records) change(c *backend.RecordChange) {
 			return
 		}
 		next := value{bytes: bytes.Clone(c.Value)}
+		binary.LittleEndian.PutUint64(next.bytes[backend.StampSize:], uint64(c.More))
 		if c.Lives > 0 {
 			next.expires = now + c.Lives.Microseconds()
 		}
 		r.records[key] = next
+	}
+}
+
+// Start implements backend.Records. It settles each take at once.
+func (r *Records) Start(_ context.Context, _ time.Time, _ *backend.Batch, request *backend.Request, _ func(error)) (settled bool, err error) {
+	now := r.clock.Elapsed(time.Now())
+	for i := range request.Takes {
+		r.take(now, request.Takes[i:i+1], request.Outcomes[i:i+1])
+	}
+	return true, nil
+}
+
+func (r *Records) take(now int64, takes []backend.Take, outcomes []backend.Outcome) {
+	key := valueKey{backend.AccountKind, string(takes[0].Key)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	has := r.records[key]
+	if has.expires > 0 && has.expires <= now {
+		has = value{}
+	}
+	state := backend.HeadOf(has.bytes)
+	backend.Settle(takes, []*backend.State{&state}, outcomes, now)
+	if outcomes[0].Allowed {
+		binary.LittleEndian.PutUint64(has.bytes[backend.StampSize:], uint64(state.Count))
 	}
 }
 

@@ -20,7 +20,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := memory.NewRecords(3)
 		write := func(i int) error {
-			c := backend.RecordChange{Key: fmt.Appendf(nil, "k%d", i), Kind: "a", Value: []byte("12345678"), Lives: time.Minute, NotAfter: math.MaxInt64, Done: func() {}}
+			c := backend.RecordChange{Key: fmt.Appendf(nil, "k%d", i), Kind: "a", Value: backend.AppendHead(nil, 1), Lives: time.Minute, NotAfter: math.MaxInt64, Done: func() {}}
 			records.Change(&c)
 			return c.Err
 		}

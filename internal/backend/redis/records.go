@@ -20,6 +20,7 @@ import (
 // on their way are sent together, in one call; on a cluster, in one call for each record. Redis' own clock decides: a server that does not give scripts
 // the time keeps no records.
 type Records struct {
+	store   *Store
 	client  goredis.UniversalClient
 	cluster *goredis.ClusterClient // nil: the server is none
 	timeout time.Duration
@@ -41,15 +42,20 @@ const (
 	maxRecords = 64
 )
 
-// NewRecords returns the records in the Redis of a client, which a caller closes after all changes are done. timeout bounds a call;
-// 0: redisconn.DefaultTimeout.
-func NewRecords(client goredis.UniversalClient, timeout time.Duration) *Records {
-	if timeout <= 0 {
-		timeout = redisconn.DefaultTimeout
+// NewRecords returns the records in the Redis of a store, with its client and timeout. The store sends the takes from accounts together with
+// its own. Its client may be closed after all changes are done.
+func NewRecords(s *Store) *Records {
+	r := &Records{store: s, client: s.opts.Client, timeout: s.opts.Timeout, queues: make(map[string]*recordQueue)}
+	if r.timeout <= 0 {
+		r.timeout = redisconn.DefaultTimeout
 	}
-	r := &Records{client: client, timeout: timeout, queues: make(map[string]*recordQueue)}
-	r.cluster, _ = client.(*goredis.ClusterClient)
+	r.cluster, _ = r.client.(*goredis.ClusterClient)
 	return r
+}
+
+// Start implements backend.Records.
+func (r *Records) Start(ctx context.Context, now time.Time, b *backend.Batch, request *backend.Request, done func(error)) (settled bool, err error) {
+	return r.store.Start(ctx, now, b, request, done)
 }
 
 // Clock implements backend.Records: it is the address of the node.
@@ -149,10 +155,12 @@ func (r *Records) run(ctx context.Context, to goredis.Cmdable, batch []*backend.
 func recordArgs(batch []*backend.RecordChange) (keys []string, args []any) {
 	keys, args = make([]string, 0, 2*len(batch)), make([]any, 0, 3*len(batch))
 	for _, c := range batch {
-		terms := make([]byte, 0, 25)
+		terms := make([]byte, 0, 41)
 		terms = binary.LittleEndian.AppendUint64(terms, uint64(c.NotBefore))
 		terms = binary.LittleEndian.AppendUint64(terms, uint64(c.NotAfter))
 		terms = binary.LittleEndian.AppendUint64(terms, uint64(c.Lives.Milliseconds()))
+		terms = binary.LittleEndian.AppendUint64(terms, uint64(c.Taken))
+		terms = binary.LittleEndian.AppendUint64(terms, uint64(c.Most))
 		if c.Read {
 			terms = append(terms, 1)
 		} else {
@@ -188,8 +196,8 @@ func (r *Records) answer(batch []*backend.RecordChange, reply []any, err error) 
 // readRecord reads the answer about one record.
 func readRecord(c *backend.RecordChange, text string) error {
 	switch {
-	case text == "=":
-		c.Result = backend.RecordWritten
+	case len(text) == 9 && text[0] == '=':
+		c.Result, c.More = backend.RecordWritten, int64(binary.LittleEndian.Uint64([]byte(text[1:])))
 	case text == "t":
 		c.Result = backend.RecordUntimely
 	case text == "0" || text == "1":

@@ -6,20 +6,29 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
+func recordsOf(t *testing.T, client goredis.UniversalClient, timeout time.Duration) *redis.Records {
+	t.Helper()
+	s := redis.New(redis.Options{Client: client, Timeout: timeout})
+	t.Cleanup(func() { _ = s.Close() })
+	return redis.NewRecords(s)
+}
+
 func TestRecords(t *testing.T) {
 	t.Parallel()
-	backendtest.RunRecords(t, redis.NewRecords(dial(t, redistest.Start(t)), patience))
+	backendtest.RunRecords(t, recordsOf(t, dial(t, redistest.Start(t)), patience))
 }
 
 func TestRecordsOnACluster(t *testing.T) {
 	t.Parallel()
-	backendtest.RunRecords(t, redis.NewRecords(dialCluster(t, redistest.StartCluster(t, redistest.Setup{})), longest))
+	backendtest.RunRecords(t, recordsOf(t, dialCluster(t, redistest.StartCluster(t, redistest.Setup{})), longest))
 }
 
 func changed(records *redis.Records, c backend.RecordChange) backend.RecordChange {
@@ -35,7 +44,7 @@ func TestRecordsInRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := dial(t, server)
-	records := redis.NewRecords(client, patience)
+	records := recordsOf(t, client, patience)
 	key := "api|customer=1|f60"
 	ctx := t.Context()
 	if err := client.Set(ctx, key, "7", time.Minute).Err(); err != nil {
@@ -48,7 +57,7 @@ func TestRecordsInRedis(t *testing.T) {
 	if err := client.LPush(ctx, beside, "foreign").Err(); err != nil {
 		t.Fatal(err)
 	}
-	c := changed(records, backend.RecordChange{Key: []byte(key), Kind: "home", Value: []byte("12345678new"), Lives: time.Minute, NotAfter: math.MaxInt64})
+	c := changed(records, backend.RecordChange{Key: []byte(key), Kind: "home", Value: []byte("12345678--------new"), Lives: time.Minute, NotAfter: math.MaxInt64})
 	if c.Err != nil || c.Result != backend.RecordWritten {
 		t.Fatalf("over a list: %+v", c)
 	}
@@ -62,7 +71,7 @@ func TestRecordsInRedis(t *testing.T) {
 	if c.Err != nil || c.Result != backend.RecordDiffers || string(c.Present) != "odd" {
 		t.Errorf("of another stamp: %+v", c)
 	}
-	c = changed(records, backend.RecordChange{Key: []byte(key), Kind: "home", Stamp: backend.StampOf(c.Present), Value: []byte("12345678again"), NotAfter: math.MaxInt64})
+	c = changed(records, backend.RecordChange{Key: []byte(key), Kind: "home", Stamp: backend.StampOf(c.Present), Value: []byte("12345678--------again"), NotAfter: math.MaxInt64})
 	if c.Err != nil || c.Result != backend.RecordWritten || client.TTL(ctx, beside).Val() != -1 {
 		t.Errorf("over a foreign value: %+v", c)
 	}
@@ -72,11 +81,11 @@ func TestRecordsInRedis(t *testing.T) {
 func TestRecordsWhenTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	server, set := redistest.StartWithClock(t)
-	records := redis.NewRecords(dial(t, server), patience)
+	records := recordsOf(t, dial(t, server), patience)
 	key := []byte("api|customer=1|f60")
 	at := changed(records, backend.RecordChange{Key: key, Kind: "home", Read: true}).At
 	set(-time.Hour)
-	c := changed(records, backend.RecordChange{Key: key, Kind: "home", Value: []byte("12345678"), NotBefore: at, NotAfter: at + 50_000})
+	c := changed(records, backend.RecordChange{Key: key, Kind: "home", Value: []byte("12345678--------"), NotBefore: at, NotAfter: at + 50_000})
 	if c.Err != nil || c.Result != backend.RecordUntimely || c.At > at-time.Minute.Microseconds() {
 		t.Errorf("after the clock was set back: %+v", c)
 	}
@@ -85,7 +94,7 @@ func TestRecordsWhenTheClockIsSetBack(t *testing.T) {
 func TestRecordsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	records := redis.NewRecords(dial(t, server), time.Second)
+	records := recordsOf(t, dial(t, server), time.Second)
 	server.Kill(t)
 	if c := changed(records, backend.RecordChange{Key: []byte("k"), Kind: "home", Read: true}); !errors.Is(c.Err, backend.ErrUnavailable) {
 		t.Errorf("error %v", c.Err)

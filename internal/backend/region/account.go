@@ -109,6 +109,69 @@ func (a *Account) Take(r Reading, hits int64) Taken {
 	return t
 }
 
+// Offer is what takes may do without a step on the account, as long as nobody changes it. What they have used is taken in by Spent before
+// the next step. They may use Left permits together, before Until. It is time for a step, which may ask the home, from Due on, or from
+// Again on if less than Low is left.
+type Offer struct {
+	Left, Low         int64
+	Until, Again, Due int64
+	Full              bool // until Again, a take that finds too little is refused by the limit
+	Remaining         int64
+}
+
+// Offer returns what takes may do after now. All permits must be valid for it, because nobody will know which of them were used.
+func (a *Account) Offer(now int64) Offer {
+	o := Offer{Left: a.Left(now), Low: a.demand.size / 2, Until: a.Bound(now), Again: a.Again, Full: a.Full, Remaining: a.Remaining, Due: max(a.Again, a.SentAt+refresh)}
+	if a.Waiting {
+		o.Low, o.Due = 0, a.SentAt+patience
+	}
+	return o
+}
+
+// Bound is before which time a change of the account must be written: while all grants are valid that were when it was computed, at now.
+func (a *Account) Bound(now int64) int64 {
+	until := int64(never)
+	for i := range a.Grants {
+		if g := &a.Grants[i]; now < g.Expires && (g.rest() > 0 || g.Used > 0) {
+			until = min(until, g.Expires)
+		}
+	}
+	return until
+}
+
+// Spent takes in what was used under Offers until now. The account may have been offered several times, and grants may have expired
+// since. Each permit was used while all that were valid then sufficed for it and for those before it. So the valid ones may have
+// been used, whichever these are; what they do not suffice for was used before the others expired, beginning with the last to expire.
+func (a *Account) Spent(now, hits int64) {
+	if hits <= 0 {
+		return
+	}
+	a.demand.count += hits
+	a.demand.last = max(a.demand.last, now)
+	use := func(g *Grant) {
+		n := min(hits, g.rest())
+		g.Used += n
+		hits -= n
+	}
+	for i := range a.Grants {
+		if now < a.Grants[i].Expires {
+			use(&a.Grants[i])
+		}
+	}
+	for hits > 0 {
+		var last *Grant
+		for i := range a.Grants {
+			if g := &a.Grants[i]; g.rest() > 0 && (last == nil || g.Expires > last.Expires) {
+				last = g
+			}
+		}
+		if last == nil {
+			return // the record has lost writes
+		}
+		use(last)
+	}
+}
+
 // Left is how many permits may be used at now.
 func (a *Account) Left(now int64) (n int64) {
 	for i := range a.Grants {

@@ -166,7 +166,7 @@ func (o *observer) steps(p *place, by int64) {
 // forgets: a Redis continues with what it held earlier.
 func (o *observer) forgets(p *place, then *kept) {
 	for i := range o.w.counters {
-		n := o.forgottenByAccount(&p.kept.accounts[i], &then.accounts[i])
+		n := o.forgottenByAccount(p.kept.account(i, p.clock.Read(o.w.Now())), then.account(i, p.clock.Read(o.w.Now())))
 		if now := &p.kept.counters[i]; now.Epoch > 0 {
 			if then.at == 0 {
 				n += o.most(i, 0)
@@ -446,7 +446,7 @@ func (o *observer) conserved(counter int) {
 		used += m.n
 	}
 	for _, p := range o.w.places {
-		a := &p.kept.accounts[counter]
+		a := p.kept.account(counter, p.clock.Read(now.at))
 		for _, g := range a.Grants {
 			if g.Expires > p.clock.Read(now.at) {
 				held += g.Permits - g.Used - g.Returned

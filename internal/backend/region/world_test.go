@@ -1,6 +1,7 @@
 package region_test
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math"
@@ -83,11 +84,33 @@ type place struct {
 type kept struct {
 	at         int64
 	accounts   []region.Account // by counter
+	offered    []taken          // from them
 	counters   []region.Counter
 	holdings   []region.Holding
 	shares     []region.Shares
 	role       region.Role
 	generation uint64
+}
+
+// taken is what was taken from an account since its record was written, which has a stamp.
+type taken struct {
+	stamp uint64
+	n     int64
+}
+
+// offer is what a process has read of an account.
+type offer struct {
+	region.Offer
+	stamp, generation uint64
+	noticed           bool
+}
+
+// account is what an account holds at a time.
+func (k *kept) account(i int, now int64) *region.Account {
+	a := k.accounts[i]
+	a.Grants = slices.Clone(a.Grants)
+	a.Spent(now, k.offered[i].n)
+	return &a
 }
 
 // replica is a process of a region.
@@ -106,6 +129,7 @@ type replica struct {
 	epoch      int // index of the list that it has read
 	version    int // of the rules
 	waiting    [][]*request
+	offers     []*offer // of the accounts
 }
 
 // request is one that waits for an answer of the home.
@@ -121,7 +145,7 @@ type request struct {
 
 func newKept(n int) kept {
 	return kept{
-		accounts: make([]region.Account, n), counters: make([]region.Counter, n),
+		accounts: make([]region.Account, n), offered: make([]taken, n), counters: make([]region.Counter, n),
 		holdings: make([]region.Holding, n), shares: make([]region.Shares, n),
 	}
 }
@@ -129,7 +153,7 @@ func newKept(n int) kept {
 func (k *kept) clone(at int64) kept {
 	c := *k
 	c.at = at
-	c.accounts, c.counters = slices.Clone(k.accounts), slices.Clone(k.counters)
+	c.accounts, c.offered, c.counters = slices.Clone(k.accounts), slices.Clone(k.offered), slices.Clone(k.counters)
 	for i := range c.accounts {
 		a := &c.accounts[i]
 		a.Grants, a.Question.Grants = slices.Clone(a.Grants), slices.Clone(a.Question.Grants)
@@ -235,7 +259,7 @@ func (w *world) limit(counter, version int) *descriptor.Limit {
 // start begins a process.
 func (r *replica) start() {
 	*r = replica{p: r.p, index: r.index, up: true, boot: r.boot + 1, clock: r.clock, epoch: r.epoch, version: r.version,
-		waiting: make([][]*request, len(r.p.w.counters))}
+		waiting: make([][]*request, len(r.p.w.counters)), offers: make([]*offer, len(r.p.w.counters))}
 	r.tick(0)
 }
 
@@ -426,16 +450,101 @@ func (r *replica) takeAtHome(q *request, then func(allowed, acts bool)) {
 	}, func() { then(allowed, acts) })
 }
 
-// take makes a take from the account of the region.
-func (r *replica) take(q *request) {
+// step carries out a step on an account. Of what was taken without one, the process knows a part; the record carries over the rest.
+func (r *replica) step(counter int, at region.Reading, run func(a *region.Account)) {
+	w, k := r.p.w, &r.p.kept
+	o := &k.offered[counter]
+	known := o.n
+	if known > 0 {
+		known = w.Rand.Int64N(known + 1)
+	}
+	for {
+		a := k.accounts[counter]
+		a.Grants = slices.Clone(a.Grants)
+		a.Spent(at.Now, known)
+		before := a.AppendRecord(nil)
+		run(&a)
+		if bytes.Equal(before, a.AppendRecord(nil)) {
+			return
+		}
+		if o.n-known <= a.Left(at.Now) {
+			k.accounts[counter], *o = a, taken{w.Rand.Uint64(), o.n - known}
+			return
+		}
+		known = o.n
+	}
+}
+
+// take makes a take from what the account offers, or else a step on the account.
+func (r *replica) take(q *request) { r.takeOffered(q, false) }
+
+func (r *replica) takeOffered(q *request, again bool) {
+	w, p, from := r.p.w, r.p, r.offers[q.counter]
+	read := func() {
+		r.call(func(at region.Reading) {
+			a := &p.kept.accounts[q.counter]
+			r.offers[q.counter] = nil
+			if r.generation == at.Generation && a.Generation == at.Generation && at.Now >= a.Seen && !a.Fresh() {
+				r.offers[q.counter] = &offer{Offer: a.Offer(at.Now), stamp: p.kept.offered[q.counter].stamp, generation: at.Generation}
+			}
+		}, func() { r.takeOffered(q, true) })
+	}
+	switch {
+	case from != nil && from.generation == r.generation:
+	case again:
+		r.takeStep(q)
+		return
+	default:
+		read()
+		return
+	}
+	var allowed, same, trusted bool
+	var now, left int64
+	r.call(func(at region.Reading) {
+		if q.done {
+			return
+		}
+		o := &p.kept.offered[q.counter]
+		now, same, trusted = at.Now, o.stamp == from.stamp, at.Now >= at.Least && at.Generation == r.generation
+		allowed = same && now < from.Until && o.n+q.hits <= from.Left
+		if allowed {
+			o.n += q.hits
+			if left = from.Left - o.n; trusted { // otherwise the process does not admit the request
+				w.seen.admitted(p, q.counter, q.hits, false)
+			}
+		}
+		w.Note("%s%d takes %d of %d from the offer: %v, %d are left", p.name, r.index, q.hits, q.counter, allowed, left)
+	}, func() {
+		switch {
+		case q.done:
+		case !trusted:
+			w.seen.answered(r, q, false, true)
+		case allowed:
+			w.seen.answered(r, q, true, false)
+			if (now >= from.Due || left < from.Low && now >= from.Again) && !from.noticed {
+				from.noticed = true
+				r.ask(q.counter, r.needs(q.counter))
+			}
+		case same && now < from.Until && from.Full && now < from.Again:
+			w.seen.answered(r, q, false, false)
+		case again:
+			r.takeStep(q)
+		default:
+			read()
+		}
+	})
+}
+
+// takeStep makes a take from the account by a step.
+func (r *replica) takeStep(q *request) {
 	w, p := r.p.w, r.p
 	var t region.Taken
 	r.call(func(at region.Reading) {
 		if q.done {
 			return
 		}
-		a := &p.kept.accounts[q.counter]
-		if t = a.Take(at, q.hits); t.Allowed {
+		r.step(q.counter, at, func(a *region.Account) { t = a.Take(at, q.hits) })
+		if t.Allowed {
 			w.seen.admitted(p, q.counter, q.hits, false)
 		}
 		w.Note("%s%d takes %d of %d: %+v", p.name, r.index, q.hits, q.counter, t)
@@ -488,7 +597,7 @@ func (r *replica) ask(counter int, need int64) {
 	l := w.limit(counter, r.version)
 	fresh := w.Rand.Uint64() | 1
 	r.call(func(at region.Reading) {
-		q, ok = p.kept.accounts[counter].Ask(at, p.name, e.Number, l.Requests, need, fresh)
+		r.step(counter, at, func(a *region.Account) { q, ok = a.Ask(at, p.name, e.Number, l.Requests, need, fresh) })
 	}, func() {
 		if !ok {
 			return
@@ -540,7 +649,8 @@ func (r *replica) exchange(counter int, q region.Question, asker *replica) {
 func (r *replica) apply(counter int, a region.Answer) {
 	w, p := r.p.w, r.p
 	r.call(func(at region.Reading) {
-		ok := p.kept.accounts[counter].Apply(at, &a)
+		ok := false
+		r.step(counter, at, func(x *region.Account) { ok = x.Apply(at, &a) })
 		w.Note("%s%d applies %d/%d about %d: %v", p.name, r.index, a.Incarnation%1000, a.Number, counter, ok)
 	}, func() {
 		all := r.waiting[counter]

@@ -24,6 +24,11 @@ type account struct {
 	seen  holding
 	need  atomic.Int64 // hits of takes that wait for the home
 
+	offer atomic.Pointer[offer] // that this process has seen last; nil: none
+
+	// What was taken from the record with this stamp when it was seen last. The batch owns it.
+	stamp, counted int64
+
 	// What the steps of a batch have found, for each.
 	due  bool
 	lack int64
@@ -42,8 +47,8 @@ func (s *Store) accountOf(t *backend.Take, home string) *account {
 	a := s.accounts.of(t.Key, func() *account {
 		a := &account{home: home, applied: make(chan struct{})}
 		a.seen.rule = pathOf(t.Rule)
-		a.of, a.key, a.kind = s, slices.Clone(t.Key), "account"
-		a.each = a.ask
+		a.of, a.key, a.kind = s, slices.Clone(t.Key), backend.AccountKind
+		a.taken, a.bound, a.shows, a.each = a.spent, a.most, a.notice, a.ask
 		a.lives = func(v *region.Account, now int64) time.Duration {
 			return time.Duration(v.Expires(now)-now) * time.Microsecond
 		}
@@ -52,7 +57,9 @@ func (s *Store) accountOf(t *backend.Take, home string) *account {
 		}
 		return a
 	})
-	a.limit.Store(t.Limit.Requests)
+	if n := t.Limit.Requests; a.limit.Load() != n {
+		a.limit.Store(n)
+	}
 	a.seen.counts(t.Limit)
 	return a
 }
@@ -76,15 +83,18 @@ type found struct {
 }
 
 // takeAccount makes a take from the region's account. If permits are missing, it waits for the home.
-func (s *Store) takeAccount(w *wait, home string, t *backend.Take, o *backend.Outcome) error {
+func (s *Store) takeAccount(w *wait, now time.Time, home string, t *backend.Take, o *backend.Outcome) error {
 	a := s.accountOf(t, home)
 	hits, waited := t.Hits, false
+	if ok, err := s.takeOffered(w, now, a, t, o); ok || err != nil {
+		return err
+	}
 	for {
 		applied := a.wake()
 		var f found
 		err := do(w, &a.record, &step[region.Account]{run: func(v *region.Account, at region.Reading) int64 {
 			f = a.take(v, at, hits)
-			return a.until(v, at, &f, hits)
+			return never
 		}})
 		switch {
 		case err != nil:
@@ -134,21 +144,6 @@ func (a *account) take(v *region.Account, at region.Reading, hits int64) (f foun
 	}
 	f.asked, f.remaining, f.again, f.now = v.Waiting || f.Due, v.Remaining, v.Again, at.Now
 	return f
-}
-
-// until is before which time a take must be written: the permits that it used, or gave back, must still be valid. Which of them it used is not
-// known here, so all count of which something was used.
-func (a *account) until(v *region.Account, at region.Reading, f *found, hits int64) int64 {
-	until := int64(never)
-	if !f.Allowed || hits == 0 {
-		return until
-	}
-	for i := range v.Grants {
-		if g := &v.Grants[i]; at.Now < g.Expires && (g.Used > 0 || hits < 0) {
-			until = min(until, g.Expires)
-		}
-	}
-	return until
 }
 
 // ask runs after the takes of a batch: if the home has to be asked, the account notes the question in the same step.
@@ -258,10 +253,12 @@ func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond 
 // peekAccount looks at the region's account.
 func (s *Store) peekAccount(w *wait, home string, t *backend.Take, o *backend.Outcome) error {
 	a := s.accountOf(t, home)
-	v, at, _, err := look(w, &a.record)
+	v, c, err := look(w, &a.record)
 	if err != nil {
 		return err
 	}
+	at := c.At
+	v.Spent(at, backend.HeadOf(c.Present).Count)
 	f := found{now: at, remaining: v.Remaining, again: v.Again}
 	f.Left = v.Left(at)
 	if v.Fresh() {

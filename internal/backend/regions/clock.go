@@ -82,6 +82,15 @@ func (c *clocks) saw(name string, sent state, shown int64) bool {
 	return true
 }
 
+// agrees takes in a time that a clock has shown to a take. It returns false if the take may have used what is not valid any more, because
+// the clock was set back since it was sent.
+func (c *clocks) agrees(name string, sent state, shown int64) bool {
+	c.mu.Lock()
+	same := sent.generation == c.generation
+	c.mu.Unlock()
+	return same && c.saw(name, sent, shown)
+}
+
 // reset forgets everything until the generation is read again.
 func (c *clocks) reset() {
 	clear(c.watches)

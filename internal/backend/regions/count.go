@@ -146,13 +146,13 @@ func edge(l *descriptor.Limit, v *region.Counter, o *backend.Outcome, now int64)
 // peekAtHome looks at a counter of this region.
 func (s *Store) peekAtHome(w *wait, now time.Time, t *backend.Take, o *backend.Outcome) error {
 	h := s.counterOf(t.Key, t.Rule, t.Limit)
-	v, at, counted, err := look(w, &h.record)
+	v, c, err := look(w, &h.record)
 	if err != nil {
 		return err
 	}
-	if v.Fresh() && counted {
-		c := backend.Counter{Key: t.Key, Limit: t.Limit, Rule: t.Rule}
-		used, err := s.before(w.ctx, now, &c)
+	at := c.At
+	if v.Fresh() && c.Counted {
+		used, err := s.before(w.ctx, now, &backend.Counter{Key: t.Key, Limit: t.Limit, Rule: t.Rule})
 		if err != nil {
 			return err
 		}
@@ -163,21 +163,21 @@ func (s *Store) peekAtHome(w *wait, now time.Time, t *backend.Take, o *backend.O
 }
 
 // look reads a record.
-func look[T any, P kept[T]](w *wait, r *record[T, P]) (v *T, at int64, counted bool, err error) {
+func look[T any, P kept[T]](w *wait, r *record[T, P]) (v *T, c *backend.RecordChange, err error) {
 	done := make(chan struct{})
-	c := &backend.RecordChange{Key: r.key, Kind: r.kind, Read: true, Done: func() { close(done) }}
+	c = &backend.RecordChange{Key: r.key, Kind: r.kind, Read: true, Done: func() { close(done) }}
 	r.of.opts.Records.Change(c)
 	if err := w.until(done, nil); err != nil {
-		return nil, 0, false, err
+		return nil, nil, err
 	}
 	if c.Err != nil {
-		return nil, 0, false, c.Err
+		return nil, nil, c.Err
 	}
 	v = new(T)
-	if len(c.Present) > backend.StampSize && P(v).ReadRecord(c.Present[backend.StampSize:]) != nil {
+	if len(c.Present) > backend.RecordHead && P(v).ReadRecord(c.Present[backend.RecordHead:]) != nil {
 		v = new(T)
 	}
-	return v, c.At, c.Counted, nil
+	return v, c, nil
 }
 
 // reset clears a counter of this region.

@@ -3,9 +3,10 @@
 // region, and in the records of backend.Records.
 //
 // In the home's region a take is a step on the counter's record. In another region, mode home asks the home for each take. Mode escrow
-// takes from the region's account, another record, and asks the home when the account needs permits: such a take waits for the answer
-// until a moment before its caller's deadline, then it fails, and on_error decides. The answer arrives behind it and serves the
-// next take.
+// takes from the region's account, another record. An account that has permits is a counter whose limit is what it holds: takes are sent
+// with those of all other limits (offer.go), and cost as much. An account is changed by steps only to ask the home and to take in its
+// answers. A take that finds no permits waits for the answer until a moment before its caller's deadline, then it fails, and on_error
+// decides. The answer arrives behind it and serves the next take.
 //
 // Processes of different regions talk to each other through Peers: a Store asks with Exchange and Consent, and answers with its
 // methods Answer and Consent. A Store may be used by any number of goroutines.

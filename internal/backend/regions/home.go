@@ -1,7 +1,5 @@
 package regions
 
-import "hash/fnv"
-
 // HomeOf returns the region that is the home of a counter for which the rule names none, or "" if the list is empty. All processes of all
 // regions must have the same list, in any order, and the same prefix of keys.
 //
@@ -10,17 +8,23 @@ import "hash/fnv"
 func HomeOf(key []byte, regions []string) (home string) {
 	most := uint64(0)
 	for _, name := range regions {
-		h := fnv.New64a()
-		_, _ = h.Write([]byte(name)) // it never fails
-		_, _ = h.Write([]byte{0})
-		_, _ = h.Write(key)
-		n := mixed(h.Sum64())
+		h := uint64(14695981039346656037) // FNV-1a, without the allocation of a hash.Hash
+		for i := range len(name) {
+			h = (h ^ uint64(name[i])) * fnvPrime
+		}
+		h *= fnvPrime // a byte of 0
+		for _, b := range key {
+			h = (h ^ uint64(b)) * fnvPrime
+		}
+		n := mixed(h)
 		if home == "" || n > most || n == most && name < home {
 			home, most = name, n
 		}
 	}
 	return home
 }
+
+const fnvPrime = 1099511628211
 
 // mixed spreads every bit of a sum over all bits of the result, as the end of MurmurHash3 does: FNV alone would draw similar numbers for
 // keys that differ only at their end.

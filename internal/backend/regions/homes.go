@@ -44,21 +44,27 @@ type KeptHome struct {
 
 // homeOf returns the home of a counter. It waits only if a rule is used that nobody has recorded yet.
 func (s *Store) homeOf(w *wait, key []byte, l *descriptor.Limit) (string, error) {
-	home := l.Regions.Home
-	if rule := l.Regions.Rule; rule != 0 {
-		kept, ok := (*s.homesOf.known.Load())[rule]
-		if !ok {
-			var err error
-			if kept, err = s.firstUse(w, region.RuleHome{Rule: rule, Home: home}); err != nil {
-				return "", err
-			}
-		}
-		home = kept
-	}
-	if home != "" {
+	home, ok := s.knownHome(key, l)
+	if ok {
 		return home, nil
 	}
-	return HomeOf(key, s.opts.Regions), nil
+	home, err := s.firstUse(w, region.RuleHome{Rule: l.Regions.Rule, Home: l.Regions.Home})
+	if err == nil && home == "" {
+		home = HomeOf(key, s.opts.Regions)
+	}
+	return home, err
+}
+
+// knownHome returns the home of a counter, unless nobody has recorded that of its rule yet.
+func (s *Store) knownHome(key []byte, l *descriptor.Limit) (home string, ok bool) {
+	home, ok = l.Regions.Home, true
+	if rule := l.Regions.Rule; rule != 0 {
+		home, ok = (*s.homesOf.known.Load())[rule]
+	}
+	if ok && home == "" {
+		home = HomeOf(key, s.opts.Regions)
+	}
+	return home, ok
 }
 
 // errEpoch is the error of takes under rules that are new to a process whose list of regions is old.

@@ -2,7 +2,6 @@ package regions
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -35,6 +34,13 @@ type record[T any, P kept[T]] struct {
 	key  []byte
 	kind string
 
+	// taken is called before the steps of a batch run on a value: it takes in what was taken from the record without a step, and returns that.
+	// bound returns how much more may have been taken when the value is written, and before which time it must be written. shows is called
+	// when a value was written or read, with what has been taken since, and the time. nil: there are only steps.
+	taken func(v *T, at region.Reading) int64
+	bound func(v *T, now int64) (most, until int64)
+	shows func(v *T, stamp, taken, now int64)
+
 	// each is called after the steps of a batch have run on a value. What it returns is called when the value was written.
 	each func(v *T, at region.Reading) (written func())
 	// lives is how long a value is kept; nil: forever.
@@ -55,6 +61,7 @@ type record[T any, P kept[T]] struct {
 	read    *T     // what value says; nil: it was not read since it changed
 	changed *T     // what the change on its way says
 	next    []byte // what the change writes
+	was     []byte // what it would write if the steps changed nothing
 	written func() // of each
 	clock   string
 	sent    state
@@ -71,6 +78,7 @@ type step[T any] struct {
 	// fresh: the time of the computation must not be earlier than when the step was begun.
 	fresh bool
 	ready bool        // a trip has begun since, so it is not
+	look  bool        // it changes nothing: it is done when the value was read
 	gone  atomic.Bool // nobody waits for it any more: it need not run
 }
 
@@ -170,7 +178,12 @@ func (r *record[T, P]) compute(at region.Reading) {
 	if v == nil {
 		v = r.decode()
 	}
-	r.read, r.changed = nil, v // if it is not written, it is computed again, from value
+	r.read, r.changed = nil, v             // if it is not written, it is computed again, from value
+	taken := backend.HeadOf(r.value).Count // 0, or a foreign number
+	if r.taken != nil {
+		taken = r.taken(v, at)
+	}
+	r.was = P(v).AppendRecord(r.was[:0])
 	until := int64(never)
 	for _, s := range r.running {
 		until = min(until, s.run(v, at))
@@ -180,25 +193,32 @@ func (r *record[T, P]) compute(at region.Reading) {
 		r.written = r.each(v, at)
 	}
 	c := &r.change
+	c.Taken = taken
+	if r.bound != nil {
+		var before int64
+		c.Most, before = r.bound(v, at.Now)
+		until = min(until, before)
+	}
 	c.Stamp, c.NotBefore, c.NotAfter = backend.StampOf(r.value), at.Now, min(at.Now+slack<<min(r.late, mostLate), until-1)
 	if r.lives != nil {
 		c.Lives = r.lives(v, at.Now)
 	}
-	r.next = binary.LittleEndian.AppendUint64(r.next[:0], rand.Uint64()|1)
-	r.next = P(v).AppendRecord(r.next)
-	was := P(new(T)).AppendRecord(nil)
-	if len(r.value) > backend.StampSize {
-		was = r.value[backend.StampSize:]
-	}
-	if !bytes.Equal(r.next[backend.StampSize:], was) {
+	r.next = P(v).AppendRecord(appendHead(r.next[:0]))
+	switch {
+	case !bytes.Equal(r.next[backend.RecordHead:], r.was):
 		c.Value = r.next
+	case taken > 0:
+		r.changed = nil // it accounts for what the record still counts
 	}
 }
+
+// appendHead begins a record with a new stamp.
+func appendHead(b []byte) []byte { return backend.AppendHead(b, int64(rand.Uint64()>>11|1)) }
 
 // decode returns the value that was seen last. One that cannot be read counts as lost.
 func (r *record[T, P]) decode() *T {
 	v := new(T)
-	if len(r.value) > backend.StampSize && P(v).ReadRecord(r.value[backend.StampSize:]) != nil {
+	if len(r.value) > backend.RecordHead && P(v).ReadRecord(r.value[backend.RecordHead:]) != nil {
 		r.of.counts.unreadable.Add(1)
 		v = new(T)
 	}
@@ -226,14 +246,38 @@ func (r *record[T, P]) settle() {
 		r.late++
 	case backend.RecordDiffers:
 		r.value, r.counted, r.known, r.read = append(r.value[:0], c.Present...), c.Counted, true, nil
+		r.notice(backend.HeadOf(r.value).Count)
+		r.finishLooks()
 	case backend.RecordWritten:
+		taken := c.More
 		if c.Value != nil {
 			r.value, r.next = r.next, r.value
+		} else {
+			taken += c.Taken
 		}
 		r.read = r.changed
+		r.notice(taken)
 		if r.written != nil {
 			r.written()
 		}
+		r.finish(nil)
+	}
+}
+
+// notice tells what is there now.
+func (r *record[T, P]) notice(taken int64) {
+	if r.shows == nil {
+		return
+	}
+	if r.read == nil {
+		r.read = r.decode()
+	}
+	r.shows(r.read, backend.HeadOf(r.value).Start, taken, r.change.At)
+}
+
+// finishLooks ends a batch of steps that only look.
+func (r *record[T, P]) finishLooks() {
+	if !slices.ContainsFunc(r.running, func(s *step[T]) bool { return !s.look }) {
 		r.finish(nil)
 	}
 }

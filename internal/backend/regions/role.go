@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,7 +113,7 @@ func (s *Store) readGeneration(ctx context.Context, raise bool) error {
 			s.learn(want)
 			return nil
 		}
-		value := binary.LittleEndian.AppendUint64(nil, rand.Uint64()|1)
+		value := appendHead(nil)
 		c = backend.RecordChange{
 			Key: key, Kind: "generation", Stamp: backend.StampOf(change.Present), NotAfter: math.MaxInt64,
 			Value: binary.AppendUvarint(value, want),
@@ -131,10 +130,10 @@ func (s *Store) learn(generation uint64) {
 
 // numbered reads a generation. What is none counts as 0.
 func numbered(value []byte) (has bool, n uint64) {
-	if len(value) <= backend.StampSize {
+	if len(value) <= backend.RecordHead {
 		return len(value) > 0, 0
 	}
-	n, size := binary.Uvarint(value[backend.StampSize:])
+	n, size := binary.Uvarint(value[backend.RecordHead:])
 	if size <= 0 || n > math.MaxUint32 {
 		return true, 0
 	}

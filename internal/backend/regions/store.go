@@ -130,8 +130,14 @@ func concerns(l *descriptor.Limit) bool {
 	return l.Regions != nil && l.Regions.Mode != descriptor.Regional
 }
 
-// Start implements backend.Store. A request with a limit across regions gets a goroutine.
+// Start implements backend.Store. A request with a limit across regions gets a goroutine, unless its only take can be taken from what an
+// account offers.
 func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+	if len(r.Takes) == 1 && r.Takes[0].Limit.Regions != nil {
+		if begun, settled, err := s.start(ctx, now, b, r, done); begun {
+			return settled, err
+		}
+	}
 	for i := range r.Takes {
 		if r.Takes[i].Limit.Regions != nil {
 			async.Go(func() error { return s.take(ctx, now, r) }, done)
@@ -208,7 +214,7 @@ func (s *Store) takeOne(w *wait, now time.Time, t *backend.Take, o *backend.Outc
 	case t.Limit.Regions.Mode == descriptor.AtHome:
 		return s.takeFar(w, home, t, o)
 	default:
-		return s.takeAccount(w, home, t, o)
+		return s.takeAccount(w, now, home, t, o)
 	}
 }
 

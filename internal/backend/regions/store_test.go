@@ -227,7 +227,7 @@ func TestClockIsSetBack(t *testing.T) {
 	client := w.client("b")
 	redistest.Eventually(t, "the generation is raised, once", func(ctx context.Context) error {
 		kept, err := client.Get(ctx, "{regions}:generation:{regions}").Bytes()
-		if err == nil && (len(kept) != backend.StampSize+1 || kept[backend.StampSize] != 1) {
+		if err == nil && (len(kept) != backend.RecordHead+1 || kept[backend.RecordHead] != 1) {
 			err = fmt.Errorf("it is %x", kept)
 		}
 		return err

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,7 +55,7 @@ type process struct {
 
 type setup struct {
 	regions, processes int
-	memory             string // the region that has no Redis
+	memory             string // the regions that have no Redis
 	clock              string // the region whose Redis' clock can be set
 }
 
@@ -67,10 +68,10 @@ func newWorld(t testing.TB, s setup) *world {
 	}
 	for _, name := range w.names {
 		var mem *memory.Records
-		switch name {
-		case s.memory:
+		switch {
+		case strings.Contains(s.memory, name):
 			mem = memory.NewRecords(0)
-		case s.clock:
+		case name == s.clock:
 			w.redis[name], w.setClock = redistest.StartWithClock(t)
 		default:
 			w.redis[name] = redistest.Start(t)
@@ -93,7 +94,9 @@ func (w *world) start(name string, mem *memory.Records, changes ...func(*regions
 		opts.Store, opts.Records = memory.New(memory.Options{}), mem
 	} else {
 		client := w.client(name)
-		opts.Store, opts.Records = redis.New(redis.Options{Client: client, Timeout: patience}), redis.NewRecords(client, patience)
+		store := redis.New(redis.Options{Client: client, Timeout: patience})
+		w.t.Cleanup(func() { _ = store.Close() })
+		opts.Store, opts.Records = store, redis.NewRecords(store)
 	}
 	for _, change := range changes {
 		change(&opts)

@@ -2,10 +2,10 @@
 //
 // A script is put together from head.lua, states.lua, one part for each Shape of counter that the call uses, and one of: one.lua
 // (for one take), each.lua (for takes that do not affect each other), or many.lua with votes.lua and written.lua. A script for one
-// take reads before states.lua (one_read.lua), and returns there if it is the usual take of a fixed window (fixed_usual.lua). If some takes concern
-// reservations, holds.lua, holds_open.lua and holds_written.lua replace written.lua, and each part includes the code after its line
-// "For scripts with reservations". So a call loads no code that it does not use. The comment at the top of each file describes its
-// arguments and its reply. Package redis packs the arguments and reads the reply.
+// take reads before states.lua (one_read.lua), and returns there if it is the usual take of a fixed window (fixed_usual.lua) or of an
+// account (account_usual.lua). If some takes concern reservations, holds.lua, holds_open.lua and holds_written.lua replace written.lua, and
+// each part includes the code after its line "For scripts with reservations". So a call loads no code that it does not use. The comment at
+// the top of each file describes its arguments and its reply. Package redis packs the arguments and reads the reply.
 //
 // The pure functions of package backend define what happens to a counter, and the scripts do the same. The suite in backendtest
 // compares the two step by step.
@@ -40,6 +40,7 @@ const (
 	Lyft     Shape = 'y' // fixed windows, each in a key of its own, as envoyproxy/ratelimit keeps them
 	Penalty  Shape = 'x' // penalties
 	Shared   Shape = 'k' // fixed windows that classes share
+	Account  Shape = 'a' // accounts of limits across regions
 )
 
 // Set is a set of shapes.
@@ -66,6 +67,7 @@ var parts = [...]part{
 	{Lyft, []string{"lyft.lua"}, nil},
 	{Penalty, []string{"penalty.lua"}, nil},
 	{Shared, []string{"shared_window.lua"}, nil},
+	{Account, []string{"account.lua"}, nil},
 }
 
 func index(s Shape) int {
@@ -157,8 +159,11 @@ func assemble(set Set, k kind) string {
 	b.WriteString(source("head.lua"))
 	if k == ofOne {
 		b.WriteString(source("one_read.lua"))
-		if set == Of(Fixed) {
+		switch set {
+		case Of(Fixed):
 			b.WriteString(source("fixed_usual.lua"))
+		case Of(Account):
+			b.WriteString(source("account_usual.lua"))
 		}
 	}
 	b.WriteString(source("states.lua"))
