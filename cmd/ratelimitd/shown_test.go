@@ -73,8 +73,7 @@ var notRun = map[string][]string{
 		`docker compose up --build`,
 		`docker run --rm -v "$PWD/rules:/rules" REGISTRY/ratelimitd check /rules`,
 	},
-	"its program is not among those that the tests install; tests in Go make the same calls": {
-	},
+	"its program is not among those that the tests install; tests in Go make the same calls": {},
 	"it needs a server of the reader's": {
 		`ratelimitd conform --target localhost:8081 --rules /srv/ratelimit/config`,                                              // TestConform
 		`CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=control-plane:18000 CONFIG_GRPC_XDS_NODE_ID=ratelimit ratelimitd`, // xds_test.go has one
