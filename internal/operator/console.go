@@ -65,6 +65,7 @@ type live struct {
 	Decisions *limiter.Totals `json:"decisions"` // nil: not known
 	Hot       *liveHot        `json:"hot"`       // nil: hot keys are off
 	Buckets   int             `json:"buckets"`   // quota buckets that clients of this process use
+	Regions   bool            `json:"regions"`   // this process is in a region
 }
 
 type liveRules struct {
@@ -119,7 +120,7 @@ func (s *Server) addConsole(mux *http.ServeMux, opts *Options) {
 
 // look returns the next event.
 func (o *Options) look(ctx context.Context) any {
-	e := &live{At: time.Now().UnixMilli(), Rules: o.liveRules()}
+	e := &live{At: time.Now().UnixMilli(), Rules: o.liveRules(), Regions: o.Regions != nil}
 	if o.Process != nil {
 		e.Process = o.Process(ctx)
 	}

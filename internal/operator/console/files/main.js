@@ -10,15 +10,18 @@ import { Rules } from "./rules.js";
 import { Overrides } from "./overrides.js";
 import { Shares } from "./shares.js";
 import { Fleet } from "./fleet.js";
+import { Regions } from "./regions.js";
 import { Try } from "./try.js";
 
+// The last part says whether the page is of use here.
 const pages = [
   ["now", "Now", Now, "What is denied now"],
   ["customer", "Customer", Customer, "One customer"],
   ["rules", "Rules", Rules, "Rules"],
   ["overrides", "Overrides", Overrides, "Overrides"],
-  ["shares", "Shares", Shares, "Shares of quota buckets"],
+  ["shares", "Shares", Shares, "Shares of quota buckets", (event) => event.buckets],
   ["fleet", "Fleet", Fleet, "The fleet"],
+  ["regions", "Regions", Regions, "Regions", (event) => event.regions],
   ["try", "Try it", Try, "Try a request"],
 ];
 
@@ -38,7 +41,7 @@ function App() {
     <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); heading.current.focus(); }}>Skip to the page</a>
     <header class="top">
       <span class="brand">ratelimitd</span>
-      <nav aria-label="Pages"><ul>${pages.filter(([p]) => p !== "shares" || id === p || (live.value && live.value.buckets)).map(([p, label]) => html`<li><a href=${"#/" + p} aria-current=${p === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
+      <nav aria-label="Pages"><ul>${pages.filter(([p, , , , use]) => !use || id === p || (live.value && use(live.value))).map(([p, label]) => html`<li><a href=${"#/" + p} aria-current=${p === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
       <${State} />
     </header>
     <main id="main">
