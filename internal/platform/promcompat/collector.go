@@ -178,7 +178,7 @@ type target struct {
 func (c *Collector) target(key name, kind string) *target {
 	text := strings.ToValidUTF8(key.path+"."+key.stat, "_") // the library panics on invalid UTF-8
 	mapping, labels, mapped := c.mapper.GetMapping(text, mapper.MetricType(kind))
-	t := &target{scale: 1, labels: c.labels(labels), help: "A statistic of the reference that the mapping does not cover.", mapping: mapping}
+	t := &target{scale: 1, labels: c.labels(labels), help: "A statistic of envoyproxy/ratelimit that no mapping covers.", mapping: mapping}
 	if !mapped {
 		t.name = mapper.EscapeMetricName(text)
 		t.ttl = c.mapper.Defaults.Ttl
