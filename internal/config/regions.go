@@ -15,7 +15,7 @@ import (
 // regionsForm is the map of `regions`, of a limit and of a domain.
 var regionsForm = yamlform.NewForm("regions", "`regions`", []yamlform.Field[regionsReading]{
 	{Key: yamlform.Key{Name: "mode", Type: yamlform.OneOf(descriptor.RegionModeNames...), Required: true, Extension: true,
-		Doc: "`regional`: each region counts on its own; `home`: every request asks the home; `escrow`: the home grants permits in advance"},
+		Doc: "`regional`: each region counts on its own; `home`: every request asks the home; `escrow`: the home grants permits in advance; `eventual`: each region counts on its own and subtracts what the others have told it"},
 		Read: func(r *regionsReading, v yamlform.Value) {
 			i, _ := v.Choice()
 			r.regions.Mode, r.mode = descriptor.RegionMode(max(i, 0)), v
@@ -49,8 +49,8 @@ func readRegions(v yamlform.Value) *descriptor.Regions {
 	case r.home.Given() && !descriptor.ValidRegion(r.regions.Home):
 		r.home.Errorf("`home` must be the name of a region in lower case, such as eu or us-west-2, this is %s", yamlform.Quote(r.regions.Home))
 		return nil
-	case r.home.Given() && r.regions.Mode == descriptor.Regional:
-		r.home.Errorf("`home` and `mode: regional`: each region counts on its own, so there is no home; leave it out")
+	case r.home.Given() && !r.regions.HasHome():
+		r.home.Errorf("`home` and `mode: %s`: each region counts on its own, so there is no home; leave it out", descriptor.RegionModeNames[r.regions.Mode])
 		return nil
 	}
 	return &r.regions
@@ -144,6 +144,8 @@ func notAcrossRegions(d *descriptor.DomainSpec, rule *descriptor.Rule, l *descri
 		return "`classes`: what a class is owed is known in one region only; leave out one of them"
 	case l.Penalty != nil:
 		return "`penalty`: a region cannot know whom the others punish; leave out one of them"
+	case l.Lease && l.Regions.Mode == descriptor.Eventual:
+		return "`lease: true`: what a replica holds in advance would count as used in all regions; leave out `lease`"
 	case l.Lease:
 		return "`lease: true`: the permits of a region do for its processes what a lease does; leave out `lease`"
 	case l.Scheduled:
@@ -152,6 +154,8 @@ func notAcrossRegions(d *descriptor.DomainSpec, rule *descriptor.Rule, l *descri
 		return "`count_denied: true`: denied hits count nowhere then; leave out `count_denied`"
 	case l.Regions.Mode == descriptor.InEscrow:
 		return notInEscrow(rule, l)
+	case l.Regions.Mode == descriptor.Eventual && (l.Algorithm != descriptor.FixedWindow && l.Algorithm != descriptor.SlidingWindow || l.FirstHit):
+		return "anything but a `fixed_window` on the clock or a `sliding_window`: counts of other kinds cannot be added up; use `mode: home`"
 	default:
 		return ""
 	}

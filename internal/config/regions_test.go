@@ -55,9 +55,10 @@ descriptors:
 func TestWrongRegionsSayWhere(t *testing.T) {
 	for _, c := range []struct{ domain, descriptor, want string }{
 		{"regions: escrow", "", "2:10: `regions` must be a map of keys (`mode` and `home`), this is the text \"escrow\""},
-		{"regions: {home: eu}", "", "2:10: `regions` without a `mode`: write `regional`, `home` or `escrow`"},
+		{"regions: {home: eu}", "", "2:10: `regions` without a `mode`: write `regional`, `home`, `escrow` or `eventual`"},
 		{"regions: {mode: Escrow}", "", "2:17: unknown `mode` \"Escrow\": did you mean `escrow`?"},
-		{"regions: {mode: eventual}", "", "2:17: unknown `mode` \"eventual\": write `regional`, `home` or `escrow`"},
+		{"regions: {mode: never}", "", "2:17: unknown `mode` \"never\": write `regional`, `home`, `escrow` or `eventual`"},
+		{"regions: {mode: eventual, home: eu}", "", "2:33: `home` and `mode: eventual`: each region counts on its own, so there is no home; leave it out"},
 		{"regions: {mode: home, home: ''}", "", "2:29: `home` is empty: write the name of a region, or leave it out"},
 		{"regions: {mode: home, home: Europe}", "", "2:29: `home` must be the name of a region in lower case, such as eu or us-west-2, this is \"Europe\""},
 		{"regions: {mode: regional, home: eu}", "", "2:33: `home` and `mode: regional`: each region counts on its own, so there is no home; leave it out"},
@@ -107,6 +108,14 @@ func TestWrongRegionsSayWhere(t *testing.T) {
 			"4:5: the limits \"a\" and \"b\" have different `regions`: give all limits of a rule the same, or write a descriptor for each"},
 		{"", "rate_limits: [{name: a, unit: minute, requests_per_unit: 600, regions: {mode: home, home: eu}}, {name: b, unit: hour, requests_per_unit: 700, regions: {mode: home, home: us}}]",
 			"4:5: the limits \"a\" and \"b\" have different `regions`: give all limits of a rule the same, or write a descriptor for each"},
+		{"", "rate_limit: {unit: minute, requests_per_unit: 6, regions: {mode: eventual}}", ""},
+		{"", "condition: true, rate_limit: {unit: minute, requests_per_unit: 6, algorithm: sliding_window, scale: {by: k, max: 9}, regions: {mode: eventual}}", ""},
+		{"", "rate_limit: {unit: minute, requests_per_unit: 6, align: first_hit, regions: {mode: eventual}}",
+			"4:5: `mode: eventual` of `regions` and anything but a `fixed_window` on the clock or a `sliding_window`: counts of other kinds cannot be added up; use `mode: home`"},
+		{"", "rate_limit: {unit: minute, requests_per_unit: 6, algorithm: token_bucket, regions: {mode: eventual}}",
+			"4:5: `mode: eventual` of `regions` and anything but a `fixed_window` on the clock or a `sliding_window`: counts of other kinds cannot be added up; use `mode: home`"},
+		{"", "rate_limit: {unit: minute, requests_per_unit: 6, lease: true, regions: {mode: eventual}}",
+			"4:5: `mode: eventual` of `regions` and `lease: true`: what a replica holds in advance would count as used in all regions; leave out `lease`"},
 		{"", "rate_limit: {unlimited: true, regions: {mode: home}}", "4:53: `unlimited: true` and `regions`: nothing is counted, so leave it out"},
 	} {
 		text := "domain: d\n" + c.domain + "\n"

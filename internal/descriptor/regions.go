@@ -14,10 +14,11 @@ const (
 	Regional RegionMode = iota // each region counts on its own
 	AtHome                     // one region counts, and the others ask it for each request
 	InEscrow                   // one region counts, and the others hold permits that it has charged before
+	Eventual                   // each region counts on its own, less what the others have told it about theirs
 )
 
 // RegionModeNames are the names of the modes in rule files.
-var RegionModeNames = []string{Regional: "regional", AtHome: "home", InEscrow: "escrow"}
+var RegionModeNames = []string{Regional: "regional", AtHome: "home", InEscrow: "escrow", Eventual: "eventual"}
 
 // Regions says how a limit counts across regions.
 type Regions struct {
@@ -28,6 +29,9 @@ type Regions struct {
 	// limits of a rule have one home.
 	Rule uint64
 }
+
+// HasHome reports whether one region counts for all.
+func (r *Regions) HasHome() bool { return r.Mode == AtHome || r.Mode == InEscrow }
 
 // String returns the setting as a rule file writes it, or "" for nil.
 func (r *Regions) String() string {
@@ -45,6 +49,9 @@ func (r *Regions) String() string {
 func (r *Regions) Words() string {
 	if r == nil {
 		return ""
+	}
+	if r.Mode == Eventual {
+		return ", about one limit for all regions: each subtracts what the others say they have counted"
 	}
 	home := "the home region"
 	if r.Home != "" {

@@ -242,7 +242,13 @@ func (s *Store) answerOne(w *wait, from string, epoch uint64, q *Asked) Told {
 	switch {
 	case !ok:
 		return Told{Refused: NoRule}
-	case c.Limit.Regions == nil || c.Limit.Regions.Mode == descriptor.Regional,
+	case eventual(c.Limit) && q.Permits == nil && q.Share == nil && q.Hits == 0:
+		told, err := s.countedHere(w.ctx, now, &c)
+		if err != nil {
+			return Told{Refused: Unavailable}
+		}
+		return told
+	case !concerns(c.Limit),
 		(c.Limit.Regions.Mode == descriptor.InEscrow) != (q.Permits != nil), q.Share != nil:
 		return Told{Refused: OtherMode}
 	}

@@ -29,6 +29,7 @@ func (s *Store) families() []metric.Family {
 		metric.Counter("ratelimitd_region_questions_total", "Questions that were sent to the homes of counters.", c.asked.Load),
 		metric.Counter("ratelimitd_region_failed_calls_total", "Calls to other regions that failed. Each may have had many questions.", c.failed.Load),
 		metric.Gauge("ratelimitd_region_kept_homes", "Rules that name another home than the one that counts until the epoch is raised.", func() int64 { return int64(len(s.homesOf.keptHomes())) }),
+		metric.Gauge("ratelimitd_region_unseen_hits", "The most hits of one counter in mode eventual that another region admitted between two of its answers, in the last one to two minutes.", s.unseen.load),
 		metric.Counter("ratelimitd_region_unreadable_records_total", "Records of limits across regions that could not be read, and counted as lost.", c.unreadable.Load),
 	}
 }

@@ -48,7 +48,7 @@ type Resolver interface {
 	Resolve(now time.Time, domain string, entries []descriptor.Entry, tag string) (backend.Counter, bool)
 }
 
-// Store counts limits with Regions at their homes, and passes all other takes on.
+// Store counts limits with Regions at their homes, lowers those of tallies, and passes all other takes on.
 type Store struct {
 	opts   Options
 	clocks *clocks
@@ -57,6 +57,9 @@ type Store struct {
 	accounts *cache[*account]
 	homes    *cache[*home]
 	homesOf  homesOf
+	tallies  *cache[*tally]
+	unseen   unseen
+	others   []string // the other regions, in order
 	role     *record[region.Role, *region.Role]
 	duty     atomic.Pointer[region.Duty] // nil: none yet
 	known    atomic.Uint64               // the latest epoch that the region has heard of
@@ -95,6 +98,7 @@ func New(opts Options) (*Store, error) {
 	s := &Store{
 		opts: opts, kick: make(chan struct{}, 1),
 		accounts: newCache[*account](opts.MaxRecords), homes: newCache[*home](opts.MaxRecords),
+		tallies: newCache[*tally](opts.MaxRecords), others: othersOf(opts.Regions, opts.Region),
 		epoch:  region.Epoch{Number: opts.Epoch, Home: opts.Region, Regions: opts.Regions, Before: opts.Before, Stopped: opts.Stopped},
 		askers: make(map[string]*asker), peers: make(map[string]*peer),
 	}
@@ -125,10 +129,8 @@ const ownKey = "{regions}"
 // SetResolver sets how questions of other regions find their limits. Until then they are refused.
 func (s *Store) SetResolver(r Resolver) { s.resolver.Store(&r) }
 
-// concerns reports whether a limit is counted across regions.
-func concerns(l *descriptor.Limit) bool {
-	return l.Regions != nil && l.Regions.Mode != descriptor.Regional
-}
+// concerns reports whether one region counts a limit for all.
+func concerns(l *descriptor.Limit) bool { return l.Regions != nil && l.Regions.HasHome() }
 
 // Start implements backend.Store. A request with a limit across regions gets a goroutine, unless its only take can be taken from what an
 // account offers.
@@ -138,11 +140,19 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 			return settled, err
 		}
 	}
+	tallied := false
 	for i := range r.Takes {
-		if r.Takes[i].Limit.Regions != nil {
+		switch l := r.Takes[i].Limit; {
+		case l.Regions == nil:
+		case concerns(l):
 			async.Go(func() error { return s.take(ctx, now, r) }, done)
 			return false, nil
+		default:
+			tallied = true
 		}
+	}
+	if tallied {
+		return s.startTallied(ctx, now, b, r, done)
 	}
 	return s.opts.Store.Start(ctx, now, b, r, done)
 }
@@ -158,7 +168,9 @@ func (s *Store) take(ctx context.Context, now time.Time, r *backend.Request) err
 	defer w.end()
 	return backend.Split(ctx, r, place, func(ctx context.Context, at string, part *backend.Request) error {
 		if at == "" {
-			return backend.Await(ctx, s.opts.Store, now, part)
+			wait := async.NewWaiter()
+			settled, err := s.startTallied(ctx, now, nil, part, wait.Done)
+			return wait.Wait(settled, err)
 		}
 		return s.takeHere(w, now, part)
 	})
@@ -239,7 +251,7 @@ func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	}
 	if len(rest.Takes) > 0 {
 		rest.Prepare()
-		errs = append(errs, s.opts.Store.Peek(ctx, now, &rest.Request))
+		errs = append(errs, s.peekTallied(ctx, now, &rest.Request))
 		rest.Answer(r)
 	}
 	return errors.Join(errs...)

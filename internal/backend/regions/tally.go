@@ -1,0 +1,323 @@
+package regions
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// tally is a counter that each region counts on its own, less what the others have told about theirs (mode eventual). There is no home, no
+// record and no promise: a region asks the others what they have counted, while it is asked for the counter itself. Only this process
+// remembers the answers.
+type tally struct {
+	asked    Asked // how the others find their counters
+	interval time.Duration
+	fixed    *descriptor.Window // of a window on the clock: what was counted in it ends with it
+	touched  atomic.Int64
+
+	mu     sync.Mutex
+	own    counted // what this region had in use after the last take
+	others []others
+	before counted // own, when a region was found to be silent
+	silent bool
+}
+
+// counted is a number of hits that are in use, until then.
+type counted struct {
+	hits  int64
+	until time.Time
+}
+
+func (c counted) at(now time.Time) int64 {
+	if !now.Before(c.until) {
+		return 0
+	}
+	return c.hits
+}
+
+// others is what one other region has counted.
+type others struct {
+	counted
+	waits bool      // a question is on its way
+	last  time.Time // when the last one was sent
+	since time.Time // when the first one was sent that has no answer; zero: all have
+}
+
+// Bounds of how often the other regions are asked about one counter: a fiftieth of its window.
+const (
+	shortestInterval = 100 * time.Millisecond
+	longestInterval  = time.Second
+)
+
+// silence is after how many intervals without an answer a region is not expected to answer.
+const silence = 3
+
+func (t *tally) idle() bool  { return true }
+func (t *tally) used() int64 { return t.touched.Load() }
+
+// tallyOf returns the tally of a take's counter.
+func (s *Store) tallyOf(t *backend.Take) *tally {
+	return s.tallies.of(t.Key, func() *tally {
+		n := &tally{others: make([]others, len(s.others)), interval: min(max(t.Limit.Window.Length()/50, shortestInterval), longestInterval)}
+		if t.Limit.Algorithm == descriptor.FixedWindow {
+			n.fixed = &t.Limit.Window
+		}
+		if t.Origin != nil {
+			n.asked = askedOf(t)
+		}
+		return n
+	})
+}
+
+// left returns the limit that this region's own counter has now.
+func (t *tally) left(now time.Time, limit uint64) int64 {
+	elsewhere, silent := int64(0), false
+	for i := range t.others {
+		o := &t.others[i]
+		elsewhere += o.at(now)
+		silent = silent || !o.since.IsZero() && now.Sub(o.since) > silence*t.interval
+	}
+	if silent && !t.silent {
+		t.before = t.own
+	}
+	t.silent = silent
+	rest := int64(min(limit, backend.MaxCount)) - elsewhere
+	if silent { // each region may use an equal part of what was left
+		before := t.before.at(now)
+		rest = before + (rest-before)/int64(len(t.others)+1)
+	}
+	return max(rest, 0)
+}
+
+// due returns which of the other regions are to be asked now, a bit for each.
+func (t *tally) due(now time.Time) (due uint64) {
+	for i := range t.others {
+		o := &t.others[i]
+		if o.waits || now.Sub(o.last) < t.interval {
+			continue
+		}
+		o.waits, o.last = true, now
+		if o.since.IsZero() {
+			o.since = now
+		}
+		due |= 1 << i
+	}
+	return due
+}
+
+func (s *Store) askOthers(t *tally, now time.Time, due uint64) {
+	for i := range t.others {
+		if due>>i&1 > 0 {
+			s.askers[s.others[i]].add(&question{asked: t.asked, done: func(told *Told, err error) { s.counted(t, i, now, told, err) }})
+		}
+	}
+}
+
+// counted takes in what a region has answered to a question that was sent then.
+func (s *Store) counted(t *tally, region int, sent time.Time, told *Told, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o := &t.others[region]
+	o.waits = false
+	if err != nil || told.Outcome == nil {
+		return
+	}
+	now := time.Now()
+	o.since = time.Time{}
+	c := counted{told.Outcome.Used, now.Add(told.Outcome.ResetAfter)}
+	if t.fixed != nil {
+		_, end := t.fixed.Bounds(sent.UnixMicro())
+		if now.UnixMicro() >= end {
+			return // it may be about the window before
+		}
+		c.until = now.Add(micros(end - now.UnixMicro()))
+	}
+	s.unseen.add(now, c.hits-o.at(now))
+	o.counted = c
+}
+
+// tallied is a request whose limits are lowered by what other regions have counted.
+type tallied struct {
+	request *backend.Request
+	now     time.Time
+	limits  []descriptor.Limit  // lowered
+	plain   []*descriptor.Limit // of the caller; nil: as it was
+	tallies []*tally            // by take; nil: it is regional
+	silent  []bool
+	done    func(error)
+	end     func(error) // finish, made once
+}
+
+var tallieds = sync.Pool{New: func() any { return new(tallied) }}
+
+// startTallied settles a request in the store behind this one. All its takes are regional, or of tallies.
+func (s *Store) startTallied(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+	c := tallieds.Get().(*tallied)
+	c.lower(s, time.Now(), r)
+	if c.done = done; c.end == nil {
+		c.end = c.finish
+	}
+	if settled, err = s.opts.Store.Start(ctx, now, b, r, c.end); settled {
+		c.raise()
+		c.release()
+	}
+	return settled, err
+}
+
+func (c *tallied) finish(err error) {
+	done := c.done
+	c.raise()
+	c.release()
+	done(err)
+}
+
+// lower gives the takes of tallies the limits of this region's counters.
+func (c *tallied) lower(s *Store, now time.Time, r *backend.Request) {
+	takes := len(r.Takes)
+	c.request, c.now = r, now
+	c.limits = slices.Grow(c.limits[:0], takes)[:takes]
+	c.plain = slices.Grow(c.plain[:0], takes)[:takes]
+	c.tallies = slices.Grow(c.tallies[:0], takes)[:takes]
+	c.silent = slices.Grow(c.silent[:0], takes)[:takes]
+	for i := range r.Takes {
+		c.plain[i], c.tallies[i] = nil, nil
+		t := &r.Takes[i]
+		if !eventual(t.Limit) {
+			continue
+		}
+		n := s.tallyOf(t)
+		n.touched.Store(now.UnixNano())
+		n.mu.Lock()
+		left := n.left(now, t.Limit.Requests)
+		due := n.due(now)
+		c.silent[i] = n.silent
+		n.mu.Unlock()
+		if due != 0 {
+			s.askOthers(n, now, due)
+		}
+		c.tallies[i] = n
+		if left < int64(min(t.Limit.Requests, backend.MaxCount)) {
+			c.plain[i], c.limits[i] = t.Limit, *t.Limit
+			c.limits[i].Requests = uint64(left)
+			t.Limit = &c.limits[i]
+		}
+	}
+}
+
+// raise gives the caller its limits back, and adds to the outcomes what the others have counted.
+func (c *tallied) raise() {
+	for i, n := range c.tallies {
+		if n == nil {
+			continue
+		}
+		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
+		if !o.Failed {
+			n.mu.Lock()
+			n.own = counted{o.Used, c.now.Add(o.ResetAfter)}
+			n.mu.Unlock()
+		}
+		if c.plain[i] == nil {
+			continue
+		}
+		lowered := int64(t.Limit.Requests)
+		t.Limit = c.plain[i]
+		if o.Failed {
+			continue
+		}
+		elsewhere := int64(min(t.Limit.Requests, backend.MaxCount)) - lowered
+		o.Before, o.Used = o.Before+elsewhere, o.Used+elsewhere
+		if reset := resetAfter(t.Limit, c.now.UnixMicro()); o.ResetAfter == 0 {
+			o.ResetAfter, o.MoreAfter = reset, reset
+		}
+		if o.RetryAfter == backend.Never && t.Hits <= int64(t.Limit.Requests) {
+			o.RetryAfter = o.ResetAfter // all of them are used elsewhere
+		}
+		if c.silent[i] && o.RetryAfter > longestInterval {
+			o.RetryAfter = longestInterval // the others may answer again before the window ends
+		}
+	}
+}
+
+func (c *tallied) release() {
+	if cap(c.limits) > mostTallied {
+		return
+	}
+	clear(c.plain)
+	clear(c.tallies)
+	c.request, c.done = nil, nil
+	tallieds.Put(c)
+}
+
+// mostTallied is the number of takes above which the memory for them is not kept.
+const mostTallied = 64
+
+// eventual reports whether a limit's regions count on their own, and tell each other.
+func eventual(l *descriptor.Limit) bool {
+	return l.Regions != nil && l.Regions.Mode == descriptor.Eventual
+}
+
+// peekTallied looks at takes that are regional, or of tallies.
+func (s *Store) peekTallied(ctx context.Context, now time.Time, r *backend.Request) error {
+	c := tallieds.Get().(*tallied)
+	defer c.release()
+	c.lower(s, time.Now(), r)
+	defer c.raise()
+	return s.opts.Store.Peek(ctx, now, r)
+}
+
+// countedHere answers what this region has counted.
+func (s *Store) countedHere(ctx context.Context, now time.Time, c *backend.Counter) (Told, error) {
+	r := backend.Request{Takes: []backend.Take{{Key: c.Key, Limit: c.Limit, Rule: c.Rule}}, Outcomes: make([]backend.Outcome, 1)}
+	if err := s.opts.Store.Peek(ctx, now, &r); err != nil {
+		return Told{}, err
+	}
+	return Told{Outcome: &r.Outcomes[0]}, nil
+}
+
+// unseen is the most that other regions have admitted of one counter between two of their answers, in this minute and in the one before.
+type unseen struct {
+	mu         sync.Mutex
+	minute     int64
+	this, last int64
+}
+
+func (u *unseen) add(now time.Time, hits int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turn(now)
+	u.this = max(u.this, hits)
+}
+
+func (u *unseen) turn(now time.Time) {
+	switch minute := now.Unix() / 60; minute - u.minute {
+	case 0:
+	case 1:
+		u.minute, u.this, u.last = minute, 0, u.this
+	default:
+		u.minute, u.this, u.last = minute, 0, 0
+	}
+}
+
+func (u *unseen) load() int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turn(time.Now())
+	return max(u.this, u.last)
+}
+
+// othersOf returns all regions but one, in order.
+func othersOf(regions []string, own string) (names []string) {
+	for _, name := range regions {
+		if name != own {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, strings.Compare)
+	return names
+}
