@@ -111,7 +111,7 @@ func (w *tallies) take(name string, hits int64) backend.Outcome {
 // demand lets each of the regions take a hit each tenth of a second for a while. It returns how many passed in each.
 func (w *tallies) demand(d time.Duration, names ...string) map[string]int64 {
 	passed := make(map[string]int64)
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { //nolint:forbidigo // virtual time
 		for _, name := range names {
 			if w.take(name, 1).Allowed {
 				passed[name]++
