@@ -290,7 +290,7 @@ func (h *history) drained() (wrong []string) {
 			level -= float64(e.at.Sub(last)) / float64(window)
 			last = e.at
 		}
-		level = max(level, 0) + float64(hits)/most
+		level = min(max(level, 0), size) + float64(hits)/most // after the limit was raised, no more than all of it is in use
 		level = max(level-float64(returned)/least, 0)
 		if hits > 0 && level > size+1e-6+0.01/most {
 			wrong = append(wrong, h.wrong(e, "%.6f of %v are in use", level*most, most))

@@ -82,6 +82,7 @@ func TestSeeds(t *testing.T) {
 		check(t, n+1, inMemory)
 	}
 	check(t, 20_624, inMemory) // a limit is lowered while an Envoy has no stream
+	check(t, 31_432, inMemory) // a hit is returned to a bucket that was full when its limit was raised
 }
 
 func TestSeedsSoak(t *testing.T) {
