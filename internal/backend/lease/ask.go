@@ -60,7 +60,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 		if c.late(start, end, *now) {
 			err = errors.Join(err, fmt.Errorf("%w: the answer came after the end of the lease that a part of the hits is from", backend.ErrUnavailable))
 		}
-		refused := end > start+1 && backend.Refused(c.request.Takes[start:end], c.request.Outcomes[start:end])
+		refused := backend.Refused(c.request.Takes[start:end], c.request.Outcomes[start:end])
 		for k := start; k < end; k++ {
 			p, t, o, place := &c.takes[k], &c.request.Takes[k], &c.request.Outcomes[k], c.request.Place(k)
 			if p.lead {
@@ -242,7 +242,7 @@ func (c *hotCounter) valid(p *forwardedTake, old int64, o *backend.Outcome, sent
 	switch {
 	case o.Cached:
 		return alive
-	case c.terms.Kind == backend.PermitsOfWindow && !c.same(sent):
+	case !c.same(sent):
 		return 0
 	default:
 		return max(alive, c.worth(old, now))

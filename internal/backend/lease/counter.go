@@ -68,7 +68,7 @@ func (c *hotCounter) of(l *descriptor.Limit) bool {
 
 // alive is how many permits may be used at now.
 func (c *hotCounter) alive(now time.Time) int64 {
-	if c.pool > 0 && before(now, c.live) {
+	if before(now, c.live) {
 		return c.pool
 	}
 	return 0
@@ -102,7 +102,7 @@ func (c *hotCounter) returnable(now time.Time, within time.Duration) int64 {
 
 // expire drops permits that are worth nothing any more and returns their number.
 func (c *hotCounter) expire(now time.Time) (expired int64) {
-	if c.pool == 0 || c.alive(now) > 0 || c.worth(c.pool, now) > 0 {
+	if c.alive(now) > 0 || c.worth(c.pool, now) > 0 {
 		return 0
 	}
 	return c.drop()

@@ -304,7 +304,7 @@ func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64,
 		want, need = 0, 0
 	}
 	if need == 0 && !low {
-		want = min(want, 0) // it only reports
+		want = 0 // it only reports
 	}
 	a.Waiting, a.AskedAt = true, r.Now
 	a.Question = Question{

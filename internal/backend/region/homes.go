@@ -39,10 +39,8 @@ func (h *Homes) Keep(epoch uint64, rules []RuleHome) bool {
 			h.Rules = append(h.Rules, r)
 		}
 	}
-	if len(h.Rules) > known {
-		slices.SortStableFunc(h.Rules, func(a, b RuleHome) int { return cmp.Compare(a.Rule, b.Rule) })
-		h.Rules = slices.CompactFunc(h.Rules, func(a, b RuleHome) bool { return a.Rule == b.Rule })
-	}
+	slices.SortStableFunc(h.Rules, func(a, b RuleHome) int { return cmp.Compare(a.Rule, b.Rule) })
+	h.Rules = slices.CompactFunc(h.Rules, func(a, b RuleHome) bool { return a.Rule == b.Rule })
 	return true
 }
 

@@ -1,0 +1,72 @@
+package region
+
+import (
+	"encoding/hex"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+// The home that a region has heard of first stays the home until the epoch changes. Rules are kept in order, and as many as there is room for.
+func TestTheFirstHomeStays(t *testing.T) {
+	var h Homes
+	for _, c := range []struct {
+		name  string
+		epoch uint64
+		rules []RuleHome
+		kept  bool
+		want  []RuleHome
+	}{
+		{"the first rules, in any order", 2, []RuleHome{{5, "eu"}, {1, "us"}}, true, []RuleHome{{1, "us"}, {5, "eu"}}},
+		{"another home for one, and others", 2, []RuleHome{{3, "us"}, {1, "eu"}, {9, ""}}, true, []RuleHome{{1, "us"}, {3, "us"}, {5, "eu"}, {9, ""}}},
+		{"one that is named twice", 2, []RuleHome{{7, "us"}, {7, "eu"}}, true, []RuleHome{{1, "us"}, {3, "us"}, {5, "eu"}, {7, "us"}, {9, ""}}},
+		{"an earlier epoch", 1, []RuleHome{{2, "us"}}, false, []RuleHome{{1, "us"}, {3, "us"}, {5, "eu"}, {7, "us"}, {9, ""}}},
+		{"none", 2, nil, true, []RuleHome{{1, "us"}, {3, "us"}, {5, "eu"}, {7, "us"}, {9, ""}}},
+		{"another epoch", 3, []RuleHome{{1, "eu"}}, true, []RuleHome{{1, "eu"}}},
+	} {
+		if h.Keep(c.epoch, c.rules) != c.kept || !slices.Equal(h.Rules, c.want) {
+			t.Errorf("%s: %+v, want %+v, kept %v", c.name, h.Rules, c.want, c.kept)
+		}
+	}
+	var many []RuleHome
+	for i := range uint64(1<<16 + 1) {
+		many = append(many, RuleHome{Rule: i})
+	}
+	h = Homes{}
+	if !h.Keep(1, many) || len(h.Rules) != 1<<16 {
+		t.Errorf("%d rules are kept", len(h.Rules))
+	}
+	if got := new(Homes); got.ReadRecord(h.AppendRecord(nil)) != nil || !reflect.DeepEqual(got, &h) {
+		t.Error("as many rules as there is room for cannot be read")
+	}
+	if new(Homes).ReadRecord((&Homes{Rules: many}).AppendRecord(nil)) == nil {
+		t.Error("more rules than there is room for can be read")
+	}
+}
+
+// A record of homes has each name once, in the order of its first use, and no others.
+func TestTheFormOfHomes(t *testing.T) {
+	h := Homes{Epoch: 2, Rules: []RuleHome{{1, "us"}, {3, "eu"}, {5, "us"}, {6, "eu"}}}
+	const form = "4d0102" + "02" + "027573" + "026575" + "04" + "010000000000000000" + "030000000000000001" + "050000000000000000" + "060000000000000001"
+	if got := hex.EncodeToString(h.AppendRecord(nil)); got != form {
+		t.Errorf("%s, want %s", got, form)
+	}
+	for _, c := range []struct{ name, record string }{
+		{"another order of names", "4d0102" + "02" + "027573" + "026575" + "02" + "010000000000000001" + "030000000000000000"},
+		{"a name that is missing", "4d0102" + "01" + "027573" + "02" + "010000000000000000" + "030000000000000001"},
+		{"a name that is not used", "4d0102" + "02" + "027573" + "026575" + "01" + "010000000000000000"},
+		{"a name twice", "4d0102" + "02" + "027573" + "027573" + "02" + "010000000000000000" + "030000000000000001"},
+	} {
+		b, err := hex.DecodeString(c.record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := new(Homes); got.ReadRecord(b) == nil {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+	b, _ := hex.DecodeString(form)
+	if got := new(Homes); got.ReadRecord(b) != nil || !reflect.DeepEqual(got, &h) {
+		t.Errorf("%+v, want %+v", got, h)
+	}
+}
