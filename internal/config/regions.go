@@ -171,11 +171,15 @@ func notInEscrow(rule *descriptor.Rule, l *descriptor.Limit) string {
 	if l.Algorithm == descriptor.SlidingWindow {
 		part = time.Duration(l.Arithmetic.Length) * time.Microsecond
 	}
+	bucket := l.Algorithm == descriptor.LeakyBucket || l.Algorithm == descriptor.TokenBucket && !l.Interval
 	switch {
 	case rule.Scales() != nil:
 		return "`scale`: permits are granted under one number of requests; use `mode: home`"
-	case l.Algorithm == descriptor.LeakyBucket, l.Algorithm == descriptor.TokenBucket && !l.Interval:
-		return fmt.Sprintf("`algorithm: %s`: only limits with windows can grant permits; use `mode: home`", l.Algorithm)
+	case bucket && min(l.Requests, l.Capacity()) < 2*descriptor.LeastForRegion:
+		return fmt.Sprintf("a bucket of %d with %d requests per window: it is too small to be divided, two regions need %d of both; use `mode: home`",
+			l.Capacity(), l.Requests, 2*descriptor.LeastForRegion)
+	case bucket:
+		return ""
 	case part < least:
 		return fmt.Sprintf("a window, or a part of one, of %s: a permit would end before it can be used, %s is the least; use `mode: home`", part, least)
 	case l.Capacity() < 2*descriptor.LeastForRegion:

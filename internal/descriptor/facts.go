@@ -125,8 +125,10 @@ var LimitFacts = Facts[RuleLimit]{
 			return when(l.Reservations != nil, ", reservations "+l.Reservations.Words())
 		}},
 	{Key: "regions", hashed: true,
-		text:  func(l *RuleLimit) string { return l.Regions.String() },
-		words: func(l *RuleLimit) string { return l.Regions.Words() }},
+		text: func(l *RuleLimit) string { return l.Regions.String() },
+		words: func(l *RuleLimit) string {
+			return l.Regions.Words(l.Algorithm == LeakyBucket || l.Algorithm == TokenBucket && !l.Interval)
+		}},
 	{Key: "scale", text: func(l *RuleLimit) string { return l.Rule.ScaleOf(l.Index).String() }},
 	{Key: "classes", hashed: true, text: func(l *RuleLimit) string { return l.Rule.ClassesOf(l.Index).String() }},
 	{Key: "active", text: func(l *RuleLimit) string {

@@ -45,8 +45,8 @@ func (r *Regions) String() string {
 	return text + "}"
 }
 
-// Words describes the setting for people, in a sentence about a limit.
-func (r *Regions) Words() string {
+// Words describes the setting for people, in a sentence about a limit. bucket: it is one without windows.
+func (r *Regions) Words(bucket bool) string {
 	if r == nil {
 		return ""
 	}
@@ -57,8 +57,11 @@ func (r *Regions) Words() string {
 	if r.Home != "" {
 		home = "region " + r.Home
 	}
-	if r.Mode == AtHome {
+	switch {
+	case r.Mode == AtHome:
 		return ", one limit for all regions: every request asks " + home
+	case bucket:
+		return ", one limit for all regions: " + home + " gives each region a part"
 	}
 	return ", one limit for all regions: " + home + " grants permits"
 }

@@ -63,6 +63,7 @@ var rules = []rule{
 	{key: "far-fixed", kind: fixed, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, regions: {mode: escrow, home: a}"},
 	{key: "far-sliding", kind: sliding, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_window, regions: {mode: escrow}"},
 	{key: "far-home", kind: fixed, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, regions: {mode: home, home: b}"},
+	{key: "far-bucket", kind: bucket, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: token_bucket, regions: {mode: escrow}"},
 	{key: "quota", kind: bucket, most: 800, quota: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: token_bucket"},
 	{key: "hot-fixed", kind: fixed, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true"},
 	{key: "hot-bucket", kind: bucket, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: token_bucket"},

@@ -3,6 +3,8 @@ package region
 import (
 	"math"
 	"slices"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
 // Account is what a region's Redis keeps for a counter whose home is another region. The zero Account holds nothing.
@@ -63,6 +65,8 @@ type Taken struct {
 	Due     bool  // it is time to ask the home
 	Full    bool  // refused, and the home had nothing left: it is not worth waiting for an answer
 	SetBack bool  // the clock was set back, and the caller has to raise the generation, or read it
+
+	Outcome backend.Outcome // in the region's part of a bucket, if it has one
 }
 
 // enter looks at the clock before a script uses an account. If the clock was set back, what the account holds would last too long:

@@ -16,6 +16,8 @@ type Counter struct {
 	From  int64 // Duty.From
 	Peers []Peer
 
+	Shares Shares // of a bucket that is divided, and whose State is not used
+
 	// Learning is until when nothing is granted, because the home has forgotten grants, and other regions may hold some of which it
 	// has not heard again yet.
 	Learning int64
@@ -39,10 +41,42 @@ type Peer struct {
 // home may not act.
 func (c *Counter) Take(at Reading, l *descriptor.Limit, d *Duty, hits int64) (backend.Outcome, bool) {
 	t, ok := c.enter(at, l, d)
-	if !ok {
+	if !ok || !c.rejoin(&t.limit, at.Now) {
 		return backend.Outcome{}, false
 	}
 	return c.settle(&t.limit, at.Now, hits), true
+}
+
+// rejoin makes a bucket one again that was divided until the rule changed. It returns false while a region may still have its part: each has
+// the last for as long as a grant lives.
+func (c *Counter) rejoin(l *descriptor.Limit, now int64) bool {
+	if !c.Shares.Begun {
+		return true
+	}
+	c.Shares.save(l, now)
+	c.Shares.expire(now)
+	for i := range c.Shares.Holders {
+		if c.Shares.Holders[i].counted() > 0 {
+			return false
+		}
+	}
+	missing := int64(l.Capacity()) - c.Shares.Saved
+	c.Shares, c.State = Shares{}, backend.State{}
+	backend.Adjust(l, &c.State, now, now, missing)
+	return true
+}
+
+// Divide answers a region that asks for its part of a bucket. What was used before the bucket was divided is missing from it.
+func (c *Counter) Divide(at Reading, l *descriptor.Limit, d *Duty, q *ShareQuestion) ShareAnswer {
+	if q.Epoch != d.Epoch || q.Epoch < c.Epoch {
+		return ShareAnswer{Epoch: q.Epoch, Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Result: Outdated}
+	}
+	if t, ok := c.enter(at, l, d); ok && !c.Shares.Begun && isBucket(l) {
+		o := c.settle(&t.limit, at.Now, 0)
+		c.Shares = Shares{Epoch: d.Epoch, From: d.From, Begun: true, Saved: int64(o.Remaining(l.Capacity())), SavedAt: at.Now}
+		c.State = backend.State{}
+	}
+	return c.Shares.Exchange(at, l, d, q)
 }
 
 // enter decides whether the home may act on the counter, and fills a counter that is new to it.
@@ -140,6 +174,7 @@ func (c *Counter) Reset(at Reading, l *descriptor.Limit, d *Duty) bool {
 		return false
 	}
 	c.State = backend.State{}
+	c.Shares.reset(l, at.Now)
 	for i := range c.Peers {
 		for k := range c.Peers[i].Grants {
 			if g := &c.Peers[i].Grants[k]; at.Now < g.Ends {
@@ -161,6 +196,12 @@ func (c *Counter) Expires(now int64, l *descriptor.Limit) int64 {
 		for k := range c.Peers[i].Grants {
 			last = max(last, c.Peers[i].Grants[k].Ends, c.Peers[i].Grants[k].Expires)
 		}
+	}
+	for i := range c.Shares.Holders {
+		last = max(last, c.Shares.Holders[i].Expires, c.Shares.Holders[i].LostExpires)
+	}
+	if c.Shares.Begun { // an empty bucket is full again
+		last += int64(l.Capacity()/l.Requests+1) * micros(l.Window.Length())
 	}
 	return last + 2*pastLife
 }

@@ -117,8 +117,9 @@ func TestShares(t *testing.T) {
 	if b := x.h["b"]; b.Tokens != 1100 {
 		t.Errorf("b has %d tokens", b.Tokens)
 	}
-	// What grows begins without tokens: 800 were minted when the bucket was new, and they were the most until now.
-	if got := x.take(noon+13*second, "b", 0).Left; got != 800 {
+	// What grows begins without tokens: 800 were minted when the bucket was new, and they were the most until now. The home had saved 2 in
+	// the second in which 175 per minute were nobody's.
+	if got := x.take(noon+13*second, "b", 0).Left; got != 802 {
 		t.Errorf("%d tokens are left", got)
 	}
 	x.renew(noon+14*second, "c", 100)
@@ -355,7 +356,7 @@ func TestTokensGoOn(t *testing.T) {
 	}
 	// The bucket keeps fractions of tokens while its part stays.
 	passed, now := 0, int64(noon)
-	for range 24 {
+	for range 120 {
 		now += renewal
 		x.h["a"].demand = demand64(now, 0)
 		a := x.answer(now, x.ask(now, "a"))
@@ -624,5 +625,130 @@ func TestAHoldingIsMeasured(t *testing.T) {
 	h = &Holding{Rate: 5, Tokens: 5, Expires: noon, Epoch: 1}
 	if q, _ := h.Ask(at(noon), x.l, "a", 1, 7); q.Held != 0 || h.Tokens != 0 {
 		t.Errorf("an expired part is held: %+v", q)
+	}
+}
+
+// A bucket that nobody used for a while is full again, even if all parts have expired: the home saves what flows in meanwhile.
+func TestSavedTokens(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{Burst: 1200})
+	x.renew(noon, "a", 0)
+	x.renew(noon, "b", 0)
+	if got := x.s.Saved; got != 400 {
+		t.Errorf("%d are saved, of 600 per minute a and b have 400", got)
+	}
+	x.take(noon, "a", x.h["a"].Tokens)
+	x.s.Saved, x.s.Holders = 0, x.s.Holders[:1]
+	expires := x.s.Holders[0].Expires
+	x.s.save(x.l, noon+second/2)
+	if x.s.Saved != 3 || x.s.Part != int64(60*second/3) { // 400 per minute are nobody's
+		t.Errorf("%d and %d are saved after half a second", x.s.Saved, x.s.Part)
+	}
+	x.s.save(x.l, noon) // the clock was set back
+	if x.s.Saved != 3 || x.s.SavedAt != noon {
+		t.Errorf("%d are saved", x.s.Saved)
+	}
+	x.s.save(x.l, expires+30*second) // a part of that time nobody had a part
+	if want := int64(3 + 200 + 300); x.s.Saved != want {
+		t.Errorf("%d are saved, want %d", x.s.Saved, want)
+	}
+	x.s.save(x.l, expires+time90)
+	if x.s.Saved != 800 || x.s.Part != 0 {
+		t.Errorf("%d are saved: the part of a has its room until it is known to have expired", x.s.Saved)
+	}
+	if a := x.renew(expires+time90, "b", 0); a.Mint != a.Tokens || a.Tokens < 400 {
+		t.Errorf("%+v", a)
+	}
+	x.s.reset(x.l, expires+time90)
+	if want := int64(1200) - x.h["b"].Tokens; x.s.Saved != want {
+		t.Errorf("%d are saved after a reset, want %d", x.s.Saved, want)
+	}
+}
+
+const time90 = 90 * second
+
+// A counter that becomes divided lacks what was used before, and one that is whole again lacks what its regions have used.
+func TestACounterIsDivided(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{Burst: 600})
+	whole := *x.d
+	whole.Grants = false
+	var c Counter
+	if o, ok := c.Take(at(noon), x.l, &whole, 500); !ok || !o.Allowed {
+		t.Fatal("not taken")
+	}
+	q := x.ask(noon, "a")
+	a := c.Divide(at(noon), x.l, &whole, &q)
+	if a.Result != Granted || a.Mint != 100 || a.Tokens < 100 {
+		t.Errorf("%+v: 100 are left", a)
+	}
+	if again := c.Divide(at(noon), x.l, &whole, &q); again != a {
+		t.Errorf("%+v, then %+v", a, again)
+	}
+	late := q
+	late.Epoch++
+	if a := c.Divide(at(noon), x.l, &whole, &late); a.Result != Outdated {
+		t.Errorf("%+v", a)
+	}
+	if got, want := c.Expires(noon, x.l), noon+longestLife+2*60*second+2*pastLife; got != int64(want) {
+		t.Errorf("it expires at noon and %d", got-noon)
+	}
+	if _, ok := c.Take(at(noon+longestLife-1), x.l, &whole, 1); ok {
+		t.Error("taken while a region has its part")
+	}
+	o, ok := c.Take(at(noon+longestLife), x.l, &whole, 0)
+	if free := (600 - a.Rate) / 2; !ok || c.Shares.Begun || o.Used != 600-free {
+		t.Errorf("%+v, %t: %d have flowed in", o, ok, free)
+	}
+	if _, ok := c.Take(at(noon+longestLife), x.l, &Duty{Epoch: 1}, 0); ok {
+		t.Error("taken without a role")
+	}
+	none := *x.d
+	none.Until = 0
+	if a := new(Counter).Divide(at(noon), x.l, &none, &q); a.Result != Inactive {
+		t.Errorf("%+v", a)
+	}
+}
+
+// A region asks for its part while it is in use, denies a caller who is blocked at the home, and keeps fractions of tokens when its part changes.
+func TestAPartInUse(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{Burst: 600})
+	x.renew(noon, "a", 0)
+	h := x.h["a"]
+	x.take(noon, "a", h.Tokens)
+	for when, want := range map[int64]bool{noon + renewal - 1: false, noon + renewal: true, noon + longestLife - 1: true, noon + longestLife: false} {
+		if h.Due(when) != want {
+			t.Errorf("due after %d: %t", when-noon, !want)
+		}
+	}
+	if (&Holding{}).Due(noon + renewal) {
+		t.Error("a region without a part asks though nobody needs one")
+	}
+	if got, want := h.LastsUntil(noon), h.Expires+2*pastLife; got != want || h.Fresh() || !new(Holding).Fresh() {
+		t.Errorf("%d", got)
+	}
+	// 200 per minute: the first token is there after 0.3 s. The part becomes larger after 0.2 s, with 2/3 of it.
+	h.Waiting = true
+	more := ShareAnswer{Epoch: 1, Incarnation: h.Incarnation, Number: h.Question.Number, Nonce: h.Question.Nonce, Rate: 400, Tokens: 400, ValidFor: longestLife}
+	h.Apply(at(noon+second/5), x.l, &more)
+	for now, want := range map[int64]bool{noon + second/4 - 10: false, noon + second/4 + 10: true} {
+		was := *h
+		if got := x.take(now, "a", 1); got.Allowed != want {
+			t.Errorf("%+v after %d", got, now-noon)
+		}
+		*h = was
+	}
+	h.Waiting = true
+	blocked := more
+	blocked.Result = Full
+	h.Apply(at(noon+second), x.l, &blocked)
+	h.SentAt = noon + second
+	if got := x.take(noon+second, "a", 1); got.Allowed || !got.Full {
+		t.Errorf("%+v: blocked", got)
+	}
+	if got := x.take(noon+second+2*renewal, "a", 1); got.Allowed || got.Full {
+		t.Errorf("%+v: it is not known any more", got)
+	}
+	h.State = backend.State{Start: noon + 60*second}
+	if h.Refill(); h.State.Start != 0 {
+		t.Error("it is not full")
 	}
 }

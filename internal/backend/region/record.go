@@ -64,7 +64,10 @@ func (a *Account) ReadRecord(b []byte) error {
 
 // AppendRecord appends the record of a counter.
 func (c *Counter) AppendRecord(b []byte) []byte {
-	w := writer{begin(b, 'C')}
+	w := writer{begin(b, c.kind())}
+	if c.Shares.Begun {
+		w.text(string(c.Shares.AppendRecord(nil)))
+	}
 	base := c.State.Start
 	w.state(&c.State)
 	w.count(c.Epoch)
@@ -84,10 +87,28 @@ func (c *Counter) AppendRecord(b []byte) []byte {
 	return w.b
 }
 
+// kind is that of the counter's record: the one of a bucket that was divided has its shares, too.
+func (c *Counter) kind() byte {
+	if c.Shares.Begun {
+		return 'D'
+	}
+	return 'C'
+}
+
 // ReadRecord reads what AppendRecord has written.
 func (c *Counter) ReadRecord(b []byte) error {
-	r := read(b, 'C')
-	*c = Counter{State: r.state()}
+	kind := byte('C')
+	if len(b) > 0 && b[0] == 'D' {
+		kind = b[0]
+	}
+	r := read(b, kind)
+	*c = Counter{}
+	if kind == 'D' && !r.failed {
+		if err := c.Shares.ReadRecord(r.bytes(r.length())); err != nil || !c.Shares.Begun {
+			return errRecord
+		}
+	}
+	c.State = r.state()
 	base := c.State.Start
 	c.Epoch, c.From, c.Learning = r.count(), r.time(0), r.time(0)
 	n := r.length()
@@ -141,6 +162,8 @@ func (s *Shares) AppendRecord(b []byte) []byte {
 	w.number(s.From)
 	w.flags(s.Begun, false)
 	w.number(s.Saved)
+	w.number(s.Part)
+	w.number(s.SavedAt)
 	w.number(s.Learning)
 	w.count(uint64(len(s.Holders)))
 	for i := range s.Holders {
@@ -162,7 +185,10 @@ func (s *Shares) ReadRecord(b []byte) error {
 	r := read(b, 'S')
 	*s = Shares{Epoch: r.count(), From: r.time(0)}
 	r.flags(&s.Begun, new(bool))
-	s.Saved, s.Learning = r.amount(), r.time(0)
+	s.Saved, s.Part, s.SavedAt, s.Learning = r.amount(), r.time(0), r.time(0), r.time(0)
+	if s.Part < 0 {
+		r.fail()
+	}
 	for range r.length() {
 		h := Holder{Region: r.text(), Incarnation: r.word(), Number: r.count(), Nonce: r.word(), Former: r.word()}
 		h.Held, h.Given, h.Minted, h.Expires = r.amount(), r.amount(), r.amount(), r.time(0)
@@ -185,7 +211,7 @@ func (h *Holding) AppendRecord(b []byte) []byte {
 	w.count(h.Epoch)
 	w.count(h.Generation)
 	w.number(h.Seen)
-	w.flags(h.Waiting, false)
+	w.flags(h.Waiting, h.Full)
 	w.number(h.Rate)
 	w.number(h.Tokens)
 	w.number(h.Expires - h.Seen)
@@ -210,7 +236,7 @@ func (h *Holding) AppendRecord(b []byte) []byte {
 func (h *Holding) ReadRecord(b []byte) error {
 	r := read(b, 'H')
 	*h = Holding{Incarnation: r.word(), Epoch: r.count(), Generation: r.count(), Seen: r.time(0)}
-	r.flags(&h.Waiting, new(bool))
+	r.flags(&h.Waiting, &h.Full)
 	h.Rate, h.Tokens = r.amount(), r.amount()
 	h.Expires, h.AskedAt, h.SentAt = r.time(h.Seen), r.time(h.Seen), r.time(h.Seen)
 	h.demand = r.demand(h.Seen)

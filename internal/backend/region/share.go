@@ -2,6 +2,7 @@ package region
 
 import (
 	"cmp"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -15,14 +16,16 @@ import (
 // burst and T times the rate.
 //
 // A part that a region gives up is free for others when the region has said that it no longer uses it, or when it has expired. A part
-// that grows brings no tokens along: they flow in at its rate.
+// that grows brings no tokens along but those that the home has saved: what flows in at the part of the rate that no region has.
 
 // Shares is what the home's Redis keeps for a bucket. The zero Shares has given nothing away.
 type Shares struct {
 	Epoch    uint64
 	From     int64 // Duty.From
 	Begun    bool
-	Saved    int64 // tokens that the bucket had before it was divided, and that no region has yet
+	Saved    int64 // tokens that no region has
+	Part     int64 // of another one, in requests times microseconds
+	SavedAt  int64 // until when they are counted
 	Holders  []Holder
 	Learning int64 // until when no part grows, because the home has forgotten what others hold
 }
@@ -63,7 +66,7 @@ type ShareAnswer struct {
 	Incarnation uint64
 	Number      uint64
 	Nonce       uint64
-	Result      Result // Full is not used
+	Result      Result // Full: the caller is blocked
 
 	Rate     int64 // requests per window
 	Tokens   int64 // that the region's bucket holds at most
@@ -75,6 +78,9 @@ type ShareAnswer struct {
 func Divisible(l *descriptor.Limit, regions int) bool {
 	return isBucket(l) && min(l.Capacity(), l.Requests) >= uint64(leastForEach*regions)
 }
+
+// Divided reports whether a limit is divided into shares, and not into permits.
+func Divided(l *descriptor.Limit) bool { return isBucket(l) }
 
 func isBucket(l *descriptor.Limit) bool {
 	return backend.PermitsOf(&backend.Take{Limit: l}).Kind == backend.PermitsOfBucket
@@ -109,7 +115,8 @@ func (s *Shares) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *ShareQues
 		a.Result = Inactive
 		return a
 	}
-	s.begin(l, d)
+	s.begin(l, d, now)
+	s.save(l, now)
 	s.expire(now)
 	h := s.holder(q.Region)
 	switch {
@@ -140,10 +147,10 @@ func (s *Shares) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *ShareQues
 }
 
 // begin notes the epoch. A bucket that is new to this home is full, unless another home had it before: then it is empty.
-func (s *Shares) begin(l *descriptor.Limit, d *Duty) {
+func (s *Shares) begin(l *descriptor.Limit, d *Duty, now int64) {
 	s.Epoch = d.Epoch
 	if !s.Begun || s.From != d.From {
-		*s = Shares{Epoch: d.Epoch, From: d.From, Begun: true}
+		*s = Shares{Epoch: d.Epoch, From: d.From, Begun: true, SavedAt: now}
 		if d.From == 0 {
 			s.Saved = int64(l.Capacity())
 		}
@@ -174,6 +181,44 @@ func (s *Shares) expire(now int64) {
 		if now >= h.Expires {
 			h.Held, h.Given = 0, 0
 		}
+	}
+}
+
+// save adds what has flowed in at the part of the rate that no region had.
+func (s *Shares) save(l *descriptor.Limit, now int64) {
+	ends := []int64{now}
+	for i := range s.Holders {
+		ends = append(ends, s.Holders[i].Expires, s.Holders[i].LostExpires)
+	}
+	slices.Sort(ends)
+	window := uint64(micros(l.Window.Length()))
+	for _, end := range ends {
+		span := min(end, now) - s.SavedAt
+		if span <= 0 {
+			continue
+		}
+		free := int64(l.Requests)
+		for i := range s.Holders {
+			h := &s.Holders[i]
+			if s.SavedAt < h.Expires {
+				free -= max(h.Held, h.Given)
+			}
+			if s.SavedAt < h.LostExpires {
+				free -= h.Lost
+			}
+		}
+		hi, lo := bits.Mul64(uint64(max(free, 0)), uint64(span))
+		lo, carry := bits.Add64(lo, uint64(s.Part), 0)
+		n, rest := uint64(math.MaxInt32), uint64(0)
+		if hi += carry; hi < window {
+			n, rest = bits.Div64(hi, lo, window)
+		}
+		s.Saved, s.Part = s.Saved+int64(min(n, l.Capacity())), int64(rest)
+		s.SavedAt += span
+	}
+	s.SavedAt = now // also if the clock was set back
+	if room := s.room(l); s.Saved >= room {
+		s.Saved, s.Part = room, 0
 	}
 }
 
@@ -230,15 +275,29 @@ func (s *Shares) fair(l *descriptor.Limit, d *Duty, h *Holder, now int64) int64 
 	return own + left/int64(regions)
 }
 
-// mint is how many of the saved tokens a region gets with its new part.
-func (s *Shares) mint(l *descriptor.Limit, h *Holder) int64 {
-	n := max(min(tokens(l, h.Given)-tokens(l, h.Held), s.Saved), 0)
-	s.Saved -= n
+// reset saves the tokens that no region has a place for: an operator says that nothing is used.
+func (s *Shares) reset(l *descriptor.Limit, now int64) {
+	if !s.Begun {
+		return
+	}
+	s.expire(now)
+	s.Saved = s.room(l)
+}
+
+// room is how many tokens no region has a place for.
+func (s *Shares) room(l *descriptor.Limit) int64 {
 	room := int64(l.Capacity())
 	for i := range s.Holders {
 		room -= tokens(l, s.Holders[i].counted())
 	}
-	s.Saved = max(min(s.Saved, room), 0)
+	return max(room, 0)
+}
+
+// mint is how many of the saved tokens a region gets with its new part.
+func (s *Shares) mint(l *descriptor.Limit, h *Holder) int64 {
+	n := max(min(tokens(l, h.Given)-tokens(l, h.Held), s.Saved), 0)
+	s.Saved -= n
+	s.Saved = max(min(s.Saved, s.room(l)), 0)
 	return n
 }
 
@@ -259,11 +318,13 @@ type Holding struct {
 	AskedAt  int64
 	SentAt   int64
 
+	Full bool // the last answer was Full
+
 	demand demand
 }
 
-// renewal is how often a region asks for its part.
-const renewal = 5 * second
+// renewal is how often a region asks for its part, so that a limit that was lowered, or a caller who was blocked, is known soon.
+const renewal = second
 
 // enter is like that of an account.
 func (h *Holding) enter(r Reading) bool {
@@ -272,7 +333,7 @@ func (h *Holding) enter(r Reading) bool {
 	}
 	if r.Generation > h.Generation || r.Now < h.Seen {
 		h.Rate, h.Tokens, h.Expires, h.Waiting, h.SentAt = 0, 0, 0, false, 0
-		h.demand.since = r.Now
+		h.demand.since, h.demand.last = r.Now, min(h.demand.last, r.Now)
 	}
 	h.Generation, h.Seen = r.Generation, r.Now
 	return true
@@ -284,23 +345,41 @@ func (h *Holding) Take(r Reading, l *descriptor.Limit, hits int64) Taken {
 		return Taken{SetBack: true}
 	}
 	h.demand.count += hits // refused ones, too: they are the demand that another part would meet
+	if hits > 0 {
+		h.demand.last = r.Now
+	}
 	due := h.due(r.Now)
 	own, ok := ofShare(l, h.Rate, h.Tokens)
 	if !ok || r.Now >= h.Expires {
-		return Taken{Due: due}
+		return Taken{Due: due, Full: h.Full && r.Now < h.SentAt+2*renewal}
 	}
 	takes, outcomes := [1]backend.Take{{Limit: &own, Hits: hits}}, [1]backend.Outcome{}
 	backend.Settle(takes[:], []*backend.State{&h.State}, outcomes[:], r.Now)
 	o := &outcomes[0]
-	return Taken{Allowed: o.Allowed, Left: h.Tokens - o.Used, Full: !o.Allowed, Due: due}
+	return Taken{Allowed: o.Allowed, Left: h.Tokens - o.Used, Full: !o.Allowed, Due: due, Outcome: *o}
 }
 
 func (h *Holding) due(now int64) bool {
 	if h.Waiting {
 		return now >= h.SentAt+patience
 	}
-	return now >= h.SentAt+renewal || h.Rate == 0 && now >= h.SentAt+second
+	return now >= h.SentAt+renewal
 }
+
+// Due reports whether the home has to be asked at now although no request comes: the part gets smaller as the demand does. A region that
+// was idle for long lets its part expire.
+func (h *Holding) Due(now int64) bool {
+	return h.Rate > 0 && now < h.demand.last+longestLife && h.due(now)
+}
+
+// Fresh reports whether the region has never asked.
+func (h *Holding) Fresh() bool { return h.Incarnation == 0 && h.Question.Number == 0 }
+
+// LastsUntil is when nothing of the part matters any more.
+func (h *Holding) LastsUntil(now int64) int64 { return max(now, h.Expires) + 2*pastLife }
+
+// Refill makes the region's own bucket full, after an operator has reset it.
+func (h *Holding) Refill() { h.State = backend.State{} }
 
 // Ask returns the question that has to be sent to the home at now, if there is one.
 func (h *Holding) Ask(r Reading, l *descriptor.Limit, region string, epoch uint64, fresh uint64) (ShareQuestion, bool) {
@@ -341,18 +420,22 @@ func (h *Holding) Apply(r Reading, l *descriptor.Limit, a *ShareAnswer) bool {
 	if !h.enter(r) || !h.Waiting || a.Epoch != h.Epoch || a.Incarnation != h.Incarnation || a.Number != h.Question.Number || a.Nonce != h.Question.Nonce {
 		return false
 	}
-	h.Waiting = false
+	h.Waiting, h.Full = false, a.Result == Full
 	switch a.Result {
 	case Granted:
+	case Full:
+		h.Rate, h.Tokens = 0, 0
+		return true
 	case Stale:
 		h.Incarnation, h.Question.Number, h.Rate, h.Tokens = 0, 0, 0, 0
 		return true
 	default:
 		return true
 	}
-	had := int64(0)
+	had, more, step := int64(0), int64(0), int64(0)
 	if own, ok := ofShare(l, h.Rate, h.Tokens); ok && r.Now < h.Expires {
-		had = h.Tokens - used(&own, &h.State, r.Now)
+		o := look(&own, &h.State, r.Now)
+		had, more, step = h.Tokens-o.Used, micros(o.MoreAfter), own.Arithmetic.Step
 	}
 	expires := h.AskedAt + shortened(a.ValidFor) - unnoticed
 	if h.Rate == a.Rate && h.Tokens == a.Tokens && r.Now < h.Expires && a.Mint == 0 {
@@ -361,14 +444,20 @@ func (h *Holding) Apply(r Reading, l *descriptor.Limit, a *ShareAnswer) bool {
 	}
 	h.Rate, h.Tokens, h.Expires, h.State = a.Rate, a.Tokens, expires, backend.State{}
 	if own, ok := ofShare(l, h.Rate, h.Tokens); ok {
-		backend.Adjust(&own, &h.State, r.Now, r.Now, h.Tokens-min(had+a.Mint, h.Tokens))
+		if missing := h.Tokens - (had + a.Mint); missing > 0 {
+			backend.Adjust(&own, &h.State, r.Now, r.Now, missing)
+			if more > 0 && step > 0 { // the next token was on its way
+				next := own.Arithmetic.Step
+				h.State.Start -= max(next-int64(math.Ceil(float64(more)*float64(next+1)/float64(step))), 0)
+			}
+		}
 	}
 	return true
 }
 
-// used is how many tokens are missing from a bucket.
-func used(l *descriptor.Limit, s *backend.State, now int64) int64 {
+// look returns what is missing from a bucket.
+func look(l *descriptor.Limit, s *backend.State, now int64) backend.Outcome {
 	takes, outcomes := [1]backend.Take{{Limit: l}}, [1]backend.Outcome{}
 	backend.Settle(takes[:], []*backend.State{s}, outcomes[:], now)
-	return outcomes[0].Used
+	return outcomes[0]
 }

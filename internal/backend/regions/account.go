@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,10 +32,7 @@ type account struct {
 	due  bool
 	lack int64
 
-	waking  sync.Mutex
-	applied chan struct{} // closed when an answer was applied, or none will come
-	refusal error         // why the home does not answer questions about this counter, until retry
-	retry   time.Time
+	wait awaited
 }
 
 // poll is how long a take waits before it looks again: another process of the region may have asked.
@@ -45,7 +41,7 @@ const poll = 50 * time.Millisecond
 // accountOf returns the account of a take's counter.
 func (s *Store) accountOf(t *backend.Take, home string) *account {
 	a := s.accounts.of(t.Key, func() *account {
-		a := &account{home: home, applied: make(chan struct{})}
+		a := &account{home: home}
 		a.seen.rule = pathOf(t.Rule)
 		a.of, a.key, a.kind = s, slices.Clone(t.Key), backend.AccountKind
 		a.taken, a.bound, a.shows, a.each = a.spent, a.most, a.notice, a.ask
@@ -90,7 +86,7 @@ func (s *Store) takeAccount(w *wait, now time.Time, home string, t *backend.Take
 		return err
 	}
 	for {
-		applied := a.wake()
+		applied := a.wait.wake()
 		var f found
 		err := do(w, &a.record, &step[region.Account]{run: func(v *region.Account, at region.Reading) int64 {
 			f = a.take(v, at, hits)
@@ -110,7 +106,7 @@ func (s *Store) takeAccount(w *wait, now time.Time, home string, t *backend.Take
 			waited = true
 			s.counts.cold.Add(1)
 		}
-		if err := a.hopeless(&f); err != nil {
+		if err := a.wait.hopeless(a.home, s.askers[a.home], f.asked); err != nil {
 			s.counts.starved.Add(1)
 			return err
 		}
@@ -171,47 +167,16 @@ func (a *account) ask(v *region.Account, at region.Reading) (written func()) {
 func (a *account) answer(told *Told, err error) {
 	switch {
 	case err != nil:
-		a.end(nil) // the asker knows that the home cannot be reached
+		a.wait.end(nil) // the asker knows that the home cannot be reached
 	case told.Permits == nil:
-		a.end(fmt.Errorf("%w: the region %s does not answer for this counter: %s", backend.ErrUnavailable, a.home, told.Refused))
+		a.wait.end(fmt.Errorf("%w: the region %s does not answer for this counter: %s", backend.ErrUnavailable, a.home, told.Refused))
 	default:
 		answer := told.Permits
 		a.add(&step[region.Account]{
 			run:  func(v *region.Account, at region.Reading) int64 { v.Apply(at, answer); return never },
-			done: func(error) { a.end(nil) },
+			done: func(error) { a.wait.end(nil) },
 		})
 	}
-}
-
-// wake returns a channel that is closed when it is worth looking again.
-func (a *account) wake() <-chan struct{} {
-	a.waking.Lock()
-	defer a.waking.Unlock()
-	return a.applied
-}
-
-// end wakes the takes that wait.
-func (a *account) end(refusal error) {
-	a.waking.Lock()
-	defer a.waking.Unlock()
-	a.refusal, a.retry = refusal, time.Now().Add(time.Second)
-	close(a.applied)
-	a.applied = make(chan struct{})
-}
-
-// hopeless returns the reason why waiting for the home is of no use, or nil.
-func (a *account) hopeless(f *found) error {
-	a.waking.Lock()
-	defer a.waking.Unlock()
-	switch {
-	case a.refusal != nil && time.Now().Before(a.retry):
-		return a.refusal
-	case a.of.askers[a.home].down.Load():
-		return fmt.Errorf("%w: the region %s, which counts this limit, cannot be reached", backend.ErrUnavailable, a.home)
-	case !f.asked:
-		return fmt.Errorf("%w: the region %s, which counts this limit, cannot grant anything now", backend.ErrUnavailable, a.home)
-	}
-	return nil
 }
 
 // outcome is what callers see: what is left is what the region holds, and what the home had left.

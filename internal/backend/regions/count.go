@@ -52,7 +52,7 @@ func (s *Store) dutyFor(l *descriptor.Limit) region.Duty {
 	if p := s.duty.Load(); p != nil {
 		d = *p
 	}
-	d.Grants = l.Regions.Mode == descriptor.InEscrow
+	d.Grants = l.Regions.Mode == descriptor.InEscrow && !divided(l)
 	return d
 }
 
@@ -249,7 +249,8 @@ func (s *Store) answerOne(w *wait, from string, epoch uint64, q *Asked) Told {
 		}
 		return told
 	case !concerns(c.Limit),
-		(c.Limit.Regions.Mode == descriptor.InEscrow) != (q.Permits != nil), q.Share != nil:
+		(c.Limit.Regions.Mode == descriptor.InEscrow) != (q.Permits != nil || q.Share != nil),
+		c.Limit.Capacity() > 0 && divided(c.Limit) != (q.Share != nil):
 		return Told{Refused: OtherMode}
 	}
 	switch home, err := s.homeOf(w, c.Key, c.Limit); {
@@ -263,9 +264,12 @@ func (s *Store) answerOne(w *wait, from string, epoch uint64, q *Asked) Told {
 	}
 	var told Told
 	var err error
-	if q.Permits != nil {
+	switch {
+	case q.Permits != nil:
 		told, err = s.exchange(w, now, from, epoch, &c, q.Permits)
-	} else {
+	case q.Share != nil:
+		told, err = s.divide(w, now, from, epoch, &c, q.Share)
+	default:
 		told, err = s.takeFor(w, now, epoch, &c, q.Hits)
 	}
 	switch {
@@ -280,7 +284,12 @@ func (s *Store) answerOne(w *wait, from string, epoch uint64, q *Asked) Told {
 
 // blocked is the answer about a caller that an override blocks here: nothing is left, and nothing is counted.
 func blocked(epoch uint64, q *Asked) Told {
-	if q.Permits == nil {
+	switch {
+	case q.Share != nil:
+		return Told{Share: &region.ShareAnswer{
+			Epoch: epoch, Incarnation: q.Share.Incarnation, Number: q.Share.Number, Nonce: q.Share.Nonce, Result: region.Full,
+		}}
+	case q.Permits == nil:
 		return Told{Outcome: &backend.Outcome{RetryAfter: backend.Never}}
 	}
 	return Told{Permits: &region.Answer{

@@ -7,6 +7,7 @@
 // with those of all other limits (offer.go), and cost as much. An account is changed by steps only to ask the home and to take in its
 // answers. A take that finds no permits waits for the answer until a moment before its caller's deadline, then it fails, and on_error
 // decides. The answer arrives behind it and serves the next take.
+// A bucket in escrow is divided: each region, also the home's, takes from its part (part), a third record.
 //
 // Processes of different regions talk to each other through Peers: a Store asks with Exchange and Consent, and answers with its
 // methods Answer and Consent. A Store may be used by any number of goroutines.

@@ -32,6 +32,7 @@ func TestHomeIsKept(t *testing.T) {
 		}
 		w.rule(name, escrow(homes[1], algorithms()["fixed"]))
 		w.start("b", nil)
+		w.awaitHomes()
 		for _, region := range w.names {
 			for _, p := range w.of[region] {
 				if o, err := w.take(p, name, 1, patience); err != nil || o.Allowed {

@@ -96,7 +96,7 @@ func (f *offered) release() {
 
 // escrowed returns the home of a take that may be taken from an offer.
 func (s *Store) escrowed(t *backend.Take) (home string, ok bool) {
-	if t.Limit.Regions.Mode != descriptor.InEscrow || t.Origin == nil || t.Reservation != nil || t.Guards || t.Hits < 0 {
+	if t.Limit.Regions.Mode != descriptor.InEscrow || divided(t.Limit) || t.Origin == nil || t.Reservation != nil || t.Guards || t.Hits < 0 {
 		return "", false
 	}
 	home, ok = s.knownHome(t.Key, t.Limit)

@@ -54,6 +54,11 @@ func (s *Store) tick(ctx context.Context, n int) {
 			a.tend(at)
 		}
 	}
+	for _, p := range s.parts.all() {
+		if at, knows, ready := s.clocks.reading(s.opts.Records.Clock(p.key)); knows && ready {
+			p.tend(at)
+		}
+	}
 }
 
 // raise raises the generation after the clock of the Redis was set back, unless another process has.

@@ -226,6 +226,11 @@ func (s *Store) ruleStatus() []RuleStatus {
 	for _, a := range s.accounts.all() {
 		add(&a.seen, a.home, a.key)
 	}
+	for _, p := range s.parts.all() {
+		if p.home != s.opts.Region { // otherwise its counter is here, too
+			add(&p.seen, p.home, p.key)
+		}
+	}
 	for _, h := range s.homes.all() {
 		add(&h.seen, s.opts.Region, h.key)
 	}

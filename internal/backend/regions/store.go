@@ -56,6 +56,7 @@ type Store struct {
 
 	accounts *cache[*account]
 	homes    *cache[*home]
+	parts    *cache[*part]
 	homesOf  homesOf
 	tallies  *cache[*tally]
 	unseen   unseen
@@ -97,7 +98,7 @@ func New(opts Options) (*Store, error) {
 	}
 	s := &Store{
 		opts: opts, kick: make(chan struct{}, 1),
-		accounts: newCache[*account](opts.MaxRecords), homes: newCache[*home](opts.MaxRecords),
+		accounts: newCache[*account](opts.MaxRecords), homes: newCache[*home](opts.MaxRecords), parts: newCache[*part](opts.MaxRecords),
 		tallies: newCache[*tally](opts.MaxRecords), others: othersOf(opts.Regions, opts.Region),
 		epoch:  region.Epoch{Number: opts.Epoch, Home: opts.Region, Regions: opts.Regions, Before: opts.Before, Stopped: opts.Stopped},
 		askers: make(map[string]*asker), peers: make(map[string]*peer),
@@ -217,6 +218,8 @@ func (s *Store) takeOne(w *wait, now time.Time, t *backend.Take, o *backend.Outc
 	switch {
 	case err != nil:
 		return err
+	case home == s.opts.Region && divided(t.Limit):
+		return s.takePart(w, home, t, o)
 	case home == s.opts.Region:
 		return s.takeAtHome(w, now, t, o)
 	case s.askers[home] == nil:
@@ -225,6 +228,8 @@ func (s *Store) takeOne(w *wait, now time.Time, t *backend.Take, o *backend.Outc
 		return errKind
 	case t.Limit.Regions.Mode == descriptor.AtHome:
 		return s.takeFar(w, home, t, o)
+	case divided(t.Limit):
+		return s.takePart(w, home, t, o)
 	default:
 		return s.takeAccount(w, now, home, t, o)
 	}
@@ -262,10 +267,12 @@ func (s *Store) peek(w *wait, now time.Time, t *backend.Take, o *backend.Outcome
 	switch {
 	case err != nil:
 		return err
+	case s.askers[home] == nil && home != s.opts.Region:
+		return s.errHome(home)
+	case divided(t.Limit):
+		return s.peekPart(w, home, t, o)
 	case home == s.opts.Region:
 		return s.peekAtHome(w, now, t, o)
-	case s.askers[home] == nil:
-		return s.errHome(home)
 	}
 	return s.peekAccount(w, home, t, o)
 }
@@ -292,6 +299,9 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	for i := range counters {
 		if c := &counters[i]; c.Limit != nil && concerns(c.Limit) {
 			errs = append(errs, s.reset(w, c))
+			if divided(c.Limit) {
+				errs = append(errs, s.refill(w, c))
+			}
 			rest = append(rest, *c) // it may have been counted by this region alone
 		}
 	}
