@@ -128,7 +128,7 @@ func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 // unless this take was refused itself and its refused hits count.
 func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, refused bool, sent time.Time) {
 	if o.Failed {
-		if p.c != nil && p.aside > 0 {
+		if p.aside > 0 {
 			p.shard.mu.Lock()
 			defer p.shard.mu.Unlock()
 			l.putBack(p)

@@ -193,7 +193,7 @@ func (c *hotCounter) hold(n int64, sent time.Time) {
 	c.early = false
 	life := c.terms.tau
 	if c.terms.Kind == backend.PermitsOfWindow {
-		d := max(0, c.boundary.Sub(sent))
+		d := c.boundary.Sub(sent) // less than 0: it was over before
 		life = min(life, d)
 		c.end = sent.Add(shortened(d))
 	} else {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // Permits that were not used for longer than a lease lives are given back, unless the refund may be carried out when the window is over. A
@@ -178,6 +179,11 @@ func TestAnswersAtOnce(t *testing.T) {
 			all.counts.counted(t, c.name, 0, 10, 0, 0)
 		}
 	}
+	all, _, k := holding(t, descriptor.Limit{}, 10)
+	r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: &k.rule, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+	if !all.local(ms(100), &r) || k.pool != 9 {
+		t.Errorf("one hit leaves %d permits", k.pool)
+	}
 }
 
 // A counter gets a lease if it is hot, worth it, and there is room. One that is known under another limit gets none.
@@ -238,6 +244,11 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// registry counts what is registered.
+type registry struct{ families int }
+
+func (r *registry) Register(families ...metric.Family) { r.families += len(families) }
+
 // All metrics show their own total.
 func TestMetrics(t *testing.T) {
 	all, _, _ := holding(t, descriptor.Limit{}, 10)
@@ -263,6 +274,10 @@ func TestMetrics(t *testing.T) {
 			}
 			got[key] = v
 		})
+	}
+	var r registry
+	if New(Options{Metrics: &r}); r.families != len(all.families()) {
+		t.Errorf("%d families are registered", r.families)
 	}
 	for key, want := range map[string]float64{
 		"ratelimitd_lease_counters": 1, "ratelimitd_lease_permits_held": 10,
@@ -330,5 +345,50 @@ func TestWhoseTimeIsOver(t *testing.T) {
 	defer cancel()
 	if err := ended(past); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrUnavailable) {
 		t.Errorf("a caller whose time is over sees %v", err)
+	}
+}
+
+// Permits of all counters are dropped when any of them may have been cleared, and those of one limit are not shown under another.
+func TestVoidAllDropsAllPermits(t *testing.T) {
+	all, _, k := holding(t, descriptor.Limit{}, 10)
+	other := k.rule
+	other.Requests++
+	if own, others := all.unused(&backend.Take{Key: []byte("k"), Limit: &k.rule}, noon), all.unused(&backend.Take{Key: []byte("k"), Limit: &other}, noon); own != 10 || others != 0 {
+		t.Errorf("%d and %d permits are unused, want 10 and 0", own, others)
+	}
+	all.VoidAll()
+	if all.Len() != 0 || k.pool != 0 || !k.gone {
+		t.Errorf("%d permits are left in %d counters", k.pool, all.Len())
+	}
+	all.counts.counted(t, "all counters", 0, 0, 0, 10)
+}
+
+// Acquisitions that a panic left open end: other takes neither wait for them nor find them.
+func TestBreakOffEndsAcquisitions(t *testing.T) {
+	_, sh, k := holding(t, descriptor.Limit{}, 10)
+	f := &fetch{done: make(chan struct{})}
+	k.fetch = f
+	call := &forwarded{takes: []forwardedTake{{}, {shard: sh, c: k, lead: true}}}
+	call.breakOff()
+	select {
+	case <-f.done:
+	default:
+		t.Error("others still wait")
+	}
+	if k.fetch != nil || call.takes[1].lead {
+		t.Error("the acquisition is still open")
+	}
+	call.breakOff() // nothing is left to end
+}
+
+// A call that is used again knows nothing of the one before.
+func TestCallsAreUsedAgain(t *testing.T) {
+	all, sh, k := holding(t, descriptor.Limit{}, 10)
+	call := &forwarded{leads: true, err: errors.New("lost"), until: noon}
+	call.forward(0, forwardedTake{shard: sh, c: k}, &backend.Take{Key: []byte("k"), Limit: &k.rule})
+	takes := call.takes
+	all.release(call)
+	if len(call.takes) != 0 || takes[0].c != nil || len(call.request.Takes) != 0 || call.leads || call.err != nil || !call.until.IsZero() {
+		t.Errorf("%+v", call)
 	}
 }

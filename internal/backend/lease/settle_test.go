@@ -58,6 +58,9 @@ func TestTheStoreAnswersATake(t *testing.T) {
 		{"allowed", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Allowed: true, Before: 100, Used: 103}, false, false, false, 90, 97, 6, 4, 0, 0, 7},
 		{"allowed, but another of its group is not", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Allowed: true, Before: 100, Used: 100}, true, false, false,
 			90, 90, 10, 0, 0, 0, 0},
+		{"allowed, but another of its group is not, although denied hits count", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Allowed: true, Before: 100, Used: 100},
+			true, true, true, 90, 90, 10, 0, 0, 0, 0},
+		{"no answer about one permit", forwardedTake{hits: 7, aside: 1, unused: 10}, backend.Outcome{Failed: true}, false, false, false, 0, 0, 10, 0, 0, 0, 0},
 		{"denied", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Before: 1200, Used: 1200}, false, false, false, 1190, 1190, 10, 0, 0, 0, 0},
 		{"denied, and denied hits count", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Before: 1100, Used: 1103}, true, true, true, 1090, 1097, 6, 4, 0, 0, 0},
 		{"denied, and denied hits of the request would count", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Before: 1200, Used: 1200}, false, true, false,
@@ -215,7 +218,7 @@ func TestWhatATakeAsksFor(t *testing.T) {
 		{"in trouble", 15, 100, func(_ *Leases, k *hotCounter) { k.waiting = ms(101) }, false, 5, 10, 0, 10},
 		{"after trouble", 15, 100, func(_ *Leases, k *hotCounter) { k.waiting = ms(100) }, true, 25, 10, 0, 10},
 		{"while another take asks", 15, 100, func(_ *Leases, k *hotCounter) { k.fetch = &fetch{} }, false, 5, 10, 0, 10},
-		{"more than the limit", 1201, 1000, nil, false, 1201, 0, 10, 10},
+		{"more than the limit", 1201, 100, nil, false, 1201, 0, 10, 10},
 		{"all of the limit", 1200, 1000, nil, true, 1200, 10, 0, 10},
 		{"when the process ends", 15, 100, func(all *Leases, _ *hotCounter) { all.closed.Store(true) }, false, 5, 10, 0, 10},
 		{"permits that end before the answer are not set aside", 15, 480, func(_ *Leases, k *hotCounter) { k.waiting = ms(1000) }, false, 15, 0, 10, 10},
@@ -262,6 +265,7 @@ func TestWhatLeasesCannotAnswer(t *testing.T) {
 		expired      int64
 	}{
 		{"a part of a group", 15, 100, nil, 5, 10, 0, 10, 0, 0},
+		{"one hit of a group", 1, 100, nil, 0, 1, 0, 10, 9, 0},
 		{"a peek", 0, 100, nil, 0, 0, 0, 10, 10, 0},
 		{"a peek at dormant permits", 0, 1000, nil, 0, 0, 0, 10, 10, 0},
 		{"a peek when they are over", 0, 60_000, nil, 0, 0, 0, 0, 0, 10},
@@ -391,6 +395,9 @@ func TestARefusedLeaseIsFollowedByTheTake(t *testing.T) {
 		}
 		if err := backend.Await(t.Context(), all, ms(100), &r); err != nil {
 			t.Fatal(err)
+		}
+		if c.allowed && r.Outcomes[1].Before != 1185 {
+			t.Errorf("%d hits: the caller sees %d used before, want 1185: 10 are its own permits", c.hits, r.Outcomes[1].Before)
 		}
 		if r.Outcomes[0].Used != 1 || r.Outcomes[1].Allowed != c.allowed || charge("k", 0).Used != c.used || charge("other", 0).Used != 1 {
 			t.Errorf("%d hits, with 10 permits and 5 left: %+v, and then %d are used, want %v and %d", c.hits, r.Outcomes, charge("k", 0).Used, c.allowed, c.used)

@@ -48,7 +48,7 @@ func (l *Leases) sweep(ctx context.Context, now time.Time, all bool) {
 		for key, c := range sh.counters {
 			l.counts.expired.Add(c.expire(now))
 			idle := now.Sub(c.touched)
-			if c.pool > 0 && (all || idle > c.terms.tau) {
+			if all || idle > c.terms.tau {
 				if n := c.returnable(now, l.opts.ReturnWithin); n > 0 {
 					r.Takes = append(r.Takes, backend.Take{Key: []byte(key), Limit: &c.limit, Hits: -n, Member: len(r.Takes)})
 					l.counts.expired.Add(c.drop() - n)

@@ -341,7 +341,7 @@ func (l *Leases) abandon(c *forwarded, r *backend.Request, from int) {
 	for k := range c.takes {
 		p := &c.takes[k]
 		r.Outcomes[c.request.Place(k)] = backend.Outcome{Failed: true}
-		if p.c != nil && p.aside+p.back > 0 {
+		if p.c != nil {
 			p.aside += p.back // the backend was not asked to take them back either
 			p.shard.mu.Lock()
 			l.putBack(p)

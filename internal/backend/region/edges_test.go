@@ -193,7 +193,7 @@ func TestAReportWantsNothing(t *testing.T) {
 
 // A grant may be used for as long as the home says, on a clock that may run faster by one part in 400, less the 50 ms by which a clock can be set
 // back unnoticed, from when it was asked for. One that comes at its end is worth nothing.
-func TestHowLongAGrantMayBeUsed(t *testing.T) {
+func TestHowLongAGrantLasts(t *testing.T) {
 	const life = 4_000_000 - 10_000 - 1 - 50_000
 	for _, c := range []struct{ late, left int64 }{{0, 7}, {life - 1, 7}, {life, 0}} {
 		a := Account{Seen: noon}
