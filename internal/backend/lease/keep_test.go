@@ -388,7 +388,32 @@ func TestCallsAreUsedAgain(t *testing.T) {
 	call.forward(0, forwardedTake{shard: sh, c: k}, &backend.Take{Key: []byte("k"), Limit: &k.rule})
 	takes := call.takes
 	all.release(call)
+	for size, kept := range map[int]bool{1024: true, 1025: false} {
+		large := &forwarded{takes: make([]forwardedTake, 3, size)}
+		if all.release(large); (len(large.takes) == 0) != kept {
+			t.Errorf("a call with room for %d takes is kept: %v", size, !kept)
+		}
+	}
 	if len(call.takes) != 0 || takes[0].c != nil || len(call.request.Takes) != 0 || call.leads || call.err != nil || !call.until.IsZero() {
 		t.Errorf("%+v", call)
+	}
+}
+
+// A request without leases goes to the store as it is. Peeks at buckets are answered under their tightened limit.
+func TestWhatGoesToTheStore(t *testing.T) {
+	all, _, k := holding(t, descriptor.Limit{Requests: 1200, Window: window(1, descriptor.Minute), Algorithm: descriptor.TokenBucket}, 0)
+	plain := k.rule
+	plain.Lease = false
+	r := backend.Request{Takes: []backend.Take{{Key: []byte("plain"), Limit: &plain, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+	if settled, err := all.Start(t.Context(), noon, nil, &r, nil); !settled || err != nil || r.Outcomes[0].Used != 1 {
+		t.Errorf("settled at once: %v, %v, %+v", settled, err, r.Outcomes)
+	}
+	r.Takes[0] = backend.Take{Key: []byte("k"), Limit: &k.limit, Hits: 1190}
+	if err := backend.Await(t.Context(), all.opts.Store, noon, &r); err != nil || !r.Outcomes[0].Allowed {
+		t.Fatal(err, r.Outcomes)
+	}
+	r.Takes[0].Limit, r.Takes[0].Hits = &k.rule, 1
+	if err := all.Peek(t.Context(), noon, &r); err != nil || r.Outcomes[0].Allowed || r.Outcomes[0].Used != 1200 {
+		t.Errorf("a bucket without tokens: %v, %+v", err, r.Outcomes)
 	}
 }

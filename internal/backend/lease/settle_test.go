@@ -219,6 +219,7 @@ func TestWhatATakeAsksFor(t *testing.T) {
 		{"after trouble", 15, 100, func(_ *Leases, k *hotCounter) { k.waiting = ms(100) }, true, 25, 10, 0, 10},
 		{"while another take asks", 15, 100, func(_ *Leases, k *hotCounter) { k.fetch = &fetch{} }, false, 5, 10, 0, 10},
 		{"more than the limit", 1201, 100, nil, false, 1201, 0, 10, 10},
+		{"more than the limit, with dormant permits", 1201, 1000, nil, false, 1201, 0, 10, 10},
 		{"all of the limit", 1200, 1000, nil, true, 1200, 10, 0, 10},
 		{"when the process ends", 15, 100, func(all *Leases, _ *hotCounter) { all.closed.Store(true) }, false, 5, 10, 0, 10},
 		{"permits that end before the answer are not set aside", 15, 480, func(_ *Leases, k *hotCounter) { k.waiting = ms(1000) }, false, 15, 0, 10, 10},
@@ -396,6 +397,9 @@ func TestARefusedLeaseIsFollowedByTheTake(t *testing.T) {
 		if err := backend.Await(t.Context(), all, ms(100), &r); err != nil {
 			t.Fatal(err)
 		}
+		if !k.touched.Equal(ms(100)) {
+			t.Errorf("%d hits: the counter was used last at %s", c.hits, k.touched)
+		}
 		if c.allowed && r.Outcomes[1].Before != 1185 {
 			t.Errorf("%d hits: the caller sees %d used before, want 1185: 10 are its own permits", c.hits, r.Outcomes[1].Before)
 		}
@@ -413,5 +417,51 @@ func TestColdBucketsAreTightened(t *testing.T) {
 		if o.Allowed != allowed || allowed && o.Used != 1200 {
 			t.Errorf("%d of 1200 tokens, of which 10 are held back: %+v", hits, o)
 		}
+	}
+}
+
+// One dormant permit is asked about like many, and revived by the refusal of another lease.
+func TestOneDormantPermit(t *testing.T) {
+	all, sh, k := holding(t, descriptor.Limit{}, 1)
+	call := all.calls.Get().(*forwarded)
+	all.prepare(call, sh, k, &backend.Take{Key: []byte("k"), Limit: &k.rule, Hits: 1}, 0, ms(1000))
+	p := &call.takes[0]
+	if !p.lead || p.live || p.aside != 1 {
+		t.Fatalf("%+v", p)
+	}
+	o := backend.Outcome{Before: 1200, Used: 1200, ResetAfter: 59 * time.Second}
+	if !all.settleLease(t.Context(), p, &call.request.Takes[0], &o, nil, ms(1000), ms(1001)) || !o.Allowed || k.generation != 2 || k.pool != 0 {
+		t.Errorf("%+v of lease %d, %d permits are left", o, k.generation, k.pool)
+	}
+}
+
+// After a call nothing is led any more, and a second one is made in the same way.
+func TestACallAfterACall(t *testing.T) {
+	all, sh, k := holding(t, descriptor.Limit{}, 10)
+	k.rate, k.since = 100, ms(100)
+	full := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: &k.rule, Hits: 1200}}, Outcomes: make([]backend.Outcome, 1)}
+	if err := backend.Await(t.Context(), all.opts.Store, ms(100), &full); err != nil {
+		t.Fatal(err)
+	}
+	call := all.calls.Get().(*forwarded)
+	call.request.Together, call.request.PeekWhenKnown = true, true
+	r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: &k.rule, Hits: 12}}, Outcomes: make([]backend.Outcome, 1)}
+	all.prepare(call, sh, k, &r.Takes[0], 0, ms(100))
+	if now := ms(100); !call.leads || all.send(t.Context(), &now, call, &r) != nil {
+		t.Fatal("the call does not ask for a lease")
+	}
+	if call.leads || len(call.takes) != 1 || call.request.Takes[0].Hits != 2 || !call.request.Together || !call.request.PeekWhenKnown {
+		t.Errorf("the next call is %+v", call)
+	}
+}
+
+// Calls learn how late timers are.
+func TestTimersLearn(t *testing.T) {
+	var l timers
+	if l.now(noon) != 0 {
+		t.Error("a timer is late before one was seen")
+	}
+	if l.fired(noon, 20*time.Millisecond); l.now(noon) == 0 {
+		t.Error("no timer was late")
 	}
 }

@@ -251,7 +251,7 @@ func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take
 	dormant := k.pool > 0 && k.alive(now) == 0
 	size := k.want(now, int(l.replicas.Load()))
 	missing := t.Hits - k.alive(now)
-	ask := max(missing, size)
+	ask := size // more than is missing, else it is no lease
 	if dormant {
 		// The answer shows how many permits of the old lease still count, even if it is a refusal.
 		ask = max(missing, size-k.worth(k.pool, now))
