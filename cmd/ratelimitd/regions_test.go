@@ -215,4 +215,11 @@ descriptors:
 			t.Errorf("%s: %d admitted, the limit is %d", c.key, admitted.Load(), c.limit)
 		}
 	}
+	for i, here := range []string{"eu", "us"} {
+		code, out, _ := asks(t, "explain", "-d", "d", "home=v", "--server", strings.TrimPrefix(replicas[2*i].debug(), "http://"))
+		if code != 0 || !strings.Contains(out, ", one limit for all regions: every request asks region us\n") || !strings.Contains(out, "\nregions  this server is in "+here+"\n") ||
+			!strings.Contains(out, "         all regions together admit the limit at most") {
+			t.Errorf("%d\n%s", code, out)
+		}
+	}
 }

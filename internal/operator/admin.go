@@ -191,6 +191,9 @@ func limitMessage(l *descriptor.Limit) *adminv1.Limit {
 	case l.Has(descriptor.SettingAlign):
 		m.Align = choice(l.FirstHit, "first_hit", "clock")
 	}
+	if l.Regions != nil && l.Regions.Mode != descriptor.Regional {
+		m.RegionMode, m.RegionHome = descriptor.RegionModeNames[l.Regions.Mode], validText(l.Regions.Home)
+	}
 	if l.CountDenied != descriptor.DeniedDefault {
 		m.CountDenied = proto.Bool(l.CountDenied == descriptor.DeniedCount)
 	}

@@ -1,5 +1,7 @@
 package explain
 
+import "github.com/ratelimitd/ratelimitd/internal/descriptor"
+
 // Report explains one request.
 type Report struct {
 	RulesFrom string `json:"rules_from,omitempty"` // "the files in DIR" or "the server ADDRESS"
@@ -62,6 +64,9 @@ type Descriptor struct {
 
 	// StateOf is the server that the states of the limits come from; empty if they are not known.
 	StateOf string `json:"state_of,omitempty"`
+
+	// Regions is what that server knows about the rule's limits in other regions, in words.
+	Regions []string `json:"regions,omitempty"`
 }
 
 // Level is one step down the tree.
@@ -107,6 +112,8 @@ type Limit struct {
 	Key           string  `json:"key"`
 	Inactive      bool    `json:"inactive,omitempty"` // it does not apply at the time of the request
 	State         *State  `json:"state,omitempty"`
+
+	Regions *descriptor.Regions `json:"-"` // as a server explains it; the words say the same
 
 	EnforcePercent uint8  `json:"enforce_percent,omitempty"` // the share of the callers for whom it is enforced; absent: the rule says nothing of a share
 	Class          string `json:"class,omitempty"`           // of the caller, where classes share the limit; "*": its value has none

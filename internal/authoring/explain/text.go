@@ -66,6 +66,9 @@ func (w reportWriter) descriptor(r *Report, d *Descriptor) {
 	for i := range d.Limits {
 		w.limit(&d.Limits[i], d)
 	}
+	for i, line := range d.Regions {
+		w.row([]string{"regions", ""}[min(i, 1)], "%s", terminal.Clean(line))
+	}
 }
 
 // bucket says in which order the pairs of a bucket's id are matched.

@@ -2,6 +2,7 @@ package serviceclient
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,6 +72,9 @@ func limitOf(m *adminv1.Limit) explain.Limit {
 			l.CountDenied = descriptor.DeniedCount
 		}
 	}
+	if i := slices.Index(descriptor.RegionModeNames, m.GetRegionMode()); i > 0 {
+		l.Regions = &descriptor.Regions{Mode: descriptor.RegionMode(i), Home: m.GetRegionHome()}
+	}
 	for i, name := range descriptor.AlgorithmNames {
 		if name == m.GetAlgorithm() {
 			l.Algorithm = descriptor.Algorithm(i)
@@ -82,7 +86,7 @@ func limitOf(m *adminv1.Limit) explain.Limit {
 		}
 	}
 	return explain.Limit{
-		Name: l.Name, Words: l.Words(), Requests: l.Requests, Unit: l.Window.Unit.String(), Multiplier: max(l.Window.Multiplier, 1),
+		Regions: l.Regions, Name: l.Name, Words: l.Words(), Requests: l.Requests, Unit: l.Window.Unit.String(), Multiplier: max(l.Window.Multiplier, 1),
 		WindowSeconds: m.GetWindow().AsDuration().Seconds(), Algorithm: l.Algorithm.String(), Capacity: l.Capacity(), Key: string(m.GetCounterKey()),
 	}
 }

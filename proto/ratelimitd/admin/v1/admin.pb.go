@@ -742,7 +742,11 @@ type Limit struct {
 	// Whether permits may be taken in batches and decided on locally.
 	Lease bool `protobuf:"varint,14,opt,name=lease,proto3" json:"lease,omitempty"`
 	// Whether denied hits count too; absent if the algorithm and the domain's admission decide.
-	CountDenied   *bool `protobuf:"varint,15,opt,name=count_denied,json=countDenied,proto3,oneof" json:"count_denied,omitempty"`
+	CountDenied *bool `protobuf:"varint,15,opt,name=count_denied,json=countDenied,proto3,oneof" json:"count_denied,omitempty"`
+	// How it counts across regions: "home" or "escrow"; empty: each region counts on its own.
+	RegionMode string `protobuf:"bytes,16,opt,name=region_mode,json=regionMode,proto3" json:"region_mode,omitempty"`
+	// The region that counts; empty: a hash of the counter's key chooses it, or each region counts on its own.
+	RegionHome    string `protobuf:"bytes,17,opt,name=region_home,json=regionHome,proto3" json:"region_home,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -880,6 +884,20 @@ func (x *Limit) GetCountDenied() bool {
 		return *x.CountDenied
 	}
 	return false
+}
+
+func (x *Limit) GetRegionMode() string {
+	if x != nil {
+		return x.RegionMode
+	}
+	return ""
+}
+
+func (x *Limit) GetRegionHome() string {
+	if x != nil {
+		return x.RegionHome
+	}
+	return ""
 }
 
 // Position is a position in a rule file.
@@ -2538,7 +2556,7 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\bon_error\x18\n" +
 	" \x01(\tR\aonError\x12 \n" +
 	"\voverridable\x18\v \x01(\bR\voverridable\x12\x19\n" +
-	"\bhit_cost\x18\f \x01(\x04R\ahitCost\"\xdd\x03\n" +
+	"\bhit_cost\x18\f \x01(\x04R\ahitCost\"\x9f\x04\n" +
 	"\x05Limit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\x04R\x0frequestsPerUnit\x12\x12\n" +
@@ -2556,7 +2574,11 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\tprecision\x18\f \x01(\rR\tprecision\x12\x18\n" +
 	"\anodelay\x18\r \x01(\tR\anodelay\x12\x14\n" +
 	"\x05lease\x18\x0e \x01(\bR\x05lease\x12&\n" +
-	"\fcount_denied\x18\x0f \x01(\bH\x00R\vcountDenied\x88\x01\x01B\x0f\n" +
+	"\fcount_denied\x18\x0f \x01(\bH\x00R\vcountDenied\x88\x01\x01\x12\x1f\n" +
+	"\vregion_mode\x18\x10 \x01(\tR\n" +
+	"regionMode\x12\x1f\n" +
+	"\vregion_home\x18\x11 \x01(\tR\n" +
+	"regionHomeB\x0f\n" +
 	"\r_count_denied\"J\n" +
 	"\bPosition\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x12\n" +
