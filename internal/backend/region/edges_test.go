@@ -20,9 +20,9 @@ func TestTheFormOfRecords(t *testing.T) {
 			demand:   demand{rate: 0.5, count: 1, since: 99, last: 98, size: 5, asked: 90}},
 		"4301780a0402010000000201000001060801016207000000000000000309000000000000000600000000000000010200010a04023c0a4e01080000000000000002060000770077": &Counter{State: backend.State{Start: 60, Count: 5, Prev: 2, Tail: []uint32{1, 258}}, Epoch: 1, From: 3, Learning: 4,
 			Peers: []Peer{{Region: "b", Incarnation: 7, Number: 3, Nonce: 9, Former: 6, Settled: 1, Grants: grants}}},
-		"5201020103feffffffffffffffff010101620a":                                               &Role{Known: 2, Epoch: 1, Generation: 3, From: never, Consents: []Consent{{Region: "b", Asked: 5}}},
-		"53010104010608010162010000000000000002030000000000000004000000000000000a0c0e10121416": &Shares{Epoch: 1, From: 2, Begun: true, Saved: 3, Learning: 4, Holders: []Holder{{Region: "b", Incarnation: 1, Number: 2, Nonce: 3, Former: 4, Held: 5, Given: 6, Minted: 7, Expires: 8, Lost: 9, LostExpires: 10, Demand: 11}}},
-		"480101000000000000000203c801000a0c0e0301000000000000000000c701c70100c7010a02000000":   &Holding{Incarnation: 1, Epoch: 2, Generation: 3, Seen: 100, Rate: 5, Tokens: 6, Expires: 107, AskedAt: 98, SentAt: 99, State: backend.State{Start: 5, Count: 1}},
+		"5201020103feffffffffffffffff010101620a":                                                   &Role{Known: 2, Epoch: 1, Generation: 3, From: never, Consents: []Consent{{Region: "b", Asked: 5}}},
+		"5301010401060a1808010162010000000000000002030000000000000004000000000000000a0c0e10121416": &Shares{Epoch: 1, From: 2, Begun: true, Saved: 3, Part: 5, SavedAt: 12, Learning: 4, Holders: []Holder{{Region: "b", Incarnation: 1, Number: 2, Nonce: 3, Former: 4, Held: 5, Given: 6, Minted: 7, Expires: 8, Lost: 9, LostExpires: 10, Demand: 11}}},
+		"480101000000000000000203c801000a0c0e0301000000000000000000c701c70100c7010a02000000":       &Holding{Incarnation: 1, Epoch: 2, Generation: 3, Seen: 100, Rate: 5, Tokens: 6, Expires: 107, AskedAt: 98, SentAt: 99, State: backend.State{Start: 5, Count: 1}},
 	} {
 		if got := hex.EncodeToString(v.AppendRecord(nil)); got != want {
 			t.Errorf("%T is\n%s, want\n%s", v, got, want)
