@@ -330,9 +330,7 @@ const lasting = 25 * time.Millisecond
 func (c *forwarded) forward(place int, p forwardedTake, t *backend.Take) *backend.Take {
 	c.takes = append(c.takes, p)
 	asked := c.request.Add(place, *t)
-	if p.hits > 0 {
-		asked.Hits = p.hits - p.aside
-	}
+	asked.Hits = p.hits - p.aside
 	return asked
 }
 

@@ -71,11 +71,8 @@ func (m *terms) tighten(l *descriptor.Limit) descriptor.Limit {
 
 // refilled is how many permits a bucket refills within d, rounded up.
 func refilled(l *descriptor.Limit, d time.Duration) int64 {
-	if d <= 0 {
-		return 0
-	}
 	length := uint64(l.Window.Length().Microseconds())
-	hi, lo := bits.Mul64(uint64((d+time.Microsecond-1)/time.Microsecond), l.Requests)
+	hi, lo := bits.Mul64(uint64((max(d, 0)+time.Microsecond-1)/time.Microsecond), l.Requests)
 	lo, carry := bits.Add64(lo, length-1, 0)
 	if hi += carry; hi >= length {
 		return backend.MaxCount
