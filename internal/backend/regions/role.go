@@ -146,11 +146,13 @@ func numbered(value []byte) (has bool, n uint64) {
 }
 
 // renew renews this region's role as a home. It returns the time from which consents count.
-func (s *Store) renew(ctx context.Context) (asked int64, ok bool) {
+func (s *Store) renew(ctx context.Context) (from int64, consents bool) {
 	w := s.waitOf(ctx)
 	defer w.end()
-	var duty region.Duty
+	var duty region.Duty // the step may still write to these if it is late
 	var known uint64
+	var asked int64
+	var ok bool
 	err := do(w, s.role, &step[region.Role]{fresh: true, run: func(v *region.Role, at region.Reading) int64 {
 		duty, asked, ok, known = region.Duty{}, at.Now, false, v.Known
 		if ok = v.Begin(at, &s.epoch); ok {
