@@ -16,18 +16,30 @@ import (
 // BenchmarkEscrow compares takes from an account with takes that a region counts on its own, on the same Redis, in turns of some
 // milliseconds. The home answers, and is seldom asked.
 func BenchmarkEscrow(b *testing.B) {
+	benchmarkMode(b, "escrow", func(l descriptor.Limit) descriptor.Limit { return escrow("a", l) })
+}
+
+// BenchmarkEventual does the same with takes that are lowered by what another region has counted.
+func BenchmarkEventual(b *testing.B) {
+	benchmarkMode(b, "eventual", func(l descriptor.Limit) descriptor.Limit {
+		l.Regions = &descriptor.Regions{Mode: descriptor.Eventual}
+		return l
+	})
+}
+
+func benchmarkMode(b *testing.B, mode string, across func(descriptor.Limit) descriptor.Limit) {
 	for _, keys := range []int{1, 100, 10_000} {
 		for _, callers := range []int{1, 32} {
-			b.Run(fmt.Sprintf("keys=%d/callers=%d", keys, callers), func(b *testing.B) { benchmarkEscrow(b, keys, callers) })
+			b.Run(fmt.Sprintf("keys=%d/callers=%d", keys, callers), func(b *testing.B) { benchmarkTakes(b, keys, callers, mode, across) })
 		}
 	}
 }
 
-func benchmarkEscrow(b *testing.B, keys, callers int) {
+func benchmarkTakes(b *testing.B, keys, callers int, named string, across func(descriptor.Limit) descriptor.Limit) {
 	w := newWorld(b, setup{regions: 2, processes: 1})
 	plain := descriptor.Limit{Requests: 1e9, Window: hour}
 	limits := [2]*descriptor.Limit{w.limit("plain", plain), nil}
-	far := escrow("a", plain)
+	far := across(plain)
 	if err := far.Compile(); err != nil {
 		b.Fatal(err)
 	}
@@ -81,7 +93,7 @@ func benchmarkEscrow(b *testing.B, keys, callers int) {
 			times[mode], spent[mode] = append(times[mode], all...), spent[mode]+took
 		}
 	}
-	for mode, name := range []string{"regional", "escrow"} {
+	for mode, name := range []string{"regional", named} {
 		slices.Sort(times[mode])
 		n := len(times[mode])
 		b.ReportMetric(float64(n)/spent[mode].Seconds(), "takes/s-"+name)
