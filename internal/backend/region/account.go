@@ -204,7 +204,7 @@ func (a *Account) GiveBack(r Reading, hits int64) bool {
 	if used < hits {
 		return false
 	}
-	for i := len(a.Grants) - 1; i >= 0 && hits > 0; i-- {
+	for i := len(a.Grants) - 1; hits > 0; i-- { // it ends: so many are used
 		if g := &a.Grants[i]; r.Now < g.Expires {
 			n := min(hits, g.Used)
 			g.Used -= n

@@ -1,6 +1,7 @@
 package region
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -729,7 +730,7 @@ func TestAPartInUse(t *testing.T) {
 	h.Waiting = true
 	more := ShareAnswer{Epoch: 1, Incarnation: h.Incarnation, Number: h.Question.Number, Nonce: h.Question.Nonce, Rate: 400, Tokens: 400, ValidFor: longestLife}
 	h.Apply(at(noon+second/5), x.l, &more)
-	for now, want := range map[int64]bool{noon + second/4 - 10: false, noon + second/4 + 10: true} {
+	for now, want := range map[int64]bool{noon + second/4: false, noon + second/4 + 1: true} {
 		was := *h
 		if got := x.take(now, "a", 1); got.Allowed != want {
 			t.Errorf("%+v after %d", got, now-noon)
@@ -750,5 +751,217 @@ func TestAPartInUse(t *testing.T) {
 	h.State = backend.State{Start: noon + 60*second}
 	if h.Refill(); h.State.Start != 0 {
 		t.Error("it is not full")
+	}
+}
+
+// What flows in at the part of the rate that no region has is saved: until a region's part has expired, whether lost or not, the larger one
+// of what it said and what it was given counts.
+func TestWhatIsSaved(t *testing.T) {
+	minute := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: 1200})
+	small := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: 40})
+	many := descriptor.Limit{Algorithm: descriptor.TokenBucket, Requests: 9_000_000, Burst: 600}
+	many.Window.Unit = descriptor.Second
+	most := many
+	most.Requests = 16_000_000 // 64 bits do not hold what flows in by the latest time
+	until := noon + int64(60*second)
+	for _, c := range []struct {
+		name    string
+		l       *descriptor.Limit
+		saved   Shares
+		now     int64
+		want    int64
+		aPartOf bool
+	}{
+		{"a lost part counts until it expires", minute, Shares{SavedAt: noon, Holders: []Holder{{Lost: 200, LostExpires: noon + 30*second}}}, until, 200 + 300, false},
+		{"a part that is given up counts until it is", minute, Shares{SavedAt: noon, Holders: []Holder{{Held: 200, Given: 100, Expires: until}}}, until, 400, false},
+		{"so does one that is given", minute, Shares{SavedAt: noon, Holders: []Holder{{Held: 100, Given: 200, Expires: until}}}, until, 400, false},
+		{"a full bucket has no part of a token", minute, Shares{Saved: 1199, SavedAt: noon}, noon + 3*second/20, 1200, false},
+		{"one that is not full has", minute, Shares{Saved: 1198, SavedAt: noon}, noon + 3*second/20, 1199, true},
+		{
+			"nothing flows in while regions have more than the limit, which was lowered", small,
+			Shares{SavedAt: noon, Holders: []Holder{{Held: 201, Expires: never}, {Held: 201, Expires: never}, {Held: 200, Expires: never}}}, until + 60*second, 0, false,
+		},
+		{"after a long time it is full", perSecond(t, many), Shares{}, latest, 600, false},
+		{"after a longer time, too", perSecond(t, most), Shares{}, latest, 600, false},
+	} {
+		s := c.saved
+		s.save(c.l, c.now)
+		if s.Saved != c.want || (s.Part > 0) != c.aPartOf {
+			t.Errorf("%s: %d and %d are saved, want %d", c.name, s.Saved, s.Part, c.want)
+		}
+	}
+}
+
+func perSecond(t *testing.T, l descriptor.Limit) *descriptor.Limit {
+	t.Helper()
+	if err := l.Compile(); err != nil {
+		t.Fatal(err)
+	}
+	return &l
+}
+
+// A reset fills the room that no region has: that of parts that have expired, too, and none if regions have more than a limit that was lowered.
+func TestAResetOfSharesFillsTheRoom(t *testing.T) {
+	l := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: 1200})
+	for name, c := range map[string]struct {
+		h    Holder
+		want int64
+	}{
+		"a part":              {Holder{Held: 200, Expires: noon + 1}, 800},
+		"one that expired":    {Holder{Held: 200, Expires: noon}, 1200},
+		"a lost one, expired": {Holder{Lost: 200, LostExpires: noon}, 1200},
+		"more than there is":  {Holder{Held: 600, Lost: 300, Expires: never, LostExpires: never}, 0},
+	} {
+		s := Shares{Begun: true, Holders: []Holder{c.h}}
+		if s.reset(l, noon); s.Saved != c.want {
+			t.Errorf("%s: %d, want %d", name, s.Saved, c.want)
+		}
+		counter := Counter{Epoch: 1, Shares: Shares{Begun: true, Holders: []Holder{c.h}}}
+		whole := Duty{Epoch: 1, Regions: three, Until: never}
+		if !counter.Reset(at(noon), l, &whole) || counter.Shares.Saved != c.want {
+			t.Errorf("%s: the counter has %d, want %d", name, counter.Shares.Saved, c.want)
+		}
+	}
+}
+
+// A home that has forgotten grants or parts grants nothing as long as they may last. A time that is later than that is of another clock.
+func TestHowLongAHomeLearns(t *testing.T) {
+	l := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: 1200})
+	for until, want := range map[int64]bool{noon: false, noon + 1: true, noon + pastLife: true, noon + pastLife + 1: false} {
+		s := Shares{Learning: until, Holders: []Holder{{Region: "a", Expires: never}}}
+		if learns := s.give(l, duty(), &s.Holders[0], noon) == 0; learns != want {
+			t.Errorf("no part grows for %d us: %t", until-noon, learns)
+		}
+		if c := (Counter{Learning: until}); c.learns(noon) != want {
+			t.Errorf("nothing is granted for %d us: %t", until-noon, !want)
+		}
+	}
+}
+
+// An account that is new, and says that it has a part, has one that the home has forgotten, however small.
+func TestAForgottenPartOfOne(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{})
+	for _, h := range []Holder{{Region: "a"}, {Region: "a", Incarnation: 1, Held: 1, Given: 1, Expires: never}} {
+		s := Shares{Epoch: 1, Begun: true, Holders: []Holder{h}}
+		if s.Exchange(at(noon), x.l, x.d, &ShareQuestion{Region: "a", Epoch: 1, Incarnation: 2, Number: 1, Held: 1}); s.Learning != noon+pastLife {
+			t.Errorf("%+v: nothing was forgotten", h)
+		}
+	}
+}
+
+// A bucket is divided only by its home, at the epoch that this one obeys. Until then nothing changes, nor for a limit of another kind.
+func TestWhoDividesACounter(t *testing.T) {
+	bucket := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: 600})
+	for name, c := range map[string]struct {
+		l      *descriptor.Limit
+		epoch  uint64 // of the counter
+		d      Duty
+		q      uint64
+		result Result
+	}{
+		"the home":                {bucket, 1, Duty{Epoch: 1, Until: never, Regions: three}, 1, Granted},
+		"of an epoch before":      {bucket, 1, Duty{Epoch: 2, Until: never, Regions: three}, 1, Outdated},
+		"whose list is older":     {bucket, 2, Duty{Epoch: 1, Until: never, Regions: three}, 1, Outdated},
+		"one that may not act":    {bucket, 1, Duty{Epoch: 1, Regions: three}, 1, Inactive},
+		"a limit of another kind": {perMinute(t, descriptor.Limit{}), 1, Duty{Epoch: 1, Until: never, Regions: three}, 1, Inactive},
+	} {
+		was := Counter{Epoch: c.epoch}
+		was.settle(c.l, noon, 7)
+		got := was
+		a := got.Divide(at(noon), c.l, &c.d, &ShareQuestion{Region: "a", Epoch: c.q, Incarnation: 1, Number: 1})
+		if a.Result != c.result || got.Shares.Begun != (c.result == Granted) || c.result != Granted && !reflect.DeepEqual(got.State, was.State) {
+			t.Errorf("%s: %+v, and the counter is %+v", name, a, got)
+		}
+		if Divided(c.l) != (c.l == bucket) {
+			t.Errorf("%s: divided is %t", name, Divided(c.l))
+		}
+	}
+}
+
+// A divided counter is kept, and stays divided, until the last of all parts has expired, even one of a single request.
+func TestADividedCounterLastsAsItsParts(t *testing.T) {
+	l := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: 600})
+	none := Counter{Shares: Shares{Begun: true}}
+	for _, holders := range [][]Holder{
+		{{Region: "a", Held: 1, Expires: noon + 9*second}, {Region: "b", Expires: noon + second}},
+		{{Region: "a", Lost: 1, LostExpires: noon + 9*second}, {Region: "b", Expires: noon + second}},
+	} {
+		c := Counter{Epoch: 1, Shares: Shares{Begun: true, Holders: holders}}
+		if got, want := c.Expires(noon, l), none.Expires(noon+9*second, l); got != want {
+			t.Errorf("%+v: it is kept for %d us, want %d", holders, got-noon, want-noon)
+		}
+		whole := Duty{Epoch: 1, Regions: three, Until: never}
+		if _, ok := c.Take(at(noon+9*second-1), l, &whole, 1); ok {
+			t.Errorf("%+v: it is whole while a region has a part", holders)
+		}
+		if _, ok := c.Take(at(noon+9*second), l, &whole, 0); !ok {
+			t.Errorf("%+v: it is not whole when all parts have expired", holders)
+		}
+	}
+}
+
+// A region whose clock was set back gives up its part, and measures its demand anew.
+func TestAHoldingWhoseClockWasSetBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		r    Reading
+		last int64
+		want int64
+	}{
+		"a generation":   {Reading{Now: noon, Generation: 1}, noon - second, noon - second},
+		"an earlier now": {Reading{Now: noon - 1}, noon, noon - 1},
+	} {
+		h := Holding{Seen: noon, Rate: 60, Tokens: 60, Expires: noon + 9*second, Waiting: true, SentAt: noon, demand: demand{since: noon, last: c.last}}
+		if !h.enter(c.r) || h.Rate != 0 || h.Tokens != 0 || h.Expires != 0 || h.Waiting || h.SentAt != 0 {
+			t.Errorf("%s: %+v", name, h)
+		}
+		if h.demand.since != c.r.Now || h.demand.last != c.want {
+			t.Errorf("%s: %+v", name, h.demand)
+		}
+	}
+}
+
+// A region asks for its part while takes come, and while it has one: a take of nothing is none.
+func TestARegionInUseAsks(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{Burst: 600})
+	for _, c := range []struct{ hits, last int64 }{{0, noon}, {1, noon + second}, {2, noon + second}} {
+		h := Holding{Seen: noon, Rate: 1, Tokens: 1, Expires: noon + 9*second, demand: demand{last: noon}}
+		if h.Take(at(noon+second), x.l, c.hits); h.demand.last != c.last {
+			t.Errorf("%d hits: the last take was after %d us", c.hits, h.demand.last-noon)
+		}
+	}
+	for rate, want := range map[int64]bool{0: false, 1: true} {
+		h := Holding{Rate: rate, demand: demand{last: noon}}
+		if h.Due(noon+renewal) != want {
+			t.Errorf("due with %d per minute: %t", rate, !want)
+		}
+	}
+	if h := (Holding{Expires: noon}); h.LastsUntil(noon+second) != noon+second+2*pastLife {
+		t.Errorf("a part that has expired: until %d us", h.LastsUntil(noon+second)-noon)
+	}
+	for _, h := range []Holding{{Incarnation: 1}, {Question: ShareQuestion{Number: 1}}} {
+		if h.Fresh() {
+			t.Errorf("%+v is fresh", h)
+		}
+	}
+}
+
+// Answers that give nothing take the part away, and are taken in. The next part has the tokens that come with it.
+func TestAnswersThatTakeAPartAway(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{Burst: 600})
+	for _, result := range []Result{Full, Stale} {
+		h := Holding{Epoch: 1, Incarnation: 1, Rate: 60, Tokens: 60, Expires: noon + 9*second, Waiting: true, AskedAt: noon, Question: ShareQuestion{Number: 5}}
+		if !h.Apply(at(noon), x.l, &ShareAnswer{Epoch: 1, Incarnation: 1, Number: 5, Result: result}) || h.Rate != 0 || h.Tokens != 0 {
+			t.Errorf("%d: %+v", result, h)
+		}
+		if h.Fresh() != (result == Stale) {
+			t.Errorf("%d: it begins anew: %t", result, h.Fresh())
+		}
+		q, ok := h.Ask(at(noon+renewal), x.l, "a", 1, 7)
+		if !ok || !h.Apply(at(noon+renewal), x.l, &ShareAnswer{Epoch: 1, Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Rate: 60, Tokens: 60, Mint: 59, ValidFor: longestLife}) {
+			t.Fatalf("%d: %+v", result, h)
+		}
+		if got := h.Take(at(noon+renewal), x.l, 0).Left; got != 59 {
+			t.Errorf("%d: %d tokens, want all but one", result, got)
+		}
 	}
 }

@@ -1,8 +1,10 @@
 package region
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"testing"
@@ -72,6 +74,7 @@ func TestBoundsOfRecords(t *testing.T) {
 		{"that needs more", asks(0, latest+1), false},
 		{"that needs less", asks(0, -latest-1), false},
 		{"one region twice", &Counter{Peers: []Peer{{Region: "us"}, {Region: "us"}}}, false},
+		{"a negative part of a token", &Shares{Part: -1}, false},
 		{"an account that waits", &Account{Waiting: true}, true},
 		{"an account of a full counter", &Account{Full: true}, true},
 	} {
@@ -90,6 +93,84 @@ func TestBoundsOfRecords(t *testing.T) {
 	}
 }
 
+// The latest time is part of the form: what one process writes, all others must read.
+func TestTheLatestTimeOfARecord(t *testing.T) {
+	if new(Account).ReadRecord((&Account{Seen: 1_152_921_504_606_846_976}).AppendRecord(nil)) != nil {
+		t.Error("the latest time cannot be read")
+	}
+	if new(Account).ReadRecord((&Account{Seen: 1_152_921_504_606_846_977}).AppendRecord(nil)) == nil {
+		t.Error("a later one can be read")
+	}
+}
+
+// A record begins with the letter of its kind. What is read replaces all that the value had.
+func TestARecordIsOfOneKind(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for i, v := range kinds() {
+		b := v.AppendRecord(nil)
+		fill(r, reflect.ValueOf(v).Elem())
+		if err := v.ReadRecord(b); err != nil || !reflect.DeepEqual(v, kinds()[i]) {
+			t.Errorf("%v, and %T keeps %+v", err, v, v)
+		}
+		if b[0] = 'X'; v.ReadRecord(b) == nil {
+			t.Errorf("%T: a record of another kind can be read", v)
+		}
+	}
+}
+
+// The record of a divided bucket has its shares, or counts as lost.
+func TestTheRecordOfADividedBucket(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		shares []byte
+		ok     bool
+	}{
+		{"shares", (&Shares{Begun: true}).AppendRecord(nil), true},
+		{"shares that cannot be read", append((&Shares{Begun: true}).AppendRecord(nil), 0), false},
+		{"shares of a bucket that is not divided", (&Shares{}).AppendRecord(nil), false},
+		{"nothing", nil, false},
+	} {
+		w := writer{begin(nil, 'D')}
+		w.text(string(c.shares))
+		rest := (&Counter{}).AppendRecord(nil)[2:]
+		if err := new(Counter).ReadRecord(append(w.b, rest...)); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// What cannot be read is zero, and so is all that follows. What ends with the record can be read.
+func TestWhatCannotBeReadIsZero(t *testing.T) {
+	w := writer{}
+	w.number(math.MaxInt64)
+	large := w.b
+	for _, c := range []struct {
+		name string
+		b    []byte
+		read func(*reader) any
+		zero any
+	}{
+		{"a word", make([]byte, 7), func(r *reader) any { return r.word() }, uint64(0)},
+		{"a count", nil, func(r *reader) any { return r.count() }, uint64(0)},
+		{"a number", nil, func(r *reader) any { return r.number() }, int64(0)},
+		{"an amount", large, func(r *reader) any { return r.amount() }, int64(0)},
+		{"a time", large, func(r *reader) any { return r.time(0) }, int64(0)},
+		{"a time or never", large[:len(large)-1], func(r *reader) any { return r.timeOrNever() }, int64(0)},
+		{"a time after the latest", binary.AppendVarint(nil, never-1), func(r *reader) any { return r.timeOrNever() }, int64(0)},
+		{"a length", []byte{2, 0}, func(r *reader) any { return r.length() }, uint64(0)},
+		{"a text", []byte{2, 'a'}, func(r *reader) any { return r.text() }, ""},
+	} {
+		r := &reader{b: c.b}
+		if got := c.read(r); got != c.zero || r.end() == nil || c.read(r) != c.zero {
+			t.Errorf("%s is %v", c.name, got)
+		}
+	}
+	r := &reader{b: []byte{2, 'e', 'u'}}
+	if got := r.text(); got != "eu" || r.end() != nil {
+		t.Errorf("%q is read", got)
+	}
+}
+
 // An account whose clock was set back gives up all that it holds, and neither uses it nor takes hits of it back.
 func TestAnAccountWhoseClockWasSetBack(t *testing.T) {
 	for _, r := range []Reading{{Now: noon, Least: math.MinInt64, Generation: 1}, {Now: noon - 1, Least: math.MinInt64}} {
@@ -100,6 +181,9 @@ func TestAnAccountWhoseClockWasSetBack(t *testing.T) {
 		}
 		if got := a.Take(r, 1); got.Allowed || got.Left != 0 || a.Waiting || a.Seen != r.Now || a.Generation != r.Generation {
 			t.Errorf("%+v: %+v, %+v", r, got, a)
+		}
+		if a.Again != 0 || a.SentAt != 0 {
+			t.Errorf("%+v: it waits until %d, and has asked at %d", r, a.Again, a.SentAt)
 		}
 		if a.Grants[0].rest() != 0 || a.Grants[0].Expires != r.Now || a.Grants[1].rest() != 0 || a.Grants[1].Expires != noon-second {
 			t.Errorf("%+v: it holds %+v", r, a.Grants)
@@ -122,8 +206,10 @@ func TestGiveBackOfSeveralGrants(t *testing.T) {
 		used []int64
 	}{
 		{0, true, []int64{5, 4, 3, 9}},
+		{1, true, []int64{5, 4, 2, 9}},
 		{2, true, []int64{5, 4, 1, 9}},
 		{3, true, []int64{5, 4, 0, 9}},
+		{4, true, []int64{5, 3, 0, 9}},
 		{6, true, []int64{5, 1, 0, 9}},
 		{12, true, []int64{0, 0, 0, 9}},
 		{13, false, []int64{5, 4, 3, 9}},
@@ -144,6 +230,53 @@ func TestGiveBackOfSeveralGrants(t *testing.T) {
 		if ok != c.ok || !slices.Equal(used, c.used) {
 			t.Errorf("%d hits: %v, and %v are used, want %v and %v", c.hits, ok, used, c.ok, c.used)
 		}
+	}
+}
+
+// A grant bounds when a change must be written while something of it is left or was spent: what was returned binds nobody.
+func TestTheBoundOfAnAccount(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		g     Grant
+		bound bool
+	}{
+		{"all is returned", Grant{Permits: 5, Returned: 5}, false},
+		{"one is left", Grant{Permits: 5, Returned: 4}, true},
+		{"one is spent, and the others are returned", Grant{Permits: 5, Used: 1, Returned: 4}, true},
+	} {
+		c.g.Expires = noon + second
+		a := Account{Grants: []Grant{c.g}}
+		if got := a.Bound(noon); (got == noon+second) != c.bound || (got == never) == c.bound {
+			t.Errorf("%s: until %d", c.name, got-noon)
+		}
+		if got := a.Bound(noon + second); got != never {
+			t.Errorf("%s: a grant that has expired bounds it until %d", c.name, got-noon)
+		}
+	}
+}
+
+// A single hit that was spent counts, even if the permit has expired since: as one of the grant that expired last.
+func TestOneHitIsSpent(t *testing.T) {
+	a := Account{Grants: []Grant{{Number: 1, Permits: 1, Expires: noon - 1}, {Number: 2, Permits: 1, Expires: noon - 2}}}
+	a.Spent(noon, 1)
+	if a.Grants[0].Used != 1 || a.Grants[1].Used != 0 || a.demand.count != 1 {
+		t.Errorf("%+v", a)
+	}
+	a.Spent(noon, 1)
+	if a.Grants[1].Used != 1 {
+		t.Errorf("%+v", a)
+	}
+}
+
+// An account that waits for an answer offers all that it has, and is due when its patience ends; one permit that is left is reason to ask.
+func TestTheOfferOfAnAccountThatWaits(t *testing.T) {
+	a := Account{Waiting: true, SentAt: noon, Grants: []Grant{{Permits: 1, Expires: noon + 9*second}}, demand: demand{last: noon + refresh, size: 10}}
+	if o := a.Offer(noon); o.Low != 0 || o.Left != 1 || o.Due != noon+patience {
+		t.Errorf("%+v", o)
+	}
+	a.Waiting, a.demand.size = false, 1
+	if a.Due(noon+refresh-1, 0) || !a.Due(noon+refresh, 0) {
+		t.Error("an account with one permit does not ask when its answer is old, or asks earlier")
 	}
 }
 
@@ -263,13 +396,13 @@ func TestRecordsExpire(t *testing.T) {
 	}
 }
 
-// A part of a bucket without rate or tokens lets nothing pass.
+// A part of a bucket without rate or tokens lets nothing pass, nor does one that no home can have answered.
 func TestAPartOfNothing(t *testing.T) {
 	l := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: fixed})
 	for _, c := range []struct {
 		rate, tokens int64
 		ok           bool
-	}{{1, 1, true}, {0, 1, false}, {1, 0, false}} {
+	}{{1, 1, true}, {0, 1, false}, {1, 0, false}, {-60_000_000, 1, false}} {
 		if s, ok := ofShare(l, c.rate, c.tokens); ok != c.ok || ok && (s.Requests != uint64(c.rate) || s.Capacity() != uint64(c.tokens)) {
 			t.Errorf("%d per minute and %d tokens: %v, %+v", c.rate, c.tokens, ok, s)
 		}

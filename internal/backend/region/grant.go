@@ -90,8 +90,8 @@ func termsOf(l *descriptor.Limit) (terms, bool) {
 // Grantable reports whether a limit can be divided among a number of regions: permits of it can be taken in advance, it is large
 // enough for all, and its window is long enough for a grant to arrive and be used.
 func Grantable(l *descriptor.Limit, regions int) bool {
-	t, ok := termsOf(l)
-	return ok && t.life >= shortestLife && l.Capacity() >= uint64(leastForEach*regions)
+	t, _ := termsOf(l) // without any, a grant's life is 0
+	return t.life >= shortestLife && l.Capacity() >= uint64(leastForEach*regions)
 }
 
 func micros(d time.Duration) int64 { return d.Microseconds() }

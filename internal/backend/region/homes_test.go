@@ -65,6 +65,10 @@ func TestTheFormOfHomes(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
 	}
+	back := Homes{Epoch: 2, Rules: []RuleHome{{1, "us"}, {2, "eu"}, {3, "us"}}}
+	if got := new(Homes); got.ReadRecord(back.AppendRecord(nil)) != nil || !reflect.DeepEqual(got, &back) {
+		t.Errorf("the first home again: %+v", got)
+	}
 	b, _ := hex.DecodeString(form)
 	if got := new(Homes); got.ReadRecord(b) != nil || !reflect.DeepEqual(got, &h) {
 		t.Errorf("%+v, want %+v", got, h)

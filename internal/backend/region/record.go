@@ -1,6 +1,7 @@
 package region
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -98,12 +99,12 @@ func (c *Counter) kind() byte {
 // ReadRecord reads what AppendRecord has written.
 func (c *Counter) ReadRecord(b []byte) error {
 	kind := byte('C')
-	if len(b) > 0 && b[0] == 'D' {
+	if bytes.HasPrefix(b, []byte{'D'}) {
 		kind = b[0]
 	}
 	r := read(b, kind)
 	*c = Counter{}
-	if kind == 'D' && !r.failed {
+	if kind == 'D' {
 		if err := c.Shares.ReadRecord(r.bytes(r.length())); err != nil || !c.Shares.Begun {
 			return errRecord
 		}
@@ -323,13 +324,10 @@ type reader struct {
 }
 
 func read(b []byte, kind byte) *reader {
-	r := &reader{b: b}
 	if len(b) < 2 || b[0] != kind || b[1] != version {
-		r.fail()
-		return r
+		return new(reader) // of nothing: it fails at once
 	}
-	r.b = b[2:]
-	return r
+	return &reader{b: b[2:]}
 }
 
 func (r *reader) fail() { r.b, r.failed = nil, true }
@@ -343,7 +341,7 @@ func (r *reader) end() error {
 }
 
 func (r *reader) bytes(n uint64) []byte {
-	if r.failed || n > uint64(len(r.b)) {
+	if n > uint64(len(r.b)) {
 		r.fail()
 		return nil
 	}

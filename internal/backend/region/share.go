@@ -126,7 +126,7 @@ func (s *Shares) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *ShareQues
 	case h.Incarnation != q.Incarnation:
 		h.lose()
 		h.Former = h.Incarnation
-		h.Incarnation, h.Held, h.Given, h.Minted, h.Expires = q.Incarnation, 0, 0, 0, 0
+		h.Incarnation, h.Held, h.Given, h.Expires = q.Incarnation, 0, 0, 0
 	case q.Number < h.Number || q.Number == h.Number && q.Nonce != h.Nonce:
 		a.Result = Stale
 		return a
@@ -136,7 +136,7 @@ func (s *Shares) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *ShareQues
 			s.Learning = now + pastLife
 		}
 		h.Number, h.Nonce, h.Demand = q.Number, q.Nonce, q.Demand
-		h.Held, h.Given, h.Minted = q.Held, q.Held, 0
+		h.Held, h.Given = q.Held, q.Held
 		h.Expires = now + longestLife
 		h.Given = s.give(l, d, h, now)
 		h.Minted = s.mint(l, h)
@@ -209,7 +209,8 @@ func (s *Shares) save(l *descriptor.Limit, now int64) {
 		}
 		hi, lo := bits.Mul64(uint64(max(free, 0)), uint64(span))
 		lo, carry := bits.Add64(lo, uint64(s.Part), 0)
-		n, rest := uint64(math.MaxInt32), uint64(0)
+		var rest uint64
+		n := l.Capacity() // at least, if 64 bits do not hold the quotient
 		if hi += carry; hi < window {
 			n, rest = bits.Div64(hi, lo, window)
 		}
@@ -297,7 +298,7 @@ func (s *Shares) room(l *descriptor.Limit) int64 {
 func (s *Shares) mint(l *descriptor.Limit, h *Holder) int64 {
 	n := max(min(tokens(l, h.Given)-tokens(l, h.Held), s.Saved), 0)
 	s.Saved -= n
-	s.Saved = max(min(s.Saved, s.room(l)), 0)
+	s.Saved = min(s.Saved, s.room(l))
 	return n
 }
 
@@ -387,7 +388,7 @@ func (h *Holding) Ask(r Reading, l *descriptor.Limit, region string, epoch uint6
 		return ShareQuestion{}, false
 	}
 	if epoch > h.Epoch {
-		h.Epoch, h.Waiting, h.SentAt = epoch, false, min(h.SentAt, r.Now-renewal)
+		h.Epoch, h.Waiting, h.SentAt = epoch, false, r.Now-renewal
 	}
 	if r.Now >= h.AskedAt+longestLife {
 		h.Waiting = false
