@@ -77,7 +77,7 @@ func homesOf(rules func() *descriptor.Tree) (all []*adminv1.RegionHome) {
 	limits := make(map[string]uint64)
 	for _, r := range rules().Rules {
 		for i := range r.Limits {
-			if of := r.Limits[i].Regions; of != nil && of.Mode != descriptor.Regional {
+			if of := r.Limits[i].Regions; of != nil && of.HasHome() {
 				limits[of.Home]++
 			}
 		}

@@ -57,6 +57,25 @@ func TestListRegions(t *testing.T) {
 	}
 }
 
+// Limits of which each region counts its own part have no home.
+func TestHomesOf(t *testing.T) {
+	limits := func(modes ...descriptor.Regions) *descriptor.Rule {
+		r := &descriptor.Rule{Limits: make([]descriptor.Limit, len(modes))}
+		for i := range modes {
+			r.Limits[i].Regions = &modes[i]
+		}
+		return r
+	}
+	tree := &descriptor.Tree{Rules: []*descriptor.Rule{
+		limits(descriptor.Regions{Mode: descriptor.InEscrow, Home: "eu"}, descriptor.Regions{Mode: descriptor.AtHome, Home: "eu"}, descriptor.Regions{Mode: descriptor.AtHome}),
+		limits(descriptor.Regions{Mode: descriptor.Eventual}), limits(descriptor.Regions{}), {Limits: make([]descriptor.Limit, 1)},
+	}}
+	want := []*adminv1.RegionHome{{Limits: 1}, {Name: "eu", Limits: 2}}
+	if diff := cmp.Diff(want, homesOf(func() *descriptor.Tree { return tree }), protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestWriteRegions(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	write := func(r *adminv1.ListRegionsResponse) string {

@@ -30,6 +30,9 @@ func InRegions(r *adminv1.ListRegionsResponse, rule string, of *descriptor.Regio
 		return []string{"this server is in no region: it counts on its own"}
 	}
 	lines = append(lines, "this server is in "+here)
+	if !of.HasHome() {
+		return append(lines, "all regions together may admit more than the limit: what the others have not yet heard of")
+	}
 	for _, x := range r.GetRules() {
 		home, escrow := x.GetHome(), x.GetMode() == descriptor.RegionModeNames[descriptor.InEscrow]
 		switch {

@@ -25,6 +25,7 @@ func TestInRegions(t *testing.T) {
 		{r, "d.b", across, []string{here, "a home by hash counts until the epoch is raised", bound}},
 		{r, "d.c", across, []string{here, bound}},
 		{r, "d.c", nil, nil},
+		{r, "d.c", &descriptor.Regions{Mode: descriptor.Eventual}, []string{here, "all regions together may admit more than the limit: what the others have not yet heard of"}},
 		{&adminv1.ListRegionsResponse{Region: "eu", Reason: "too few"}, "d.b", across, []string{here, "it may not count for the others now: too few", bound}},
 		{&adminv1.ListRegionsResponse{}, "d.a", across, []string{"this server is in no region: it counts on its own"}},
 	} {
