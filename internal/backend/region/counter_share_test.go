@@ -772,7 +772,7 @@ func TestWhatIsSaved(t *testing.T) {
 		want    int64
 		aPartOf bool
 	}{
-		{"a lost part counts until it expires", minute, Shares{SavedAt: noon, Holders: []Holder{{Lost: 200, LostExpires: noon + 30*second}}}, until, 200 + 300, false},
+		{"a lost part counts until it expires", minute, Shares{SavedAt: noon, Holders: []Holder{{Lost: 200, LostExpires: noon + 15*second}}}, until, 100 + 450, false},
 		{"a part that is given up counts until it is", minute, Shares{SavedAt: noon, Holders: []Holder{{Held: 200, Given: 100, Expires: until}}}, until, 400, false},
 		{"so does one that is given", minute, Shares{SavedAt: noon, Holders: []Holder{{Held: 100, Given: 200, Expires: until}}}, until, 400, false},
 		{"a full bucket has no part of a token", minute, Shares{Saved: 1199, SavedAt: noon}, noon + 3*second/20, 1200, false},
