@@ -275,7 +275,9 @@ func (r *headerReader) add(f *field, in source) {
 		return
 	}
 	r.size += f.size()
-	r.fields = append(r.fields, placed{f.span, in, f.kind})
+	if len(r.fields) <= maxFields || f.kind == typeField && !r.typed { // more are refused, or nobody looks at them
+		r.fields = append(r.fields, placed{f.span, in, f.kind})
+	}
 	r.bad = r.bad || f.bad
 	if f.wanted > 0 {
 		_, value := r.bytes(f.span, in)
