@@ -1,5 +1,5 @@
 // Package regions counts limits that hold across regions. Store is a store in front of another one: takes under limits without
-// Regions go straight to the other store. A limit with Regions is counted at the home of its counter, by the arithmetic of package
+// Regions go straight to the other store. A limit with a home is counted there, by the arithmetic of package
 // region, and in the records of backend.Records.
 //
 // In the home's region a take is a step on the counter's record. In another region, mode home asks the home for each take. Mode escrow
@@ -8,6 +8,8 @@
 // answers. A take that finds no permits waits for the answer until a moment before its caller's deadline, then it fails, and on_error
 // decides. The answer arrives behind it and serves the next take.
 // A bucket in escrow is divided: each region, also the home's, takes from its part (part), a third record.
+//
+// Mode eventual has no home and no record: each region counts on its own, and lowers its limit by what the others say (tally.go).
 //
 // Processes of different regions talk to each other through Peers: a Store asks with Exchange and Consent, and answers with its
 // methods Answer and Consent. A Store may be used by any number of goroutines.

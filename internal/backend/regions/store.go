@@ -76,6 +76,9 @@ type Store struct {
 	sending  sync.WaitGroup
 }
 
+// mostRegions is how many regions there may be: the region port accepts no longer list.
+const mostRegions = 64
+
 // errClock is the error of takes while the clock of the Redis is not known.
 var errClock = fmt.Errorf("%w: the clock of Redis was not read yet, or was set back", backend.ErrUnavailable)
 
@@ -84,6 +87,8 @@ func New(opts Options) (*Store, error) {
 	switch {
 	case !slices.Contains(opts.Regions, opts.Region):
 		return nil, fmt.Errorf("the region %q is not one of %s", opts.Region, strings.Join(opts.Regions, ", "))
+	case len(opts.Regions) > mostRegions:
+		return nil, fmt.Errorf("%d regions: at most %d", len(opts.Regions), mostRegions)
 	case opts.Epoch == 0:
 		return nil, errors.New("the epoch of the list of regions must be at least 1")
 	}

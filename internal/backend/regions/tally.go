@@ -75,6 +75,23 @@ func (s *Store) tallyOf(t *backend.Take) *tally {
 	})
 }
 
+// look returns the limit that this region's own counter has now, which of the other regions are to be asked, and whether one of them does not
+// answer.
+func (t *tally) look(now time.Time, limit uint64) (left int64, due uint64, silent bool) {
+	t.touched.Store(now.UnixNano())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	left = t.left(now, limit)
+	return left, t.due(now), t.silent
+}
+
+// saw takes in what this region has in use.
+func (t *tally) saw(own counted) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.own = own
+}
+
 // left returns the limit that this region's own counter has now.
 func (t *tally) left(now time.Time, limit uint64) int64 {
 	elsewhere, silent := int64(0), false
@@ -114,13 +131,13 @@ func (t *tally) due(now time.Time) (due uint64) {
 func (s *Store) askOthers(t *tally, now time.Time, due uint64) {
 	for i := range t.others {
 		if due>>i&1 > 0 {
-			s.askers[s.others[i]].add(&question{asked: t.asked, done: func(told *Told, err error) { s.counted(t, i, now, told, err) }})
+			s.askers[s.others[i]].add(&question{asked: t.asked, done: func(told *Told, err error) { s.heard(t, i, now, told, err) }})
 		}
 	}
 }
 
-// counted takes in what a region has answered to a question that was sent then.
-func (s *Store) counted(t *tally, region int, sent time.Time, told *Told, err error) {
+// heard takes in what a region has answered to a question that was sent then.
+func (s *Store) heard(t *tally, region int, sent time.Time, told *Told, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := &t.others[region]
@@ -146,12 +163,16 @@ func (s *Store) counted(t *tally, region int, sent time.Time, told *Told, err er
 type tallied struct {
 	request *backend.Request
 	now     time.Time
-	limits  []descriptor.Limit  // lowered
-	plain   []*descriptor.Limit // of the caller; nil: as it was
-	tallies []*tally            // by take; nil: it is regional
-	silent  []bool
+	takes   []talliedTake // in the order of the request
 	done    func(error)
 	end     func(error) // finish, made once
+}
+
+type talliedTake struct {
+	tally  *tally            // nil: it is regional
+	plain  *descriptor.Limit // of the caller; nil: it is not lowered
+	limit  descriptor.Limit  // lowered
+	silent bool              // a region does not answer
 }
 
 var tallieds = sync.Pool{New: func() any { return new(tallied) }}
@@ -179,77 +200,65 @@ func (c *tallied) finish(err error) {
 
 // lower gives the takes of tallies the limits of this region's counters.
 func (c *tallied) lower(s *Store, now time.Time, r *backend.Request) {
-	takes := len(r.Takes)
 	c.request, c.now = r, now
-	c.limits = slices.Grow(c.limits[:0], takes)[:takes]
-	c.plain = slices.Grow(c.plain[:0], takes)[:takes]
-	c.tallies = slices.Grow(c.tallies[:0], takes)[:takes]
-	c.silent = slices.Grow(c.silent[:0], takes)[:takes]
+	c.takes = slices.Grow(c.takes[:0], len(r.Takes))[:len(r.Takes)] // whose addresses must not change
 	for i := range r.Takes {
-		c.plain[i], c.tallies[i] = nil, nil
-		t := &r.Takes[i]
+		t, k := &r.Takes[i], &c.takes[i]
+		k.tally, k.plain = nil, nil
 		if !eventual(t.Limit) {
 			continue
 		}
-		n := s.tallyOf(t)
-		n.touched.Store(now.UnixNano())
-		n.mu.Lock()
-		left := n.left(now, t.Limit.Requests)
-		due := n.due(now)
-		c.silent[i] = n.silent
-		n.mu.Unlock()
+		k.tally = s.tallyOf(t)
+		left, due := int64(0), uint64(0)
+		left, due, k.silent = k.tally.look(now, t.Limit.Requests)
 		if due != 0 {
-			s.askOthers(n, now, due)
+			s.askOthers(k.tally, now, due)
 		}
-		c.tallies[i] = n
-		if left < int64(min(t.Limit.Requests, backend.MaxCount)) {
-			c.plain[i], c.limits[i] = t.Limit, *t.Limit
-			c.limits[i].Requests = uint64(left)
-			t.Limit = &c.limits[i]
+		if left < requests(t.Limit) {
+			k.plain, k.limit = t.Limit, *t.Limit
+			k.limit.Requests = uint64(left)
+			t.Limit = &k.limit
 		}
 	}
 }
 
 // raise gives the caller its limits back, and adds to the outcomes what the others have counted.
 func (c *tallied) raise() {
-	for i, n := range c.tallies {
-		if n == nil {
+	for i := range c.takes {
+		k, t, o := &c.takes[i], &c.request.Takes[i], &c.request.Outcomes[i]
+		if k.tally != nil && !o.Failed {
+			k.tally.saw(counted{o.Used, c.now.Add(o.ResetAfter)})
+		}
+		if k.plain == nil {
 			continue
 		}
-		t, o := &c.request.Takes[i], &c.request.Outcomes[i]
-		if !o.Failed {
-			n.mu.Lock()
-			n.own = counted{o.Used, c.now.Add(o.ResetAfter)}
-			n.mu.Unlock()
-		}
-		if c.plain[i] == nil {
+		lowered := requests(t.Limit)
+		if t.Limit = k.plain; o.Failed {
 			continue
 		}
-		lowered := int64(t.Limit.Requests)
-		t.Limit = c.plain[i]
-		if o.Failed {
-			continue
-		}
-		elsewhere := int64(min(t.Limit.Requests, backend.MaxCount)) - lowered
+		elsewhere := requests(t.Limit) - lowered
 		o.Before, o.Used = o.Before+elsewhere, o.Used+elsewhere
-		if reset := resetAfter(t.Limit, c.now.UnixMicro()); o.ResetAfter == 0 {
-			o.ResetAfter, o.MoreAfter = reset, reset
+		if o.ResetAfter == 0 {
+			o.ResetAfter = resetAfter(t.Limit, c.now.UnixMicro())
+			o.MoreAfter = o.ResetAfter
 		}
-		if o.RetryAfter == backend.Never && t.Hits <= int64(t.Limit.Requests) {
+		if o.RetryAfter == backend.Never && t.Hits <= requests(t.Limit) {
 			o.RetryAfter = o.ResetAfter // all of them are used elsewhere
 		}
-		if c.silent[i] && o.RetryAfter > longestInterval {
+		if k.silent && o.RetryAfter > longestInterval {
 			o.RetryAfter = longestInterval // the others may answer again before the window ends
 		}
 	}
 }
 
+// requests is the number of hits that a limit allows, as far as counters count.
+func requests(l *descriptor.Limit) int64 { return int64(min(l.Requests, backend.MaxCount)) }
+
 func (c *tallied) release() {
-	if cap(c.limits) > mostTallied {
+	if cap(c.takes) > mostTallied {
 		return
 	}
-	clear(c.plain)
-	clear(c.tallies)
+	clear(c.takes)
 	c.request, c.done = nil, nil
 	tallieds.Put(c)
 }

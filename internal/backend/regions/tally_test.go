@@ -258,3 +258,17 @@ func TestTalliesInRedis(t *testing.T) {
 		t.Errorf("40 hits after 60 of 100: %+v, %v", o, err)
 	}
 }
+
+// The port of a region accepts no longer list, so nobody would answer.
+func TestTooManyRegions(t *testing.T) {
+	names := make([]string, 65)
+	for i := range names {
+		names[i] = fmt.Sprintf("r%d", i)
+	}
+	for n, ok := range map[int]bool{64: true, 65: false} {
+		_, err := regions.New(regions.Options{Region: "r0", Regions: names[:n], Epoch: 1, Store: memory.New(memory.Options{}), Records: memory.NewRecords(0)})
+		if (err == nil) != ok {
+			t.Errorf("%d regions: %v", n, err)
+		}
+	}
+}
