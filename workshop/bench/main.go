@@ -35,6 +35,7 @@ type options struct {
 	observing   bool
 	reserving   bool
 	shaped      string
+	other       string
 	traceparent string
 
 	rate float64 // of an open loop, calls per second
@@ -57,6 +58,7 @@ func main() {
 	flag.StringVar(&o.traceparent, "traceparent", unsampled, "with -observing: the caller's traceparent; empty: none")
 	flag.BoolVar(&o.reserving, "reservations", false, "measure what a reservation with its commit costs, and a check with a charge, as a number of plain decisions")
 	flag.StringVar(&o.shaped, "shapes", "", "measure loads as production has them, those whose names match this regular expression; . for all")
+	flag.StringVar(&o.other, "other", "", "with -shapes: a program that reads the same rules and settings, such as a build of envoyproxy/ratelimit, to measure in the same rounds")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -82,6 +84,9 @@ func (o *options) check() error {
 	if o.shaped != "" && (o.observing || o.reserving || o.only != "" || o.rate != 0 || o.half != "") {
 		return errors.New("-shapes cannot be given with -observing, -reservations, -only, -rate or -half")
 	}
+	if o.other != "" && o.shaped == "" {
+		return errors.New("-other needs -shapes")
+	}
 	if o.rate < 0 || o.rate > 0 && o.half != "" {
 		return errors.New("-rate must not be negative, and not be given with -half")
 	}
@@ -101,7 +106,7 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 	}
 	var shaped []*shapeRun
 	if o.shaped != "" {
-		if all, shaped, err = shapeTargets(o.shaped); err != nil {
+		if all, shaped, err = shapeTargets(o.shaped, o.other); err != nil {
 			return err
 		}
 	}

@@ -146,24 +146,29 @@ func startRedis(ctx context.Context, dir string, cores cores, cluster bool) (*pr
 	if err != nil {
 		return nil, "", err
 	}
-	deadline := time.Now().Add(30 * time.Second)
+	if err := p.answers(ctx, func() bool { return ping(address) == nil }); err != nil {
+		return nil, "", errors.Join(err, p.stop())
+	}
+	return p, address, nil
+}
+
+// answers waits until it does.
+func (p *process) answers(ctx context.Context, it func() bool) error {
+	deadline := time.After(60 * time.Second)
 	retry := time.NewTicker(20 * time.Millisecond)
 	defer retry.Stop()
-	for {
-		if ping(address) == nil {
-			return p, address, nil
-		}
+	for !it() {
 		select {
 		case <-p.ended:
-			return nil, "", fmt.Errorf("redis-server ended:\n%s", p.written())
+			return fmt.Errorf("%s ended:\n%s", filepath.Base(p.cmd.Path), p.written())
 		case <-ctx.Done():
-			return nil, "", errors.Join(ctx.Err(), p.stop())
+			return ctx.Err()
+		case <-deadline:
+			return fmt.Errorf("%s does not answer:\n%s", filepath.Base(p.cmd.Path), p.written())
 		case <-retry.C:
-			if time.Now().After(deadline) {
-				return nil, "", errors.Join(fmt.Errorf("redis-server does not answer:\n%s", p.written()), p.stop())
-			}
 		}
 	}
+	return nil
 }
 
 // freePort finds a port that is free, and so low that the nodes of a cluster can reach each other 10,000 above it.

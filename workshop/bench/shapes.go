@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"text/tabwriter"
@@ -52,23 +53,28 @@ type shapeRun struct {
 	rounds []measurement
 }
 
-// shapeTargets returns the first shape and those whose names match a regular expression, each in memory and on Redis, and the targets
-// that they need.
-func shapeTargets(names string) (targets []*target, runs []*shapeRun, err error) {
+// shapeTargets returns the first shape and those whose names match a regular expression, each in memory, on Redis and, unless it is
+// empty, in the other program, and the targets that they need.
+func shapeTargets(names, other string) (targets []*target, runs []*shapeRun, err error) {
 	matching, err := regexp.Compile(names)
 	if err != nil {
 		return nil, nil, fmt.Errorf("-shapes: %w", err)
 	}
-	for _, redis := range []bool{false, true} {
+	counting := []target{{binary: "ratelimitd"}, {binary: "ratelimitd", redis: true}}
+	if other != "" {
+		counting = append(counting, target{binary: other, other: true, redis: true})
+	}
+	for _, in := range counting {
 		known := make(map[setup]*target)
 		for i := range shapes {
 			s := &shapes[i]
-			if s.onlyRedis && !redis || i > 0 && !matching.MatchString(s.name) {
+			if s.onlyRedis && !in.redis || i > 0 && !matching.MatchString(s.name) {
 				continue
 			}
 			t := known[s.setup]
 			if t == nil {
-				t = &target{id: fmt.Sprint("s", len(targets)), name: s.name, binary: "ratelimitd", rules: true, redis: redis, env: onLean, setup: s.setup}
+				t = new(in)
+				t.id, t.name, t.rules, t.env, t.setup = fmt.Sprint("s", len(targets)), s.name, true, onLean, s.setup
 				known[s.setup] = t
 				targets = append(targets, t)
 			}
@@ -136,6 +142,9 @@ func reportShapes(out io.Writer, o *options, cores cores, runs []*shapeRun) erro
 		in, store, trips := "memory", "", ""
 		if r.target.redis {
 			in, store, trips = "Redis", fmt.Sprintf("%.2f", s.store), fmt.Sprintf("%.4f", tripsPerDecision(r.rounds))
+		}
+		if r.target.other {
+			in = filepath.Base(r.target.binary)
 		}
 		var ratios []float64
 		for i, m := range r.rounds {

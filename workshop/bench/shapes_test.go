@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -63,7 +64,7 @@ func TestShapes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = self.stop() })
-	targets, runs, err := shapeTargets("1 connection|half|Zipkin|^100 rules|Cluster")
+	targets, runs, err := shapeTargets("1 connection|half|Zipkin|^100 rules|Cluster", "")
 	if err != nil || len(targets) != 5 || len(runs) != 11 {
 		t.Fatalf("%d targets, %d runs, %v", len(targets), len(runs), err)
 	}
@@ -87,7 +88,34 @@ func TestShapes(t *testing.T) {
 			t.Errorf("%s has no row:\n%s", r.name, out.String())
 		}
 	}
-	if _, _, err := shapeTargets("("); err == nil {
+	if _, _, err := shapeTargets("(", ""); err == nil {
 		t.Error("a wrong expression is accepted")
+	}
+}
+
+// The other program reads the same rules from its settings alone: this service can be one too.
+func TestOtherProgram(t *testing.T) {
+	targets, runs, err := shapeTargets("mTLS|Cluster", "elsewhere/ratelimitd")
+	if err != nil || len(targets) != 8 || len(runs) != 8 {
+		t.Fatalf("%d targets, %d runs, %v", len(targets), len(runs), err)
+	}
+	dir := t.TempDir()
+	if err := build(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	x := targets[5]
+	if !x.other || !x.redis || x.binary != "elsewhere/ratelimitd" {
+		t.Fatalf("the full load is measured on %+v", x)
+	}
+	x.redis, x.binary = false, filepath.Join(dir, "ratelimitd")
+	x.env = append(x.env, "BACKEND_TYPE=memory")
+	o := &options{rounds: 1, duration: 20 * time.Millisecond, connections: 2, inFlight: 4, keys: 5, descriptors: 1}
+	t.Cleanup(func() { _ = x.stop() })
+	if err := x.start(t.Context(), dir, o, cores{}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := measure(t.Context(), x, o, newPayload(o.keys, 1))
+	if err != nil || m.load.answered == 0 {
+		t.Errorf("%d answers, %v", m.load.answered, err)
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,6 +22,7 @@ type target struct {
 	redis  bool // counts in a Redis of its own
 	lease  bool // its limits are leased
 	holds  bool // has a rule with reservations too
+	other  bool // not ratelimitd, but a program that reads the same rules and settings
 	env    []string
 	setup
 
@@ -101,6 +104,12 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 		env = append(env, settings...)
 	}
 	for range max(1, t.processes) {
+		if t.other {
+			if err := t.startOther(ctx, env, dir, cores); err != nil {
+				return err
+			}
+			continue
+		}
 		server, err := startProcess(filepath.Join(dir, t.binary), args, env, dir, cores.server)
 		if err != nil {
 			return err
@@ -113,6 +122,32 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 		t.addresses = append(t.addresses, address)
 	}
 	return nil
+}
+
+// startOther starts the other program on free ports, and waits until it answers on the first. Settings that are given twice have
+// the last value.
+func (t *target) startOther(ctx context.Context, env []string, dir string, cores cores) error {
+	env = append(slices.Clip(env), "RUNTIME_ROOT="+dir, "RUNTIME_APPDIRECTORY=rules-"+t.id, "RUNTIME_WATCH_ROOT=false", "USE_STATSD=false", "LOG_LEVEL=error")
+	address := ""
+	for _, setting := range []string{"DEBUG_PORT", "PORT", "GRPC_PORT"} {
+		at, port, err := freePort()
+		if err != nil {
+			return err
+		}
+		address, env = at, append(env, setting+"="+port)
+	}
+	p, err := startProcess(t.binary, nil, env, dir, cores.server)
+	if err != nil {
+		return err
+	}
+	t.servers, t.addresses = append(t.servers, p), append(t.addresses, address)
+	return p.answers(ctx, func() bool {
+		c, err := net.Dial("tcp", address)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
 }
 
 // startStores starts the target's Redis, or its nodes as a cluster.
@@ -192,7 +227,11 @@ func writeRules(dir string, t *target, descriptors int) error {
 			if t.values > 0 {
 				fmt.Fprintf(&b, "    value: %s%0*d\n", valuePrefix, len(digits), v)
 			}
-			fmt.Fprintf(&b, "    rate_limit: {unit: hour, requests_per_unit: 4000000000, lease: %v}\n", t.lease)
+			fmt.Fprint(&b, "    rate_limit: {unit: hour, requests_per_unit: 4000000000")
+			if t.lease {
+				fmt.Fprint(&b, ", lease: true")
+			}
+			fmt.Fprintln(&b, "}")
 		}
 	}
 	if t.holds {
