@@ -138,36 +138,41 @@ func TestTakeEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// Many counters are swept in turn, few at once.
 func TestRunSweepsAndGivesMemoryBack(t *testing.T) {
 	racetest.Sequential(t)
-	synctest.Test(t, func(t *testing.T) {
-		s := New(Options{})
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.Run(ctx) }()
-		for i := range 500_000 {
-			if _, err := take(s, time.Now(), fmt.Sprint(i), 1); err != nil {
-				t.Fatal(err)
-			}
+	for _, counters := range []int{500_000, few} {
+		synctest.Test(t, func(t *testing.T) { sweepsAll(t, counters) })
+	}
+}
+
+func sweepsAll(t *testing.T, counters int) {
+	s := New(Options{})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	for i := range counters {
+		if _, err := take(s, time.Now(), fmt.Sprint(i), 1); err != nil {
+			t.Fatal(err)
 		}
-		time.Sleep(30 * time.Second) //nolint:forbidigo // virtual time
-		if s.Len() != 500_000 {
-			t.Errorf("%d counters in the middle of their window, want all", s.Len())
+	}
+	time.Sleep(30 * time.Second) //nolint:forbidigo // virtual time
+	if s.Len() != counters {
+		t.Errorf("%d counters in the middle of their window, want all %d", s.Len(), counters)
+	}
+	time.Sleep(45 * time.Second) //nolint:forbidigo // virtual time
+	if s.Len() != 0 {
+		t.Errorf("%d of %d counters after their window and a sweep, want none", s.Len(), counters)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	for i := range s.shards {
+		if room := &s.shards[i].table; cap(room.index.slots)+cap(room.records.chunks)+cap(room.tails.chunks) > 0 {
+			t.Fatalf("of %d counters, shard %d still has memory: %+v", counters, i, room)
 		}
-		time.Sleep(45 * time.Second) //nolint:forbidigo // virtual time
-		if s.Len() != 0 {
-			t.Errorf("%d counters after their window and a sweep, want none", s.Len())
-		}
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		for i := range s.shards {
-			if room := &s.shards[i].table; cap(room.index.slots)+cap(room.records.chunks)+cap(room.tails.chunks) > 0 {
-				t.Fatalf("shard %d still has memory: %+v", i, room)
-			}
-		}
-	})
+	}
 }
 
 // fill returns a store with that many counters in use, and their keys.
