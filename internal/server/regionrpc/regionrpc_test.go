@@ -85,7 +85,9 @@ func serve(t *testing.T, files *tlsfiles.Files, address string, store Answerer) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := NewServer(ServerOptions{Listener: l, TLS: files, Region: "eu", Regions: []string{"ap", "eu", "us"}, Store: store})
+	s, err := NewServer(ServerOptions{
+		Listener: l, TLS: files, Region: "eu", Regions: []string{"ap", "eu", "us"}, Store: store, handshake: 2 * patience,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package regionrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -36,9 +36,11 @@ type Answerer interface {
 	Consent(ctx context.Context, from string, e *region.Epoch) (bool, error)
 }
 
-// Bounds of what peers may make a server keep. All processes of all regions may connect; each of them has few calls at once.
+// Bounds of what peers may make a server keep. All processes of all regions may connect; each of them has few calls at once. Anybody else may
+// connect too, but has only maxStrangers places.
 const (
-	maxConnections = 512
+	maxConnections = 512 // with a certificate
+	maxStrangers   = 64  // that have not shown one yet
 	maxCalls       = 16  // at once on a connection
 	maxCallsOfOne  = 256 // at once of one region, so that the others are answered too
 	maxMessage     = 1 << 20
@@ -56,6 +58,8 @@ type ServerOptions struct {
 	Regions  []string // all, with this one
 	Store    Answerer
 	Log      *slog.Logger // default slog.Default()
+
+	handshake time.Duration // the most for a connection to show its certificate; default pingTimeout
 }
 
 // Server answers other regions.
@@ -81,10 +85,10 @@ func NewServer(o ServerOptions) (*Server, error) {
 		s.calls[name] = new(atomic.Int64)
 	}
 	s.grpc = grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(config)),
+		grpc.Creds(checked{credentials.NewTLS(config)}),
 		grpc.MaxConcurrentStreams(maxCalls),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.ConnectionTimeout(pingTimeout),
+		grpc.ConnectionTimeout(cmp.Or(o.handshake, pingTimeout)),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientPing / 2, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(s.admit),
@@ -97,7 +101,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.grpc.Stop)
 	defer stop()
-	err := s.grpc.Serve(netutil.LimitListener(s.o.Listener, maxConnections))
+	err := s.grpc.Serve(&door{Listener: s.o.Listener})
 	if ctx.Err() != nil || errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}
