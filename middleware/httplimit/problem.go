@@ -1,32 +1,55 @@
 package httplimit
 
 import (
+	"encoding/json"
 	"net/http"
-	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/ratelimitd/ratelimitd/internal/platform/problem"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Problem is for Options.Refused. It answers with application/problem+json (RFC 9457) and a problem type of
-// draft-ietf-httpapi-ratelimit-headers: quota-exceeded; abnormal-usage-detected if a penalty is active; or temporary-reduced-capacity if
-// the counters could not be read. The status is the same as without Problem. With the headers "ietf" in the rules, the body names the policy
-// that was exceeded, as the header RateLimit does.
+// problem is a body of the type application/problem+json (RFC 9457).
+type problem struct {
+	Type     string   `json:"type"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
+const problemTypes = "https://iana.org/assignments/http-problem-types#"
+
+// Problem is for Options.Refused. It answers with a problem type of draft-ietf-httpapi-ratelimit-headers: quota-exceeded, or
+// temporary-reduced-capacity if the counters could not be read. The status is the same as without Problem. With the headers "ietf" in the
+// rules, the body names the policy that was exceeded, as the header RateLimit does.
 func Problem(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
-	status, t, title, limit := http.StatusTooManyRequests, problem.QuotaExceeded, "too many requests", ""
+	p := problem{Type: problemTypes + "quota-exceeded", Title: "too many requests", Status: http.StatusTooManyRequests}
 	switch d.Source {
 	case limits.FailClosed:
-		status, t, title = http.StatusServiceUnavailable, problem.ReducedCapacity, "the rate limit cannot be checked"
+		p.Type, p.Title, p.Status = problemTypes+"temporary-reduced-capacity", "the rate limit cannot be checked", http.StatusServiceUnavailable
 	case limits.OnError:
-		t = problem.ReducedCapacity
+		p.Type = problemTypes + "temporary-reduced-capacity"
 	default:
-		if slices.ContainsFunc(d.Statuses, func(s limits.Status) bool { return !s.Allowed && s.Penalty }) {
-			t = problem.AbnormalUsage
+		p.Violated = violated(d.Headers)
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(&p) // of texts; a client that has gone is no error of the handler
+}
+
+// violated returns the name of the policy that the header RateLimit describes: "name";r=0;t=30.
+func violated(headers []limits.Header) []string {
+	for _, h := range headers {
+		if !strings.EqualFold(h.Name, "RateLimit") {
+			continue
 		}
-		if i := slices.IndexFunc(d.Headers, func(h limits.Header) bool { return strings.EqualFold(h.Name, "RateLimit") }); i >= 0 {
-			limit = d.Headers[i].Value
+		quoted, err := strconv.QuotedPrefix(h.Value)
+		if err != nil {
+			return nil
+		}
+		if name, err := strconv.Unquote(quoted); err == nil {
+			return []string{name}
 		}
 	}
-	problem.Write(w, status, t, title, limit)
+	return nil
 }
