@@ -102,6 +102,9 @@ func answerOf(r *ratelimitdv1.DecideResponse) (d limits.Decision, err error) {
 	}
 	d = decisionOf(r.GetCode(), r.GetStatuses(), r.GetHeaders())
 	d.Delay = atLeastZero(r.GetDelay())
+	for i, s := range r.GetStatuses() {
+		d.Statuses[i].Penalty = s.GetPenalty()
+	}
 	return d, nil
 }
 

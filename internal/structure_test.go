@@ -66,6 +66,7 @@ var imports = map[string][]string{
 	"client":                            {"limits", "proto/ratelimitd/v1"},
 	"ratelimit":                         {"limits", "internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter"},
 	"middleware/...":                    {"limits", "middleware/internal/..."},
+	"middleware/httplimit":              {"limits", "middleware/internal/...", "internal/platform/problem"},                                                                                     // which needs the standard library alone
 	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"}, // both deciders
 	"proto/...":                         {"proto/..."},
 	"proto/ratelimitd/admin/v1":         {},
@@ -86,7 +87,7 @@ var onlyIn = map[string][]string{
 	"google.golang.org/grpc":                         {"internal/server/regionrpc", "internal/limiter/grpcstatus", "client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/platform/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
 	"google.golang.org/protobuf":                     {"internal/server/regionrpc", "client", "internal/authoring/conform", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
 	"github.com/envoyproxy/go-control-plane":         {"internal/authoring/conform", "internal/server", "internal/config/xds", "cmd/ratelimitd", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/servicetest"},
-	"net/http":                                       {"middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/platform/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
+	"net/http":                                       {"internal/platform/problem", "middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/platform/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
 	"connectrpc.com":                                 {"internal/operator", "proto/..."},
 	"gopkg.in/yaml.v3":                               {"internal/config/yamlform"},
 	"github.com/DataDog":                             {"internal/platform/statsd"},
@@ -114,7 +115,7 @@ var modulesOf = map[string][]string{
 	"internal/descriptor":      {"github.com/gaissmai/bart"},
 	"internal/platform/metric": {},
 	"limits":                   {},
-	"middleware/httplimit":     {module + "limits", module + "middleware/internal/address", module + "middleware/internal/gate"},
+	"middleware/httplimit":     {module + "limits", module + "middleware/internal/address", module + "middleware/internal/gate", module + "internal/platform/problem"},
 }
 
 // notUsed lists words that no name may contain: they carry no meaning, or mean something else in this project. Names

@@ -57,6 +57,7 @@ type Status struct {
 	ResetAfter time.Duration // until the window ends, or until nothing is in use any more; in whole seconds, rounded up
 	RetryAfter time.Duration // until the same request would pass, if it does not; Never: no wait helps
 	Degraded   bool          // the store of the counters did not answer, and on_error of the rule decided
+	Penalty    bool          // a penalty of the limit is active, or has just begun
 }
 
 // Header is one header.

@@ -139,7 +139,7 @@ func (c *call) answer() Decision {
 			to.Rule = s.Rule.Path
 		}
 		to.Limit, to.Remaining, to.ResetAfter = s.Limit.Requests, s.Remaining, s.Reset
-		to.Degraded = s.Degraded != descriptor.OnErrorDefault
+		to.Degraded, to.Penalty = s.Degraded != descriptor.OnErrorDefault, s.Penalised
 		if !to.Allowed {
 			to.RetryAfter = max(s.RetryAfter, Never)
 		}

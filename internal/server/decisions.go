@@ -130,7 +130,8 @@ func appendDecided(b []byte, d *limiter.Decision) []byte {
 	for i := range d.Statuses {
 		s := &d.Statuses[i]
 		b = appendNested(b, 2, func(b []byte) []byte {
-			return appendUint(appendOwnStatus(b, s), 7, degraded(s))
+			b = appendUint(appendOwnStatus(b, s), 7, degraded(s))
+			return appendUint(b, 8, protowire.EncodeBool(s.Penalised))
 		})
 	}
 	if d.Delay > 0 {

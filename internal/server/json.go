@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"strings"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -19,6 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/problem"
 )
 
 // jsonHandler decides over HTTP: a RateLimitRequest in protobuf's JSON in, a RateLimitResponse out.
@@ -63,7 +65,7 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		code = codes.ResourceExhausted
 	}
 	if err == nil {
-		h.answer(w, &d, body)
+		h.answer(w, r, &d, body)
 		return
 	}
 	var tooLarge *http.MaxBytesError
@@ -190,19 +192,38 @@ func objects(text []byte) (n float64) {
 	return n
 }
 
-// answer writes a decision. Its headers are in the body, which is a RateLimitResponse, and in the HTTP headers too.
-func (h *jsonHandler) answer(w http.ResponseWriter, d *limiter.Decision, body []byte) {
+// answer writes a decision. Its headers are in the body, which is a RateLimitResponse, and in the HTTP headers too. A caller that
+// accepts problem details gets those for a denial.
+func (h *jsonHandler) answer(w http.ResponseWriter, r *http.Request, d *limiter.Decision, body []byte) {
 	for _, header := range d.Headers {
 		w.Header().Add(header.Key, header.Value)
 	}
 	if d.Delay > 0 {
 		w.Header().Set(descriptor.DelayHeader, delayMillis(d))
 	}
-	w.Header().Set("Content-Type", "application/json")
 	status := http.StatusOK
 	if d.Code == limiter.OverLimit {
 		status = http.StatusTooManyRequests
+		if strings.Contains(strings.Join(r.Header.Values("Accept"), ","), problem.ContentType) {
+			problem.Write(w, status, problemOf(d), "too many requests", w.Header().Get("RateLimit"))
+			return
+		}
 	}
+	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
+}
+
+// problemOf returns why a request was denied.
+func problemOf(d *limiter.Decision) problem.Type {
+	t := problem.QuotaExceeded
+	for i := range d.Statuses {
+		switch s := &d.Statuses[i]; {
+		case s.Degraded != descriptor.OnErrorDefault:
+			return problem.ReducedCapacity
+		case s.Code == limiter.OverLimit && s.Penalised:
+			t = problem.AbnormalUsage
+		}
+	}
+	return t
 }

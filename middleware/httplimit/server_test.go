@@ -470,14 +470,22 @@ domain: api
 headers: [ietf]
 descriptors:
   - key: customer
+    value: ann
     rate_limit: {name: yearly, unit: year, requests_per_unit: 0}
+  - key: customer
+    rate_limit: {name: never, unit: second, requests_per_unit: 0, penalty: 1h}
 `
 	gatetest.Each(t, rules, func(t *testing.T, l gatetest.Counting) {
 		limit := httplimit.New(l, httplimit.Options{Domain: "api", Descriptors: byCustomer, Refused: httplimit.Problem})
-		answer, body := get(t, serve(t, limit(http.HandlerFunc(hello))), "X-Api-Key", "ann")
-		const want = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"too many requests","status":429,"violated-policies":["yearly"]}`
-		if answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Content-Type") != "application/problem+json" || strings.TrimSpace(body) != want {
-			t.Errorf("%s %v %s", answer.Status, answer.Header, body)
+		url := serve(t, limit(http.HandlerFunc(hello)))
+		for customer, want := range map[string]string{
+			"ann": `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"too many requests","status":429,"violated-policies":["yearly"]}`,
+			"bob": `{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"too many requests","status":429,"violated-policies":["never"]}`,
+		} {
+			answer, body := get(t, url, "X-Api-Key", customer)
+			if answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Content-Type") != "application/problem+json" || strings.TrimSpace(body) != want {
+				t.Errorf("%s: %s %v %s", customer, answer.Status, answer.Header, body)
+			}
 		}
 	})
 	for _, c := range []struct {

@@ -279,7 +279,9 @@ type DecideStatus struct {
 	// Over the limit: exact time until the same request would pass; absent if it never would.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// The store of the counters did not answer, and on_error of the rule decided.
-	Degraded      bool `protobuf:"varint,7,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	Degraded bool `protobuf:"varint,7,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	// A penalty of the limit is active, or has just begun.
+	Penalty       bool `protobuf:"varint,8,opt,name=penalty,proto3" json:"penalty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -363,6 +365,13 @@ func (x *DecideStatus) GetDegraded() bool {
 	return false
 }
 
+func (x *DecideStatus) GetPenalty() bool {
+	if x != nil {
+		return x.Penalty
+	}
+	return false
+}
+
 // DecideError says why a request has no verdict.
 type DecideError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -436,7 +445,7 @@ const file_ratelimitd_v1_decisions_proto_rawDesc = "" +
 	"\bstatuses\x18\x02 \x03(\v2\x1b.ratelimitd.v1.DecideStatusR\bstatuses\x12/\n" +
 	"\x05delay\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12/\n" +
 	"\aheaders\x18\x04 \x03(\v2\x15.ratelimitd.v1.HeaderR\aheaders\x120\n" +
-	"\x05error\x18\x05 \x01(\v2\x1a.ratelimitd.v1.DecideErrorR\x05error\"\x93\x02\n" +
+	"\x05error\x18\x05 \x01(\v2\x1a.ratelimitd.v1.DecideErrorR\x05error\"\xad\x02\n" +
 	"\fDecideStatus\x12'\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x13.ratelimitd.v1.CodeR\x04code\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x14\n" +
@@ -446,7 +455,8 @@ const file_ratelimitd_v1_decisions_proto_rawDesc = "" +
 	"resetAfter\x12:\n" +
 	"\vretry_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryAfter\x12\x1a\n" +
-	"\bdegraded\x18\a \x01(\bR\bdegraded\";\n" +
+	"\bdegraded\x18\a \x01(\bR\bdegraded\x12\x18\n" +
+	"\apenalty\x18\b \x01(\bR\apenalty\";\n" +
 	"\vDecideError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage2g\n" +

@@ -1,0 +1,40 @@
+// Package problem writes what a client reads when a limit denies its request: application/problem+json (RFC 9457), with the problem
+// types of draft-ietf-httpapi-ratelimit-headers.
+package problem
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+)
+
+// Type is what went wrong.
+type Type string
+
+// The types of the draft.
+const (
+	QuotaExceeded   Type = "quota-exceeded"
+	ReducedCapacity Type = "temporary-reduced-capacity" // the counters could not be read
+	AbnormalUsage   Type = "abnormal-usage-detected"    // a penalty is active
+)
+
+// ContentType is the type of the body.
+const ContentType = "application/problem+json"
+
+// Write writes the answer. limit is the value of the header RateLimit, whose policy the body names; empty: none.
+func Write(w http.ResponseWriter, status int, t Type, title, limit string) {
+	body := struct {
+		Type     string   `json:"type"`
+		Title    string   `json:"title"`
+		Status   int      `json:"status"`
+		Violated []string `json:"violated-policies,omitempty"`
+	}{Type: "https://iana.org/assignments/http-problem-types#" + string(t), Title: title, Status: status}
+	if quoted, err := strconv.QuotedPrefix(limit); err == nil {
+		if name, err := strconv.Unquote(quoted); err == nil {
+			body.Violated = []string{name}
+		}
+	}
+	w.Header().Set("Content-Type", ContentType)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(&body) // of texts; a client that has gone is no error of the handler
+}
