@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -28,19 +27,6 @@ func TestMarkdown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			golden(t, name, []byte(markdown(t, example(t, against), 5)))
 		})
-	}
-}
-
-// The documentation shows how the comment begins.
-func TestDocumentedMarkdown(t *testing.T) {
-	comment := markdown(t, example(t, true), 5)
-	text, err := os.ReadFile("docs/do/simulating.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown, _, _ := strings.Cut(comment, "\n| requests")
-	if !strings.Contains(string(text), "````markdown\n"+shown+"````\n") {
-		t.Errorf("docs/do/simulating.md does not show this:\n%s", shown)
 	}
 }
 
