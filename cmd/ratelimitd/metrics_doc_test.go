@@ -19,32 +19,66 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// documented is a row of docs/reference/metrics.md.
+// documented is a metric in docs/reference/metrics.md.
 type documented struct {
-	pattern      *regexp.Regexp // <...> matches anything
-	kind, labels string
-	found        bool
+	pattern         *regexp.Regexp // <...> matches anything
+	labels, meaning string
+	found           bool
 }
 
-// TestMetricsAreDocumented compares docs/reference/metrics.md with the metrics of services, in both directions: names, types and
-// labels.
-func TestMetricsAreDocumented(t *testing.T) {
-	racetest.Sequential(t)
+var (
+	metricRows  = regexp.MustCompile("(?m)^\\| (`ratelimitd?_[^`|]*`(?:, `[^`|]*`)*)(?: `\\{([\\w,]+)\\}`)? \\| (.+) \\|$")
+	metricNames = regexp.MustCompile("`(ratelimitd?_[^`]*)`")
+	linked      = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
+)
+
+// documentedMetrics reads the tables of docs/reference/metrics.md, by the metric's name.
+func documentedMetrics(t *testing.T) map[string]*documented {
+	t.Helper()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "metrics.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := make(map[string]*documented)
-	for _, m := range regexp.MustCompile("(?m)^\\| `(ratelimitd?_[^`]*)` \\| (\\w+) \\| ([\\w, ]*) ?\\| .+ \\|$").FindAllStringSubmatch(string(page), -1) {
-		pattern := regexp.MustCompile(`<\w+>`).ReplaceAllString(m[1], `.+`)
-		labels := strings.Split(strings.ReplaceAll(strings.TrimSpace(m[3]), " ", ""), ",")
+	all := make(map[string]*documented)
+	for _, row := range metricRows.FindAllStringSubmatch(string(page), -1) {
+		labels := strings.Split(row[2], ",")
 		slices.Sort(labels)
-		rows[m[1]] = &documented{pattern: regexp.MustCompile("^" + pattern + "$"), kind: m[2], labels: strings.Join(labels, ",")}
+		for _, name := range metricNames.FindAllStringSubmatch(row[1], -1) {
+			all[name[1]] = &documented{
+				pattern: regexp.MustCompile("^" + regexp.MustCompile(`<\w+>`).ReplaceAllString(name[1], `.+`) + "$"),
+				labels:  strings.Join(labels, ","),
+				meaning: strings.ReplaceAll(linked.ReplaceAllString(row[3], "$1"), "`", ""),
+			}
+		}
 	}
-	if len(rows) < 50 {
-		t.Fatalf("found only %d metrics in the page", len(rows))
+	if len(all) < 100 {
+		t.Fatalf("found only %d metrics in the page", len(all))
 	}
+	return all
+}
 
+// kindByName is the type of a metric, as the page says it of names.
+func kindByName(name string) string {
+	ends := func(with ...string) bool {
+		return slices.ContainsFunc(with, func(s string) bool { return strings.HasSuffix(name, s) })
+	}
+	ours := strings.HasPrefix(name, "ratelimitd_")
+	switch {
+	case ours && ends("_total"):
+		return "counter"
+	case ours && ends("_duration_seconds", "_rtt_seconds"), !ours && ends("_seconds"):
+		return "histogram"
+	case ours, ends("_cx_active"), strings.Contains(name, "localcache"):
+		return "gauge"
+	}
+	return "counter"
+}
+
+// TestMetricsAreDocumented compares docs/reference/metrics.md with the metrics of services, in both directions: names, types,
+// labels, and the meaning of ratelimitd's own metrics, which is their help text.
+func TestMetricsAreDocumented(t *testing.T) {
+	racetest.Sequential(t)
+	rows := documentedMetrics(t)
 	for name, family := range everyMetric(t) {
 		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
 			continue // not ours
@@ -60,8 +94,14 @@ func TestMetricsAreDocumented(t *testing.T) {
 			continue
 		}
 		row.found = true
-		if row.kind != family.kind || row.labels != family.names() {
-			t.Errorf("docs/reference/metrics.md says %s is a %s with the labels %q; it is a %s with %q", name, row.kind, row.labels, family.kind, family.names())
+		if row.labels != family.names() {
+			t.Errorf("docs/reference/metrics.md says that %s has the labels %q; it has %q", name, row.labels, family.names())
+		}
+		if kind := kindByName(name); kind != family.kind {
+			t.Errorf("by its name, %s is a %s on docs/reference/metrics.md; it is a %s", name, kind, family.kind)
+		}
+		if help := strings.TrimSuffix(family.help, "."); strings.HasPrefix(name, "ratelimitd_") && row.meaning != help {
+			t.Errorf("docs/reference/metrics.md says of %s:\n%s\nIts help text is\n%s", name, row.meaning, help)
 		}
 	}
 	for name, row := range rows {
@@ -71,10 +111,10 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// shownFamily is a metric of a service: its type, and the labels of all its series.
+// shownFamily is a metric of a service: its type, its help text, and the labels of all its series.
 type shownFamily struct {
-	kind   string
-	labels map[string]bool
+	kind, help string
+	labels     map[string]bool
 }
 
 func (f *shownFamily) names() string {
@@ -132,11 +172,16 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 			t.Fatalf("/metrics: %d", code)
 		}
 		var family *shownFamily
+		helps := make(map[string]string) // by name
 		for line := range strings.Lines(body) {
+			if rest, is := strings.CutPrefix(line, "# HELP "); is {
+				name, help, _ := strings.Cut(strings.TrimSpace(rest), " ")
+				helps[name] = help
+			}
 			var name, kind string
 			if n, _ := fmt.Sscanf(line, "# TYPE %s %s", &name, &kind); n == 2 {
 				if all[name] == nil {
-					all[name] = &shownFamily{kind, make(map[string]bool)}
+					all[name] = &shownFamily{kind, helps[name], make(map[string]bool)}
 				}
 				family = all[name]
 			}

@@ -13,7 +13,7 @@ type replicas struct {
 }
 
 var replicasDesc = prometheus.NewDesc("ratelimitd_replicas",
-	"Replicas that share the limits. The source is RATELIMITD_REPLICAS (set), a count in Redis (counted), or 1 until one of these is known (assumed).",
+	"Replicas that share the limits; source: set (RATELIMITD_REPLICAS), counted (in Redis) or assumed (1, not known yet).",
 	[]string{"source"}, nil)
 
 // Describe implements prometheus.Collector.

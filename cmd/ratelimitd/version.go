@@ -81,7 +81,7 @@ func (b build) writeJSON(w io.Writer) error {
 func (b build) metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "ratelimitd_build_info",
-		Help:        "1, with the version, commit and Go version of this replica as labels.",
+		Help:        "1; the labels describe this build.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Commit, "goversion": b.Go},
 	}, func() float64 { return 1 })
 }

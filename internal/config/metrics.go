@@ -81,7 +81,7 @@ func (m *metrics) families() []metric.Family {
 	}
 	return []metric.Family{
 		{
-			Name: "ratelimitd_rule_file_state", Help: "1 for every rule file or resource, with its state: loaded, stale or rejected.", Labels: []string{"file", "state"},
+			Name: "ratelimitd_rule_file_state", Help: "1 for each rule file or xDS resource; state: loaded, stale or rejected.", Labels: []string{"file", "state"},
 			Levels: func(emit metric.Emit) {
 				for _, f := range now().files {
 					if !utf8.ValidString(f.Name) {
@@ -92,26 +92,26 @@ func (m *metrics) families() []metric.Family {
 			},
 		},
 		{
-			Name: "ratelimitd_rule_reloads_total", Help: "Times that changed rules were read: with success, or with an error in some file, the directory, or some resource.", Labels: []string{"result"},
+			Name: "ratelimitd_rule_reloads_total", Help: "Reloads of changed rules; result: success or error (in any file or resource).", Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(m.succeeded.Load()), "success")
 				emit(float64(m.failed.Load()), "error")
 			},
 		},
-		metric.Gauge("ratelimitd_rules", "Rules in use.", func() int { return now().rules }),
+		metric.Gauge("ratelimitd_rules", "Active rules.", func() int { return now().rules }),
 		{
 			Name: "ratelimitd_rules_gone", Labels: []string{"rules"},
-			Help: "1 while the directory or the xDS server holds no rules although there were some. rules: kept (the earlier rules stay active) or removed (no rule is active).",
+			Help: "1 while the directory or xDS server that had rules has none; rules: kept (the earlier rules stay active) or removed.",
 			Levels: func(emit metric.Emit) {
 				gone := m.gone.Load()
 				emit(metric.Bool(gone == goneStays), "kept")
 				emit(metric.Bool(gone == goneRemoved), "removed")
 			},
 		},
-		metric.Gauge("ratelimitd_rules_checksum", "Number that identifies the rules in use: replicas with the same rules have the same number. 0: no rules.",
+		metric.Gauge("ratelimitd_rules_checksum", "Checksum of the active rules, equal in replicas with the same rules; 0: no rules.",
 			func() uint64 { return now().checksum }),
 		{
-			Name: "ratelimitd_rules_last_reload_timestamp_seconds", Help: "When a reload of changed rules last took effect, in seconds since the Unix epoch.",
+			Name: "ratelimitd_rules_last_reload_timestamp_seconds", Help: "When a reload last took effect, Unix time.",
 			Levels: func(emit metric.Emit) {
 				if at := now().at; !at.IsZero() {
 					emit(float64(at.UnixMicro()) / 1e6)

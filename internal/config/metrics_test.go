@@ -22,9 +22,9 @@ func TestMetrics(t *testing.T) {
 	start := time.Now()
 	want := func(when, text string) {
 		t.Helper()
-		text = "# HELP ratelimitd_rules Rules in use.\n# TYPE ratelimitd_rules gauge\n" +
-			"# HELP ratelimitd_rule_file_state 1 for every rule file or resource, with its state: loaded, stale or rejected.\n# TYPE ratelimitd_rule_file_state gauge\n" +
-			"# HELP ratelimitd_rule_reloads_total Times that changed rules were read: with success, or with an error in some file, the directory, or some resource.\n# TYPE ratelimitd_rule_reloads_total counter\n" + text
+		text = "# HELP ratelimitd_rules Active rules.\n# TYPE ratelimitd_rules gauge\n" +
+			"# HELP ratelimitd_rule_file_state 1 for each rule file or xDS resource; state: loaded, stale or rejected.\n# TYPE ratelimitd_rule_file_state gauge\n" +
+			"# HELP ratelimitd_rule_reloads_total Reloads of changed rules; result: success or error (in any file or resource).\n# TYPE ratelimitd_rule_reloads_total counter\n" + text
 		names := []string{"ratelimitd_rules", "ratelimitd_rule_reloads_total"}
 		if strings.Contains(text, "ratelimitd_rule_file_state{") {
 			names = append(names, "ratelimitd_rule_file_state")

@@ -69,7 +69,7 @@ func (w *work) countClasses(s *subject) {
 
 func (m *metrics) classFamily() metric.Family {
 	return metric.Family{
-		Name: "ratelimitd_class_hits_total", Help: "Hits of a class of callers under a limit that classes share, by result: admitted, refused. The class * has the values without a class of their own.",
+		Name: "ratelimitd_class_hits_total", Help: "Hits of each class; result: admitted or refused; class *: values without a class of their own.",
 		Labels: []string{"domain", "rule", "limit", "class", "result"},
 		Counts: func(emit metric.Emit) {
 			for _, s := range m.classes.All() {

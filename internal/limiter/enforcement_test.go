@@ -94,15 +94,15 @@ func TestLimitInShadow(t *testing.T) {
 	if diff := cmp.Diff([]int64{7, 7}, f.used("k=a")); diff != "" { // refused hits count in a fixed window
 		t.Error(diff)
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_refused_hits_total Hits that a limit denied. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_refused_hits_total Hits that this limit denied.
 # TYPE ratelimitd_limit_refused_hits_total counter
 ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="k"} 0
 ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="k"} 2
-# HELP ratelimitd_limit_unenforced_hits_total Hits that passed, and would have been denied if the limit were enforced.
+# HELP ratelimitd_limit_unenforced_hits_total Hits that passed only because this limit is not enforced.
 # TYPE ratelimitd_limit_unenforced_hits_total counter
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 2
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="k"} 0
-# HELP ratelimitd_rule_over_limit_hits_total Hits over the limit of a rule, including rules in shadow mode.
+# HELP ratelimitd_rule_over_limit_hits_total Hits over the limit, including hits that shadow mode let pass.
 # TYPE ratelimitd_rule_over_limit_hits_total counter
 ratelimitd_rule_over_limit_hits_total{domain="d",rule="k"} 2
 `), "ratelimitd_limit_refused_hits_total", "ratelimitd_limit_unenforced_hits_total", "ratelimitd_rule_over_limit_hits_total"); err != nil {
@@ -281,7 +281,7 @@ func TestUnenforcedHitsOfRefusedRequests(t *testing.T) {
 		}})
 		f.decide(request(2, "k=a", "full=a"))
 		f.decide(request(1, "k=a", "free=a"))
-		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits that passed, and would have been denied if the limit were enforced.
+		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits that passed only because this limit is not enforced.
 # TYPE ratelimitd_limit_unenforced_hits_total counter
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 1
 `), "ratelimitd_limit_unenforced_hits_total"); err != nil {
@@ -421,7 +421,7 @@ func TestOnErrorOfALimitInShadow(t *testing.T) {
 		t.Errorf("the limit in shadow has no answer: %+v", st)
 	}
 	f.want(f.ask(1, "lenient=a"), limiter.OK, 0)
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_degraded_requests_total Requests answered by on_error because the store could not count them.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_degraded_requests_total Requests that on_error decided.
 # TYPE ratelimitd_degraded_requests_total counter
 ratelimitd_degraded_requests_total 1
 `), "ratelimitd_degraded_requests_total"); err != nil {
@@ -505,12 +505,12 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("request %d: %s", i+1, got)
 		}
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits that passed, and would have been denied if the limit were enforced.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits that passed only because this limit is not enforced.
 # TYPE ratelimitd_limit_unenforced_hits_total counter
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="",rule="one"} 0
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="day",rule="k"} 2
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="hard",rule="k"} 0
-# HELP ratelimitd_limit_warned_hits_total Hits admitted when at least the warn_at share of a limit was in use.
+# HELP ratelimitd_limit_warned_hits_total Hits admitted with at least warn_at percent of the limit in use.
 # TYPE ratelimitd_limit_warned_hits_total counter
 ratelimitd_limit_warned_hits_total{domain="d",limit="",rule="one"} 1
 ratelimitd_limit_warned_hits_total{domain="d",limit="day",rule="k"} 0
@@ -594,13 +594,13 @@ func TestMetricsOfLimitsCountAllRefusedHits(t *testing.T) {
 		f.decide(request(1, "k=a"))
 		f.decide(request(1, "e=a"))
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_refused_hits_total Hits that a limit denied. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_refused_hits_total Hits that this limit denied.
 # TYPE ratelimitd_limit_refused_hits_total counter
 ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="e"} 1000
 ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="k"} 0
 ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="e"} 0
 ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="k"} 0
-# HELP ratelimitd_limit_unenforced_hits_total Hits that passed, and would have been denied if the limit were enforced.
+# HELP ratelimitd_limit_unenforced_hits_total Hits that passed only because this limit is not enforced.
 # TYPE ratelimitd_limit_unenforced_hits_total counter
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="e"} 0
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 1000

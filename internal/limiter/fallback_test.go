@@ -109,10 +109,10 @@ func TestOnError(t *testing.T) {
 	f.want(f.ask(1, "local=a"), limiter.OverLimit, 0)
 
 	// One request got the error, one was allowed, two denied, and three counted locally.
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_backend_errors_total Requests that the store could not answer.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_backend_errors_total Requests that the store did not answer.
 # TYPE ratelimitd_backend_errors_total counter
 ratelimitd_backend_errors_total 7
-# HELP ratelimitd_degraded_requests_total Requests answered by on_error because the store could not count them.
+# HELP ratelimitd_degraded_requests_total Requests that on_error decided.
 # TYPE ratelimitd_degraded_requests_total counter
 ratelimitd_degraded_requests_total 6
 `), "ratelimitd_backend_errors_total", "ratelimitd_degraded_requests_total"); err != nil {

@@ -43,11 +43,11 @@ func (m *metrics) limitFamilies() []metric.Family {
 		}}
 	}
 	return []metric.Family{
-		family("ratelimitd_limit_refused_hits_total", "Hits that a limit denied. Only limits of rules with shadow, enforce_percent, soft or warn_at are counted by limit.",
+		family("ratelimitd_limit_refused_hits_total", "Hits that this limit denied.",
 			func(s *limitSeries) uint64 { return s.Refused.Load() }),
-		family("ratelimitd_limit_unenforced_hits_total", "Hits that passed, and would have been denied if the limit were enforced.",
+		family("ratelimitd_limit_unenforced_hits_total", "Hits that passed only because this limit is not enforced.",
 			func(s *limitSeries) uint64 { return s.Passed.Load() }),
-		family("ratelimitd_limit_warned_hits_total", "Hits admitted when at least the warn_at share of a limit was in use.",
+		family("ratelimitd_limit_warned_hits_total", "Hits admitted with at least warn_at percent of the limit in use.",
 			func(s *limitSeries) uint64 { return s.Warned.Load() }),
 	}
 }

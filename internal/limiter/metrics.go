@@ -157,17 +157,17 @@ type hitCount struct {
 }
 
 var hitCounts = []hitCount{
-	{"ratelimitd_rule_hits_total", "Hits that a rule was applied to, admitted or not.",
+	{"ratelimitd_rule_hits_total", "Hits that the rule evaluated.",
 		"total_hits", func(s *series) *atomic.Uint64 { return &s.Total }, true},
-	{"ratelimitd_rule_over_limit_hits_total", "Hits over the limit of a rule, including rules in shadow mode.",
+	{"ratelimitd_rule_over_limit_hits_total", "Hits over the limit, including hits that shadow mode let pass.",
 		"over_limit", func(s *series) *atomic.Uint64 { return &s.Over }, false},
-	{"ratelimitd_rule_near_limit_hits_total", "Hits admitted above the near-limit ratio of a rule.",
+	{"ratelimitd_rule_near_limit_hits_total", "Admitted hits above NEAR_LIMIT_RATIO of the limit.",
 		"near_limit", func(s *series) *atomic.Uint64 { return &s.Near }, false},
-	{"ratelimitd_rule_over_limit_cache_hits_total", "Hits that the denial cache denied without asking the store.",
+	{"ratelimitd_rule_over_limit_cache_hits_total", "Hits that the denial cache denied.",
 		"over_limit_with_local_cache", func(s *series) *atomic.Uint64 { return &s.Cached }, false},
-	{"ratelimitd_rule_within_limit_hits_total", "Hits admitted by a rule.",
+	{"ratelimitd_rule_within_limit_hits_total", "Hits admitted.",
 		"within_limit", func(s *series) *atomic.Uint64 { return &s.Within }, true},
-	{"ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit of a rule that were let through because it is in shadow mode, or because none of its limits is enforced for the caller.",
+	{"ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit that passed because no limit is enforced for the caller.",
 		"shadow_mode", func(s *series) *atomic.Uint64 { return &s.Shadow }, false},
 }
 
@@ -197,9 +197,9 @@ func (m *metrics) families() []metric.Family {
 	all = append(all, m.limitFamilies()...)
 	all = append(all, m.classFamily())
 	return append(all,
-		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began under a rule, including limits that are not enforced.", Labels: ruleLabels,
+		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began, enforced or not.", Labels: ruleLabels,
 			Counts: m.byRule(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},
-		metric.Family{Name: "ratelimitd_no_rule_requests_total", Help: "Requests that no rule of a known domain matches; they pass.", Labels: []string{"domain"},
+		metric.Family{Name: "ratelimitd_no_rule_requests_total", Help: "Requests that passed because no rule of the domain matches.", Labels: []string{"domain"},
 			Counts: func(emit metric.Emit) {
 				for _, s := range m.unmatched.All() {
 					if n := s.Total.Load(); n > 0 {
@@ -207,28 +207,28 @@ func (m *metrics) families() []metric.Family {
 					}
 				}
 			}},
-		metric.Counters("ratelimitd_decisions_total", "Requests decided.", "code", []string{OK.String(), OverLimit.String()}, m.decisions[OK:]),
-		metric.Counter("ratelimitd_global_shadow_mode_total", "Requests over a limit that the global shadow mode let through.", m.shadowed.Load),
-		metric.Counter("ratelimitd_unknown_domain_requests_total", "Requests for a domain without rules; they pass.", m.unknown.Load),
-		metric.Counter("ratelimitd_invalid_requests_total", "Requests that were rejected because they are malformed, or because no rules are loaded.", m.invalid.Load),
-		metric.Counter("ratelimitd_backend_errors_total", "Requests that the store could not answer.", m.failed.requests.Load),
+		metric.Counters("ratelimitd_decisions_total", "Requests decided; code: OK or OVER_LIMIT.", "code", []string{OK.String(), OverLimit.String()}, m.decisions[OK:]),
+		metric.Counter("ratelimitd_global_shadow_mode_total", "Requests over a limit that SHADOW_MODE let pass.", m.shadowed.Load),
+		metric.Counter("ratelimitd_unknown_domain_requests_total", "Requests that passed because their domain has no rules.", m.unknown.Load),
+		metric.Counter("ratelimitd_invalid_requests_total", "Requests rejected: malformed, or no rules are loaded.", m.invalid.Load),
+		metric.Counter("ratelimitd_backend_errors_total", "Requests that the store did not answer.", m.failed.requests.Load),
 		metric.Counters("ratelimitd_degraded_descriptors_total",
-			"Descriptors that on_error answered because the store could not.",
+			"Descriptors that on_error decided.",
 			"on_error", descriptor.OnErrorNames[descriptor.OnErrorError:], m.failed.descriptors[descriptor.OnErrorError:]),
-		metric.Counter("ratelimitd_degraded_requests_total", "Requests answered by on_error because the store could not count them.", m.failed.answered.Load),
-		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with the numbers of an operator's override.", m.overridden.Load),
-		metric.Counter("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers, because the rule no longer allows the override's.", m.unusable.Load),
+		metric.Counter("ratelimitd_degraded_requests_total", "Requests that on_error decided.", m.failed.answered.Load),
+		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with an operator's override.", m.overridden.Load),
+		metric.Counter("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers, because the rule no longer allows the override.", m.unusable.Load),
 		metric.Counters("ratelimitd_dropped_refunds_total",
-			"Refunds of a limit that gave nothing back: too_large: of more hits than the window holds; denied: the domain has refunds: deny.",
+			"Refunds that gave nothing back; reason: too_large (more hits than the window holds) or denied (refunds: deny).",
 			"reason", refundNames[:], m.refunds[:]),
 		metric.Counters("ratelimitd_scale_corrections_total",
-			"Entries for scale whose number was not used as it is, by reason: no_number: it is no whole number above 0, and counted as 1; above_max: it is larger than max, and counted as max.",
+			"Entries for scale whose number was corrected; reason: no_number (counted as 1) or above_max (counted as max).",
 			"reason", []string{"no_number", "above_max"}, m.unscaled[descriptor.ScaleNoNumber:]),
 		metric.Counters("ratelimitd_reservations_total",
-			"Steps of reservations, by result. late is counted besides committed: the reservation had expired.", "result", reservationNames[:], m.reservations[:]),
+			"Steps of reservations; result: reserved, refused (no room), too_many (of one counter), too_large, committed, progress, cancelled, extended, unknown (denied, already committed, or long expired) or late (expired before its commit, which also counts as committed).", "result", reservationNames[:], m.reservations[:]),
 		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.Count),
 		metric.Counter("ratelimitd_metric_series_overflow_total",
-			"How often a rule or an unknown domain was counted under the overflow series, because there are too many names or the name is too long.",
+			"Counts that went to the name overflow, because all names are in use or the name is too long.",
 			m.swallowed.Load),
 	)
 }

@@ -261,7 +261,7 @@ func TestOverridesDoNotAllocate(t *testing.T) {
 	}); n > 0 && !raceDetector {
 		t.Errorf("%v allocations", n)
 	}
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(`# HELP ratelimitd_overridden_descriptors_total Descriptors decided with the numbers of an operator's override.
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(`# HELP ratelimitd_overridden_descriptors_total Descriptors decided with an operator's override.
 # TYPE ratelimitd_overridden_descriptors_total counter
 ratelimitd_overridden_descriptors_total 102
 `), "ratelimitd_overridden_descriptors_total"); err != nil {

@@ -29,7 +29,7 @@ func newVerifying(creds credentials.TransportCredentials, log *slog.Logger, regi
 	}
 	v := &verifying{TransportCredentials: creds, log: log, some: logging.Sampler{PerSecond: 1}, rejected: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "ratelimitd_tls_client_certificates_rejected_total",
-		Help: "Connections over gRPC whose client certificate was rejected: it has expired, or another authority or another name is in it.",
+		Help: "gRPC connections whose client certificate was rejected. A missing certificate is not counted.",
 	})}
 	if registry == nil {
 		return v, nil

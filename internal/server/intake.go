@@ -95,8 +95,9 @@ const (
 
 func newLongStreams(registry prometheus.Registerer) (*longStreams, error) {
 	s := &longStreams{intake.NewStreams(maxLongStreams), intake.NewStreams(maxReflections), make(map[intake.Refusal]prometheus.Counter)}
-	return s, registerStreams(registry, s.Streams, s.refused, "ratelimitd_long_streams", "Open health watches and reflection streams, and requests over HTTP/2 that are no gRPC calls.",
-		"Such streams", overReflections)
+	return s, registerStreams(registry, s.Streams, s.refused, "ratelimitd_long_streams", "Open health watches, reflection streams, and HTTP/2 requests that are not gRPC calls.",
+		"Health watches and reflection streams rejected, because too many were open; reason: all (of the replica), peer (of one address), connection or reflection.",
+		overReflections)
 }
 
 // reflectable is what reflection needs from a gRPC server.

@@ -38,7 +38,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	}, []string{"transport"})
 	counts := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "ratelimitd_requests_total",
-		Help: "Requests answered, by gRPC code.",
+		Help: "Requests answered, by gRPC code; transport: grpc or json.",
 	}, []string{"transport", "code"})
 	m := &metrics{}
 	for _, a := range []struct {

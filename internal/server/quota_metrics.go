@@ -19,13 +19,14 @@ func newQuotaMetrics(registry prometheus.Registerer, open *intake.Streams) (*quo
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &quotaMetrics{
-		reports: counter("ratelimitd_quota_reports_total", "Messages with usages that clients of the rate limit quota service sent."),
-		usages:  counter("ratelimitd_quota_usages_total", "Usages in these messages: one per bucket and report."),
-		skipped: counter("ratelimitd_quota_usages_skipped_total", "Usages that were left out because their bucket id was too long."),
-		actions: counter("ratelimitd_quota_actions_total", "Assignments and abandoned buckets sent to clients of the rate limit quota service."),
+		reports: counter("ratelimitd_quota_reports_total", "Reports from RLQS clients."),
+		usages:  counter("ratelimitd_quota_usages_total", "Usages in these reports, one for each bucket."),
+		skipped: counter("ratelimitd_quota_usages_skipped_total", "Usages skipped, because the bucket's ID is too long."),
+		actions: counter("ratelimitd_quota_actions_total", "Assignments and abandoned buckets sent to RLQS clients."),
 		refused: make(map[intake.Refusal]prometheus.Counter),
 	}
-	err := registerStreams(registry, open, m.refused, "ratelimitd_quota_streams", "Open streams of the rate limit quota service.", "Quota streams")
+	err := registerStreams(registry, open, m.refused, "ratelimitd_quota_streams", "Open RLQS streams.",
+		"RLQS streams rejected, because too many were open; reason: all (of the replica), peer (of one address) or connection.")
 	if registry == nil || err != nil {
 		return m, err
 	}
@@ -39,11 +40,11 @@ func newQuotaMetrics(registry prometheus.Registerer, open *intake.Streams) (*quo
 
 // registerStreams fills in the counters of refused streams, and registers them with the gauge of open ones. more
 // lists the caller's reasons to refuse a stream, in addition to the reasons of package intake.
-func registerStreams(registry prometheus.Registerer, open *intake.Streams, refused map[intake.Refusal]prometheus.Counter, name, help, streams string, more ...intake.Refusal) error {
+func registerStreams(registry prometheus.Registerer, open *intake.Streams, refused map[intake.Refusal]prometheus.Counter, name, help, refusedHelp string, more ...intake.Refusal) error {
 	reasons := append([]intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection}, more...)
 	counters := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: name + "_refused_total",
-		Help: streams + " rejected because too many were open, by the bound that they exceed.",
+		Help: refusedHelp,
 	}, []string{"reason"})
 	for _, why := range reasons {
 		refused[why] = counters.WithLabelValues(string(why))

@@ -19,9 +19,9 @@ func (l *Leases) families() []metric.Family {
 	c := &l.counts
 	return []metric.Family{
 		metric.Gauge("ratelimitd_lease_counters", "Counters of which this replica holds leased permits.", l.held.Load),
-		metric.Gauge("ratelimitd_lease_permits_held", "Permits that were taken from the store and not used yet.", l.permits),
+		metric.Gauge("ratelimitd_lease_permits_held", "Leased permits not used yet.", l.permits),
 		{
-			Name: "ratelimitd_lease_permits_total", Help: "Leased permits, by state: leased (all), used, returned or expired.", Labels: []string{"state"},
+			Name: "ratelimitd_lease_permits_total", Help: "Permits; state: leased (all), used, returned or expired.", Labels: []string{"state"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(c.leased.Load()), "leased")
 				emit(float64(c.used.Load()), "used")
@@ -30,13 +30,13 @@ func (l *Leases) families() []metric.Family {
 			},
 		},
 		{
-			Name: "ratelimitd_lease_acquisitions_total", Help: "Attempts to take a lease from the store, by result: granted, refused or failed.", Labels: []string{"result"},
+			Name: "ratelimitd_lease_acquisitions_total", Help: "Requests for a lease; result: granted, refused or failed.", Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(c.granted.Load()), "granted")
 				emit(float64(c.refused.Load()), "refused")
 				emit(float64(c.failed.Load()), "failed")
 			},
 		},
-		metric.Counter("ratelimitd_lease_local_takes_total", "Attempts that were answered from a lease, without a trip to the store.", c.local.Load),
+		metric.Counter("ratelimitd_lease_local_takes_total", "Attempts answered from a lease, without a round trip.", c.local.Load),
 	}
 }

@@ -29,14 +29,14 @@ func newMetrics() metrics {
 func (s *Store) families() []metric.Family {
 	m := &s.metrics
 	return []metric.Family{
-		metric.Counter("ratelimitd_memory_refused_counters_total", "Attempts that failed because the memory store had neither a counter nor a shared counter for them.", m.refused.Load),
-		metric.Counter("ratelimitd_memory_dropped_refunds_total", "Refunds and resets that were dropped because their hits are in a shared counter.", m.dropped.Load),
+		metric.Counter("ratelimitd_memory_refused_counters_total", "Attempts that failed, because not even a shared counter was left for them.", m.refused.Load),
+		metric.Counter("ratelimitd_memory_dropped_refunds_total", "Refunds and resets dropped, because their hits are in a shared counter.", m.dropped.Load),
 		{
-			Name: "ratelimitd_memory_shared_takes_total", Help: "Attempts answered by a counter that several callers share, because there was no room for one of their own.",
+			Name: "ratelimitd_memory_shared_takes_total", Help: "Attempts answered by a shared counter, because memory is full.",
 			Labels: []string{"domain"}, Counts: m.emitTaken,
 		},
-		metric.Gauge("ratelimitd_memory_counters", "Counters and reservations that the memory store holds.", s.live.Load),
-		metric.Gauge("ratelimitd_memory_counters_max", "Counters and reservations that the memory store may hold.", func() int { return s.opts.MaxCounters }),
+		metric.Gauge("ratelimitd_memory_counters", "Counters and reservations in memory.", s.live.Load),
+		metric.Gauge("ratelimitd_memory_counters_max", "Maximum number of counters and reservations in memory.", func() int { return s.opts.MaxCounters }),
 	}
 }
 

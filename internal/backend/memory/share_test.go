@@ -112,19 +112,19 @@ func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
 	if o := ask(t, s, r, march, "a", 1); !o.Allowed || o.Used != 5 {
 		t.Errorf("after a refund and a reset of another caller: %+v, want 5 in use", o)
 	}
-	if err := testutil.GatherAndCompare(metrics, strings.NewReader(`# HELP ratelimitd_memory_counters Counters and reservations that the memory store holds.
+	if err := testutil.GatherAndCompare(metrics, strings.NewReader(`# HELP ratelimitd_memory_counters Counters and reservations in memory.
 # TYPE ratelimitd_memory_counters gauge
 ratelimitd_memory_counters 1
-# HELP ratelimitd_memory_counters_max Counters and reservations that the memory store may hold.
+# HELP ratelimitd_memory_counters_max Maximum number of counters and reservations in memory.
 # TYPE ratelimitd_memory_counters_max gauge
 ratelimitd_memory_counters_max 1
-# HELP ratelimitd_memory_dropped_refunds_total Refunds and resets that were dropped because their hits are in a shared counter.
+# HELP ratelimitd_memory_dropped_refunds_total Refunds and resets dropped, because their hits are in a shared counter.
 # TYPE ratelimitd_memory_dropped_refunds_total counter
 ratelimitd_memory_dropped_refunds_total 2
-# HELP ratelimitd_memory_refused_counters_total Attempts that failed because the memory store had neither a counter nor a shared counter for them.
+# HELP ratelimitd_memory_refused_counters_total Attempts that failed, because not even a shared counter was left for them.
 # TYPE ratelimitd_memory_refused_counters_total counter
 ratelimitd_memory_refused_counters_total 0
-# HELP ratelimitd_memory_shared_takes_total Attempts answered by a counter that several callers share, because there was no room for one of their own.
+# HELP ratelimitd_memory_shared_takes_total Attempts answered by a shared counter, because memory is full.
 # TYPE ratelimitd_memory_shared_takes_total counter
 ratelimitd_memory_shared_takes_total{domain="d"} 3
 `)); err != nil {

@@ -90,11 +90,11 @@ func NewInvalidations(opts InvalidationsOptions) *Invalidations {
 	_, _ = rand.Read(name) // it never fails
 	v := &Invalidations{opts: opts, name: hex.EncodeToString(name), wake: make(chan struct{}, 1)}
 	metric.Register(opts.Metrics,
-		metric.Counter("ratelimitd_invalidations_sent_total", "Messages about counters that were cleared or refunded, to the replicas that share this Redis.", v.sent.Load),
-		metric.Counter("ratelimitd_invalidations_received_total", "Such messages from other replicas.", v.received.Load),
-		metric.Counter("ratelimitd_invalidations_forgot_all_total", "Times that this replica forgot all denials or permits, because it may have missed a message, or because a message said so.", v.everything.Load),
-		metric.Counter("ratelimitd_invalidations_dropped_total", "Counters for which a message for all counters was sent, because too many waited.", v.dropped.Load),
-		metric.Gauge("ratelimitd_invalidations_connected", "1 while this replica receives such messages.", func() float64 { return metric.Bool(v.connected.Load()) }))
+		metric.Counter("ratelimitd_invalidations_sent_total", "Messages sent about reset or refunded counters.", v.sent.Load),
+		metric.Counter("ratelimitd_invalidations_received_total", "Messages received about reset or refunded counters.", v.received.Load),
+		metric.Counter("ratelimitd_invalidations_forgot_all_total", "Times that this replica forgot all denials and leases: after connecting, and when it may have missed a message.", v.everything.Load),
+		metric.Counter("ratelimitd_invalidations_dropped_total", "Counters covered by one message for all counters, because too many waited.", v.dropped.Load),
+		metric.Gauge("ratelimitd_invalidations_connected", "1 while this replica learns of other replicas' resets and refunds.", func() float64 { return metric.Bool(v.connected.Load()) }))
 	return v
 }
 

@@ -109,16 +109,16 @@ func newBreakers(wanted *BreakerOptions, log *slog.Logger) *breakers {
 	all := &breakers{opts: opts, measured: make(map[*breaker]struct{}), nodes: make(map[string]*nodeMetrics)}
 	metric.Register(opts.Metrics,
 		metric.Family{
-			Name: "ratelimitd_redis_breaker_open", Help: "1 while the breaker of a Redis node is open because the node does not answer.", Labels: []string{"node"},
+			Name: "ratelimitd_redis_breaker_open", Help: "1 while calls to the Redis node fail at once, because it does not answer.", Labels: []string{"node"},
 			Levels: func(emit metric.Emit) {
 				for addr, n := range all.shown() {
 					emit(metric.Bool(n.open.Load()), addr)
 				}
 			},
 		},
-		metric.Counter("ratelimitd_redis_breaker_rejected_total", "Calls to Redis that failed at once because the breaker of their node is open.", all.rejected.Load),
+		metric.Counter("ratelimitd_redis_breaker_rejected_total", "Calls to Redis that failed at once, because their node does not answer.", all.rejected.Load),
 		metric.Family{
-			Name: "ratelimitd_redis_trip_duration_seconds", Help: "Time of a round trip to a Redis node, answered or given up, in seconds; includes the wait for a connection.", Labels: []string{"node"},
+			Name: "ratelimitd_redis_trip_duration_seconds", Help: "Time of a round trip to a Redis node, answered or not, including the wait for a connection.", Labels: []string{"node"},
 			Durations: func(emit metric.EmitDurations) {
 				for addr, n := range all.shown() {
 					emit(n.trips, addr)

@@ -28,8 +28,8 @@ func (c *Connections) Open() uint64 {
 func (c *Connections) Register(metrics metric.Registry) {
 	metrics.Register(
 		metric.Gauge("ratelimitd_redis_connections", "Open connections to Redis.", c.Open),
-		metric.Counter("ratelimitd_redis_connections_opened_total", "Connections to Redis that were opened.", c.Opened),
-		metric.Counter("ratelimitd_redis_connections_closed_total", "Connections to Redis that were closed, by either side.", c.Closed))
+		metric.Counter("ratelimitd_redis_connections_opened_total", "Connections to Redis opened.", c.Opened),
+		metric.Counter("ratelimitd_redis_connections_closed_total", "Connections to Redis closed, by either side.", c.Closed))
 }
 
 // add counts a connection. It returns a function that counts its end, once.

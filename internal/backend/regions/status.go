@@ -24,13 +24,13 @@ type counts struct {
 func (s *Store) families() []metric.Family {
 	c := &s.counts
 	return []metric.Family{
-		metric.Counter("ratelimitd_region_cold_asks_total", "Attempts that had to wait for the home of their counter.", c.cold.Load),
-		metric.Counter("ratelimitd_region_starved_total", "Attempts without an answer because the region held no permit and the home gave none in time. on_error decided them; they are no denials by the limit.", c.starved.Load),
-		metric.Counter("ratelimitd_region_questions_total", "Questions that were sent to the homes of counters.", c.asked.Load),
-		metric.Counter("ratelimitd_region_failed_calls_total", "Calls to other regions that failed. Each may have had many questions.", c.failed.Load),
-		metric.Gauge("ratelimitd_region_kept_homes", "Rules that name another home than the one that counts until the epoch is raised.", func() int64 { return int64(len(s.homesOf.keptHomes())) }),
-		metric.Gauge("ratelimitd_region_unseen_hits", "The most hits of one counter in mode eventual that another region admitted between two of its answers, in the last one to two minutes.", s.unseen.load),
-		metric.Counter("ratelimitd_region_unreadable_records_total", "Records of limits across regions that could not be read, and counted as lost.", c.unreadable.Load),
+		metric.Counter("ratelimitd_region_cold_asks_total", "Attempts that waited for the home of their counter.", c.cold.Load),
+		metric.Counter("ratelimitd_region_starved_total", "Attempts that on_error decided, because the region held no permit and the home gave none in time.", c.starved.Load),
+		metric.Counter("ratelimitd_region_questions_total", "Questions sent to the homes of counters.", c.asked.Load),
+		metric.Counter("ratelimitd_region_failed_calls_total", "Failed calls to other regions. One call carries many questions.", c.failed.Load),
+		metric.Gauge("ratelimitd_region_kept_homes", "Rules whose new home does not count yet, because the epoch has not been raised.", func() int64 { return int64(len(s.homesOf.keptHomes())) }),
+		metric.Gauge("ratelimitd_region_unseen_hits", "The most hits of one counter in mode eventual that another region admitted between two of its answers, in the last 1 to 2 minutes.", s.unseen.load),
+		metric.Counter("ratelimitd_region_unreadable_records_total", "Records of limits across regions that could not be read and count as lost.", c.unreadable.Load),
 	}
 }
 

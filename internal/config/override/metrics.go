@@ -17,15 +17,15 @@ type Metrics struct {
 func NewMetrics(registry metric.Registry) *Metrics {
 	m := new(Metrics)
 	metric.Register(registry,
-		metric.Counter("ratelimitd_overrides_version_regressions_total", "How often Redis had older overrides than the active ones.", m.regressions.Load),
-		metric.Gauge("ratelimitd_overrides", "Overrides that this replica holds, including overrides that have expired or have not begun.", func() int { return m.set.Load().Len() }),
+		metric.Counter("ratelimitd_overrides_version_regressions_total", "Times that Redis held older overrides than this replica.", m.regressions.Load),
+		metric.Gauge("ratelimitd_overrides", "Overrides in this replica, including expired and future ones.", func() int { return m.set.Load().Len() }),
 		metric.Gauge("ratelimitd_overrides_version", "Version of these overrides.", func() float64 {
 			if s := m.set.Load(); s != nil {
 				return float64(s.Version)
 			}
 			return 0
 		}),
-		metric.Gauge("ratelimitd_overrides_source_up", "1 while the source of overrides can be read; 0: it does not answer or is damaged, and the overrides that were read last stay active.",
+		metric.Gauge("ratelimitd_overrides_source_up", "1 while overrides can be read; at 0 the ones read last stay active.",
 			func() float64 { return metric.Bool(m.up.Load()) }))
 	return m
 }

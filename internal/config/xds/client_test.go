@@ -128,19 +128,19 @@ func TestABadSetIsRefused(t *testing.T) {
 		}
 	}
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP ratelimitd_rule_file_state 1 for every rule file or resource, with its state: loaded, stale or rejected.
+# HELP ratelimitd_rule_file_state 1 for each rule file or xDS resource; state: loaded, stale or rejected.
 # TYPE ratelimitd_rule_file_state gauge
 ratelimitd_rule_file_state{file="one",state="loaded"} 1
 ratelimitd_rule_file_state{file="same",state="loaded"} 1
 ratelimitd_rule_file_state{file="two",state="rejected"} 1
-# HELP ratelimitd_rule_reloads_total Times that changed rules were read: with success, or with an error in some file, the directory, or some resource.
+# HELP ratelimitd_rule_reloads_total Reloads of changed rules; result: success or error (in any file or resource).
 # TYPE ratelimitd_rule_reloads_total counter
 ratelimitd_rule_reloads_total{result="error"} 1
 ratelimitd_rule_reloads_total{result="success"} 1
-# HELP ratelimitd_rules Rules in use.
+# HELP ratelimitd_rules Active rules.
 # TYPE ratelimitd_rules gauge
 ratelimitd_rules 2
-# HELP ratelimitd_xds_connected Whether a stream to the xDS server is open: 1 or 0. Rules stay active without one.
+# HELP ratelimitd_xds_connected 1 while a stream to the xDS server is open.
 # TYPE ratelimitd_xds_connected gauge
 ratelimitd_xds_connected 1
 `), "ratelimitd_rule_file_state", "ratelimitd_rule_reloads_total", "ratelimitd_rules", "ratelimitd_xds_connected"); err != nil {

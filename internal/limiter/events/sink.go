@@ -145,11 +145,10 @@ func New(opts Options) (*Sink, error) {
 		return nil, &SettingError{"HeadersFile", err}
 	}
 	metric.Register(opts.Metrics,
-		metric.Counters("ratelimitd_events_sent_total", "Events that the webhook or file has accepted, by type.", "type", kindNames[:], s.sent[:]),
-		metric.Counters("ratelimitd_events_dropped_total", "Events that were not sent, by reason: rate: too many in one second; queue: too many were waiting; age: sending failed for too long; "+
-			"refused: the webhook rejected them; stop: the service stopped.", "reason", reasonNames[:], s.dropped[:]),
-		metric.Counter("ratelimitd_events_failed_attempts_total", "Attempts to send events that failed.", s.failed.Load),
-		metric.Gauge("ratelimitd_events_waiting", "Events that wait to be sent.", s.queue.len))
+		metric.Counters("ratelimitd_events_sent_total", "Events that the webhook or file accepted; type: refusal, exceeded, warning or penalty.", "type", kindNames[:], s.sent[:]),
+		metric.Counters("ratelimitd_events_dropped_total", "Events not sent; reason: rate (too many in a second), queue (too many waited), age (sending failed too long), refused (the webhook rejects them) or stop.", "reason", reasonNames[:], s.dropped[:]),
+		metric.Counter("ratelimitd_events_failed_attempts_total", "Failed attempts to send events.", s.failed.Load),
+		metric.Gauge("ratelimitd_events_waiting", "Events waiting to be sent.", s.queue.len))
 	return s, nil
 }
 

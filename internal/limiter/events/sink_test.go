@@ -149,7 +149,7 @@ func TestBoundsOfEvents(t *testing.T) {
 		t.Errorf("with one free place again events of %q, want of d", got)
 	}
 	want := `
-# HELP ratelimitd_events_waiting Events that wait to be sent.
+# HELP ratelimitd_events_waiting Events waiting to be sent.
 # TYPE ratelimitd_events_waiting gauge
 ratelimitd_events_waiting 3
 `

@@ -308,16 +308,16 @@ func TestListsRunOut(t *testing.T) {
 	// The first rule takes one list, the second one two: what it was asked, what it refused.
 	same(t, "rules with lists", map[string]uint64{"d.00": 1, "d.01": 2, Overflow: 207}, lists)
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP ratelimitd_hot_keys_overflow_total Uses of counters that hot keys counted in the list that rules share when all lists are in use.
+# HELP ratelimitd_hot_keys_overflow_total Uses tracked in the shared list, because all lists are in use.
 # TYPE ratelimitd_hot_keys_overflow_total counter
 ratelimitd_hot_keys_overflow_total 207
-# HELP ratelimitd_hot_keys_lists Lists of hot keys in use; each tracks 128 keys.
+# HELP ratelimitd_hot_keys_lists Lists of hot keys in use, with 128 keys each.
 # TYPE ratelimitd_hot_keys_lists gauge
 ratelimitd_hot_keys_lists 3
 # HELP ratelimitd_hot_keys_lists_max Maximum number of lists of hot keys.
 # TYPE ratelimitd_hot_keys_lists_max gauge
 ratelimitd_hot_keys_lists_max 3
-# HELP ratelimitd_hot_keys_dropped_total Uses of counters that hot keys did not count because a decision would have had to wait.
+# HELP ratelimitd_hot_keys_dropped_total Uses not tracked, because a decision would have had to wait.
 # TYPE ratelimitd_hot_keys_dropped_total counter
 ratelimitd_hot_keys_dropped_total 0
 `)); err != nil {

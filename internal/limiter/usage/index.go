@@ -78,8 +78,8 @@ func New(opts Options) *Index {
 	}
 	x := &Index{opts: opts, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
 	metric.Register(opts.Metrics,
-		metric.Counter("ratelimitd_usage_written_total", "Descriptors that were written to the index of rules with usage.", x.written.Load),
-		metric.Counter("ratelimitd_usage_dropped_total", "Descriptors that were not written to that index, because too many waited, they were too long, the index was full, or the store failed.", x.dropped.Load))
+		metric.Counter("ratelimitd_usage_written_total", "Descriptors written to the index of rules with usage.", x.written.Load),
+		metric.Counter("ratelimitd_usage_dropped_total", "Descriptors not written to this index: too many waited, longer than 4 KiB, index full, or the store failed.", x.dropped.Load))
 	return x
 }
 

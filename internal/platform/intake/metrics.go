@@ -15,19 +15,19 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ratelimitd_connections",
-			Help: "Open connections, by listener.",
+			Help: "Open connections; listener: grpc or http.",
 		}, []string{"listener"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_connections_refused_total",
-			Help: "Connections that were closed at once because there were too many, by listener.",
+			Help: "Connections closed at once, because there were too many.",
 		}, []string{"listener"}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_connections_closed_total",
-			Help: "Connections that were closed because they were over a bound, by listener and reason.",
+			Help: "Connections closed for exceeding a bound.",
 		}, []string{"listener", "reason"}),
 		callsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_calls_refused_total",
-			Help: "Calls rejected because too many were in flight, by bound: all, peer or connection.",
+			Help: "Calls rejected, because too many were in flight; bound: all, peer or connection.",
 		}, []string{"bound"}),
 	}
 	if registry == nil {
@@ -50,15 +50,15 @@ func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes, 
 	gauges := []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_calls_in_flight",
-			Help: "Calls in flight over gRPC and HTTP.",
+			Help: "Calls in flight, over gRPC and HTTP.",
 		}, func() float64 { return float64(calls.InFlight()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_unfinished_message_bytes",
-			Help: "Bytes held for clients: unfinished messages, and on the built-in HTTP/2 server also headers and answers.",
+			Help: "Bytes of unfinished messages and, on the built-in HTTP/2 server, of headers and unread answers.",
 		}, func() float64 { return float64(bytes.Held()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_client_bytes",
-			Help: "Bytes that clients make the replica keep: ratelimitd_unfinished_message_bytes and ratelimitd_quota_bytes.",
+			Help: "Bytes kept for clients: ratelimitd_unfinished_message_bytes and ratelimitd_quota_bytes.",
 		}, func() float64 { return float64(bytes.Held() + more()) }),
 	}
 	for _, g := range gauges {

@@ -114,7 +114,7 @@ func New(opts Options) (*Sender, error) {
 	if opts.Metrics != nil {
 		opts.Metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "ratelimitd_statsd_errors_total",
-			Help: "Payloads and statistics that could not be sent to StatsD.",
+			Help: "Failed attempts to send statistics to StatsD.",
 		}, func() float64 { return float64(s.lost.Load()) }))
 	}
 	return s, nil

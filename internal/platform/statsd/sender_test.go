@@ -423,7 +423,7 @@ func TestManyStatistics(t *testing.T) {
 		delete(want, line)
 	}
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(
-		"# HELP ratelimitd_statsd_errors_total Payloads and statistics that could not be sent to StatsD.\n"+
+		"# HELP ratelimitd_statsd_errors_total Failed attempts to send statistics to StatsD.\n"+
 			"# TYPE ratelimitd_statsd_errors_total counter\nratelimitd_statsd_errors_total 0\n")); err != nil {
 		t.Error(err)
 	}

@@ -103,13 +103,13 @@ func Load(o Options) (*Files, error) {
 
 func (f *Files) register() {
 	use := map[string]string{"use": f.o.Use}
-	failures := metric.Counter("ratelimitd_tls_reload_failures_total", "Failed reloads of changed certificate files, by use of the certificate.", f.failures.Load)
+	failures := metric.Counter("ratelimitd_tls_reload_failures_total", "Failed reloads of changed certificate files.", f.failures.Load)
 	failures.Fixed = use
 	metric.Register(f.o.Metrics, failures)
 	if f.o.Cert == "" {
 		return
 	}
-	expiry := metric.Gauge("ratelimitd_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires, in seconds since the Unix epoch, by use.",
+	expiry := metric.Gauge("ratelimitd_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires, Unix time; use: grpc, admin, regions, xds or events.",
 		func() int64 { return f.current.Load().cert.Leaf.NotAfter.Unix() })
 	expiry.Fixed = use
 	metric.Register(f.o.Metrics, expiry)

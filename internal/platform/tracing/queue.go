@@ -29,9 +29,9 @@ func newQueue(to sdktrace.SpanExporter, metrics prometheus.Registerer) *queue {
 	q.SpanProcessor = sdktrace.NewBatchSpanProcessor(export{to, q}, sdktrace.WithMaxQueueSize(size))
 	if metrics != nil {
 		metrics.MustRegister(
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ratelimitd_spans_waiting", Help: "Spans that wait to be sent, or are being sent."},
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ratelimitd_spans_waiting", Help: "Spans waiting for the collector."},
 				func() float64 { return float64(q.waiting.Load()) }),
-			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ratelimitd_spans_dropped_total", Help: "Spans that were not sent: too many were waiting, or sending failed."},
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ratelimitd_spans_dropped_total", Help: "Spans not sent: too many waited, or sending failed."},
 				func() float64 { return float64(q.dropped.Load()) }))
 	}
 	return q

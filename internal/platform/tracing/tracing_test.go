@@ -234,10 +234,10 @@ func TestACollectorThatHangsIsBounded(t *testing.T) {
 		span.End()
 	}
 	want := `
-# HELP ratelimitd_spans_dropped_total Spans that were not sent: too many were waiting, or sending failed.
+# HELP ratelimitd_spans_dropped_total Spans not sent: too many waited, or sending failed.
 # TYPE ratelimitd_spans_dropped_total counter
 ratelimitd_spans_dropped_total 900
-# HELP ratelimitd_spans_waiting Spans that wait to be sent, or are being sent.
+# HELP ratelimitd_spans_waiting Spans waiting for the collector.
 # TYPE ratelimitd_spans_waiting gauge
 ratelimitd_spans_waiting 100
 `

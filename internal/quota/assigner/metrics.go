@@ -22,11 +22,11 @@ type metrics struct {
 }
 
 var (
-	subscriptionsDesc = prometheus.NewDesc("ratelimitd_quota_subscriptions", "Buckets to which clients of the rate limit quota service are subscribed, counted once per client.", nil, nil)
+	subscriptionsDesc = prometheus.NewDesc("ratelimitd_quota_subscriptions", "Buckets that RLQS clients use, counted once for each client.", nil, nil)
 	boundDesc         = prometheus.NewDesc("ratelimitd_quota_bound_ratio",
-		"The most that clients of the rate limit quota service may pass in any time of one window, as a multiple of what ShouldRateLimit lets pass. 1: exact.", []string{"rule"}, nil)
-	bytesDesc   = prometheus.NewDesc("ratelimitd_quota_bytes", "Bytes kept for clients of the rate limit quota service, about: buckets, subscriptions, limits, and answers that are not sent yet.", nil, nil)
-	bucketsDesc = prometheus.NewDesc("ratelimitd_quota_buckets", "Different buckets to which clients of the rate limit quota service are subscribed.", nil, nil)
+		"The most that RLQS clients may pass in one window, as a multiple of what ShouldRateLimit passes.", []string{"rule"}, nil)
+	bytesDesc   = prometheus.NewDesc("ratelimitd_quota_bytes", "Bytes kept for RLQS clients, approximately.", nil, nil)
+	bucketsDesc = prometheus.NewDesc("ratelimitd_quota_buckets", "Different buckets that RLQS clients use.", nil, nil)
 )
 
 func newMetrics(a *Assigner) *metrics {
@@ -38,10 +38,10 @@ func newMetrics(a *Assigner) *metrics {
 	}
 	m := &metrics{
 		a:         a,
-		requests:  vec("ratelimitd_quota_requests_total", "Requests that clients of the rate limit quota service have decided, as they report them.", "decision"),
-		given:     vec("ratelimitd_quota_assignments_total", "Assignments that were sent, renewals included.", "strategy"),
-		abandoned: counter("ratelimitd_quota_abandoned_total", "Buckets that clients were told to forget, because they did not use them."),
-		refused:   vec("ratelimitd_quota_subscriptions_refused_total", "Subscriptions without room. bound: stream, all (streams together), buckets (different ones), bytes (of all that is kept), id (longer than one may be: denied), displaced (ended for a stream that has fewer).", "bound"),
+		requests:  vec("ratelimitd_quota_requests_total", "Requests that RLQS clients decided; decision: allowed or denied.", "decision"),
+		given:     vec("ratelimitd_quota_assignments_total", "Assignments sent, including renewals; strategy: allow_all, deny_all or token_bucket.", "strategy"),
+		abandoned: counter("ratelimitd_quota_abandoned_total", "Unused buckets that RLQS clients were told to forget."),
+		refused:   vec("ratelimitd_quota_subscriptions_refused_total", "Subscriptions without room; bound: stream, all (streams), buckets (too many different ones), bytes, id (too long) or displaced (ended for a stream with fewer).", "bound"),
 		uncharged: counter("ratelimitd_quota_uncharged_total", "Requests that passed and could not be counted."),
 		failures:  counter("ratelimitd_quota_share_failures_total", "Failed attempts to renew this replica's shares of limits in Redis."),
 	}

@@ -126,13 +126,13 @@ func (p *Peers) sorted() []*peerRegion {
 func (p *Peers) families() []metric.Family {
 	label := []string{"peer"} // "region" would be taken: targets often have a label of that name
 	return []metric.Family{
-		{Name: "ratelimitd_region_up", Help: "Whether the last call to another region was answered, by that region: 1 if it was, and before the first call 0.", Labels: label,
+		{Name: "ratelimitd_region_up", Help: "1 if the other region answered the last call.", Labels: label,
 			Levels: func(emit metric.Emit) {
 				for _, r := range p.sorted() {
 					emit(metric.Bool(r.answered.Load() > 0 && !r.down.Load()), r.name)
 				}
 			}},
-		{Name: "ratelimitd_region_rtt_seconds", Help: "Durations of calls to another region that were answered, by that region.", Labels: label,
+		{Name: "ratelimitd_region_rtt_seconds", Help: "Time of a call that the other region answered.", Labels: label,
 			Durations: func(emit metric.EmitDurations) {
 				for _, r := range p.sorted() {
 					emit(r.durations, r.name)
