@@ -576,19 +576,19 @@ type Rule struct {
 	Limits []*Limit `protobuf:"bytes,3,rep,name=limits,proto3" json:"limits,omitempty"`
 	// Every request passes and nothing is counted.
 	Unlimited bool `protobuf:"varint,4,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
-	// Judged and measured, but not enforced.
+	// The limits are measured, but not enforced.
 	ShadowMode bool `protobuf:"varint,5,opt,name=shadow_mode,json=shadowMode,proto3" json:"shadow_mode,omitempty"`
 	// The request is denied only when all quota-mode descriptors are over.
 	QuotaMode bool `protobuf:"varint,6,opt,name=quota_mode,json=quotaMode,proto3" json:"quota_mode,omitempty"`
 	// Names of the rules that this one replaces.
 	Replaces []string `protobuf:"bytes,7,rep,name=replaces,proto3" json:"replaces,omitempty"`
-	// The metric has the entries of the request in its name.
+	// The name in metrics contains the entries of the request.
 	DetailedMetric bool `protobuf:"varint,8,opt,name=detailed_metric,json=detailedMetric,proto3" json:"detailed_metric,omitempty"`
 	// Where the rule is written.
 	Position *Position `protobuf:"bytes,9,opt,name=position,proto3" json:"position,omitempty"`
 	// What happens when the counters cannot be read, as written in rule files; empty if the domain or the server decides.
 	OnError string `protobuf:"bytes,10,opt,name=on_error,json=onError,proto3" json:"on_error,omitempty"`
-	// Operators may give single callers other numbers: OverrideService.
+	// Operators may override the numbers for one caller: OverrideService.
 	Overridable bool `protobuf:"varint,11,opt,name=overridable,proto3" json:"overridable,omitempty"`
 	// What each hit of this descriptor counts for: the rule's cost; 0 if the rule has none and a hit counts for one.
 	HitCost       uint64 `protobuf:"varint,12,opt,name=hit_cost,json=hitCost,proto3" json:"hit_cost,omitempty"`
@@ -1169,9 +1169,9 @@ func (x *HotKeysRequest) GetLimit() uint32 {
 // HotKeysResponse lists the hot keys.
 type HotKeysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The begin of the time covered, 50 to 60 seconds ago.
+	// When the time covered begins: 50 to 60 seconds ago.
 	From *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	// The end of the time covered.
+	// When it ends.
 	To *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	// The counters of all these rules that were denied most, the hottest first.
 	MostRefused []*HotKey `protobuf:"bytes,3,rep,name=most_refused,json=mostRefused,proto3" json:"most_refused,omitempty"`
@@ -1253,7 +1253,7 @@ type HotRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// The rule's path. "request_limit" stands for limits that requests carried, and "overflow", also as the domain, for rules
+	// The rule's path. "request_limit" stands for limits that requests carried, and "overflow" (as the domain too) for rules
 	// without a list of their own.
 	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Whether denials are not enforced.
@@ -1527,7 +1527,7 @@ type ListSharesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the buckets.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// Entries that the id of a bucket must have, in any order; empty: all buckets.
+	// Entries that the ID of a bucket must contain, in any order; empty: all buckets.
 	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
 	// How many buckets to list; 0 means 100, the maximum is 1000.
 	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -1671,7 +1671,7 @@ func (x *ListSharesResponse) GetMore() bool {
 // BucketShares is a quota bucket, and who holds what of its limit.
 type BucketShares struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The pairs of the bucket's id, in the order in which they are matched.
+	// The pairs of the bucket's ID, in the order in which they are matched.
 	Entries []*Entry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// The path of the rule that matches; empty: none does.
 	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
@@ -1978,10 +1978,10 @@ func (*ListRegionsRequest) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
-// ListRegionsResponse is what a process knows about limits across regions.
+// ListRegionsResponse is what a replica knows about limits across regions.
 type ListRegionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The region of the process; empty: no region is set, and the other fields are empty too.
+	// The region of the replica; empty: no region is set, and the other fields are empty too.
 	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	// The number of its list of regions.
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -1989,19 +1989,19 @@ type ListRegionsResponse struct {
 	Acts bool `protobuf:"varint,3,opt,name=acts,proto3" json:"acts,omitempty"`
 	// For how long it may, without further consent of other regions.
 	ActsFor *durationpb.Duration `protobuf:"bytes,4,opt,name=acts_for,json=actsFor,proto3" json:"acts_for,omitempty"`
-	// The attempts that had to wait for the home of their counter, since the process began.
+	// The attempts that had to wait for the home of their counter, since the replica started.
 	Cold uint64 `protobuf:"varint,5,opt,name=cold,proto3" json:"cold,omitempty"`
-	// The attempts without an answer of a home in time, since the process began: on_error decided them.
+	// The attempts without an answer of a home in time, since the replica started: on_error decided them.
 	Starved uint64 `protobuf:"varint,6,opt,name=starved,proto3" json:"starved,omitempty"`
 	// The other regions, by name.
 	Regions []*Region `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
 	// Why this region does not count for the others; empty: it does.
 	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What the process has seen lately of the counters of rules with `regions`, those with most permits first; at most 1000.
+	// What the replica has seen lately of the counters of rules with `regions`, those with most permits first; at most 1000.
 	Rules []*RegionRule `protobuf:"bytes,9,rep,name=rules,proto3" json:"rules,omitempty"`
 	// Rules that name another home than the one that counts until the epoch is raised, by path.
 	KeptHomes []*KeptHome `protobuf:"bytes,10,rep,name=kept_homes,json=keptHomes,proto3" json:"kept_homes,omitempty"`
-	// The regions before, if this one becomes the home of counters with its epoch.
+	// The previous list of regions, if this one becomes the home of counters with its epoch.
 	Before []string `protobuf:"bytes,11,rep,name=before,proto3" json:"before,omitempty"`
 	// The homes that the active rules name, by name.
 	Homes         []*RegionHome `protobuf:"bytes,12,rep,name=homes,proto3" json:"homes,omitempty"`
@@ -2242,7 +2242,7 @@ func (x *KeptHome) GetHome() string {
 	return ""
 }
 
-// RegionRule is what a process has seen lately of the counters of one rule that have one home.
+// RegionRule is what a replica has seen lately of the counters of one rule that have one home.
 type RegionRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule's path.
@@ -2251,7 +2251,7 @@ type RegionRule struct {
 	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
 	// The region that counts.
 	Home string `protobuf:"bytes,3,opt,name=home,proto3" json:"home,omitempty"`
-	// How many counters the process has used lately.
+	// How many counters the replica has used lately.
 	Counters uint64 `protobuf:"varint,4,opt,name=counters,proto3" json:"counters,omitempty"`
 	// If another region is the home: the permits that this one holds and may still use. If this one is: those that the others hold.
 	Permits uint64 `protobuf:"varint,5,opt,name=permits,proto3" json:"permits,omitempty"`
@@ -2333,16 +2333,16 @@ func (x *RegionRule) GetOtherLimit() uint64 {
 	return 0
 }
 
-// Region is what a process knows about another region. A time is absent if it never happened.
+// Region is what a replica knows about another region. A time is absent if it never happened.
 type Region struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// When it answered a question last.
+	// When it last answered a question.
 	Answered *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=answered,proto3" json:"answered,omitempty"`
-	// When it asked one last.
+	// When it last asked one.
 	Asked *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=asked,proto3" json:"asked,omitempty"`
-	// When it consented last that the region of this process counts.
+	// When it last consented that the region of this replica counts.
 	Consented *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=consented,proto3" json:"consented,omitempty"`
 	// The number of its list of regions when it asked; 0: it never did.
 	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`

@@ -40,9 +40,9 @@ type AdminServiceClient interface {
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// HotKeys lists the counters that were denied and used most in the last minute.
 	HotKeys(ctx context.Context, in *HotKeysRequest, opts ...grpc.CallOption) (*HotKeysResponse, error)
-	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
+	// ListShares lists what the clients of this replica hold of the limits of quota buckets. CounterService says who may call it.
 	ListShares(ctx context.Context, in *ListSharesRequest, opts ...grpc.CallOption) (*ListSharesResponse, error)
-	// ListRegions lists what this process knows about the other regions.
+	// ListRegions lists what this replica knows about the other regions.
 	ListRegions(ctx context.Context, in *ListRegionsRequest, opts ...grpc.CallOption) (*ListRegionsResponse, error)
 }
 
@@ -116,9 +116,9 @@ type AdminServiceServer interface {
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// HotKeys lists the counters that were denied and used most in the last minute.
 	HotKeys(context.Context, *HotKeysRequest) (*HotKeysResponse, error)
-	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
+	// ListShares lists what the clients of this replica hold of the limits of quota buckets. CounterService says who may call it.
 	ListShares(context.Context, *ListSharesRequest) (*ListSharesResponse, error)
-	// ListRegions lists what this process knows about the other regions.
+	// ListRegions lists what this replica knows about the other regions.
 	ListRegions(context.Context, *ListRegionsRequest) (*ListRegionsResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

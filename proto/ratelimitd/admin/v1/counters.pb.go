@@ -89,7 +89,7 @@ func (x *PeekRequest) GetLimit() *RequestLimit {
 	return nil
 }
 
-// PeekResponse has the counters of the descriptor.
+// PeekResponse contains the counters of the descriptor.
 type PeekResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether any rules are loaded for the domain.
@@ -237,7 +237,7 @@ func (x *ResetRequest) GetLimit() *RequestLimit {
 	return nil
 }
 
-// ResetResponse has the counters that were cleared.
+// ResetResponse contains the counters that were cleared.
 type ResetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether any rules are loaded for the domain.
@@ -310,7 +310,7 @@ func (x *ResetResponse) GetCounters() []*CounterState {
 	return nil
 }
 
-// RequestLimit is a limit that a request carries in place of the rule's.
+// RequestLimit is a limit that a request carries instead of the rule's.
 type RequestLimit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many requests a window admits.
@@ -383,7 +383,7 @@ type CounterState struct {
 	Words string `protobuf:"bytes,2,opt,name=words,proto3" json:"words,omitempty"`
 	// The most hits that can be in use at one instant: requests_per_unit, or the capacity of a bucket.
 	Capacity uint64 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// Hits in use. They exceed the capacity if denied hits were counted. What is kept for other classes is not in them.
+	// Hits in use. They exceed the capacity if denied hits were counted. Hits kept for other classes are not included.
 	Used uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
 	// Hits that are left.
 	Remaining uint64 `protobuf:"varint,5,opt,name=remaining,proto3" json:"remaining,omitempty"`

@@ -30,11 +30,11 @@ type ProcessState int32
 const (
 	// Not used.
 	ProcessState_PROCESS_STATE_UNSPECIFIED ProcessState = 0
-	// It said so in the last 15 seconds.
+	// It reported in the last 15 seconds.
 	ProcessState_PROCESS_STATE_LIVE ProcessState = 1
-	// It has stopped, and said so.
+	// It has reported that it stopped.
 	ProcessState_PROCESS_STATE_STOPPED ProcessState = 2
-	// It was killed, or does not reach Redis.
+	// It was killed, or cannot reach Redis.
 	ProcessState_PROCESS_STATE_GONE ProcessState = 3
 )
 
@@ -121,9 +121,9 @@ func (*FleetServiceListRequest) Descriptor() ([]byte, []int) {
 // FleetServiceListResponse is the replicas.
 type FleetServiceListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Those that need a look first, then the live ones, then those that have stopped; each by their hosts.
+	// Those with problems first, then the live ones, then those that have stopped; each by their hosts.
 	Processes []*Process `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
-	// The id of the replica that answers.
+	// The ID of the replica that answers.
 	ThisProcess string `protobuf:"bytes,2,opt,name=this_process,json=thisProcess,proto3" json:"this_process,omitempty"`
 	// Whether it shares a Redis with others. If not, it is the only one here.
 	Shared bool `protobuf:"varint,3,opt,name=shared,proto3" json:"shared,omitempty"`
@@ -131,9 +131,9 @@ type FleetServiceListResponse struct {
 	ReadAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=read_at,json=readAt,proto3" json:"read_at,omitempty"`
 	// Why Redis did not answer just now: the others are as they were at read_at. Empty: it did.
 	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	// How many replicas are not listed, because they say nothing of themselves: Go programs with package ratelimit, and other versions.
+	// How many replicas are not listed, because they report nothing: Go programs with package ratelimit, and other versions.
 	More uint32 `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
-	// How many entries in Redis no replica of this version writes.
+	// How many entries in Redis are of a form that this version does not write.
 	Unreadable    uint32 `protobuf:"varint,7,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -218,7 +218,7 @@ func (x *FleetServiceListResponse) GetUnreadable() uint32 {
 	return 0
 }
 
-// Process is what a replica said of itself.
+// Process is what a replica reported.
 type Process struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Made when the replica starts.
@@ -231,7 +231,7 @@ type Process struct {
 	Started *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
 	// Whether it runs.
 	State ProcessState `protobuf:"varint,5,opt,name=state,proto3,enum=ratelimitd.admin.v1.ProcessState" json:"state,omitempty"`
-	// When it last said something.
+	// When it last reported.
 	Seen *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=seen,proto3" json:"seen,omitempty"`
 	// The active rules.
 	Rules *ProcessRules `protobuf:"bytes,7,opt,name=rules,proto3" json:"rules,omitempty"`
@@ -245,7 +245,7 @@ type Process struct {
 	PerSecond *ProcessRates `protobuf:"bytes,11,opt,name=per_second,json=perSecond,proto3" json:"per_second,omitempty"`
 	// Whether its rules differ from the rules of most live replicas. If no rules are shared by most, this is true for all.
 	RulesDiffer bool `protobuf:"varint,12,opt,name=rules_differ,json=rulesDiffer,proto3" json:"rules_differ,omitempty"`
-	// The same for the source of overrides. Also true if another replica had newer ones before it last said something.
+	// The same for the source of overrides. Also true if another replica had newer ones before it last reported.
 	OverridesDiffer bool `protobuf:"varint,13,opt,name=overrides_differ,json=overridesDiffer,proto3" json:"overrides_differ,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -472,7 +472,7 @@ type ProcessOverrides struct {
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	// How many there are.
 	Count uint32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	// Why the source is not reached; empty: it is.
+	// Why the source cannot be reached; empty: it can.
 	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

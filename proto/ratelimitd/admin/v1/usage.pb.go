@@ -28,7 +28,7 @@ type UsageServiceListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the rules.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// Entries that the descriptor of a counter must have, in any order; at least one.
+	// Entries that the descriptor of a counter must contain, in any order; at least one.
 	Where []*Entry `protobuf:"bytes,2,rep,name=where,proto3" json:"where,omitempty"`
 	// About how many descriptors a page has; 0: 100, at most 1000.
 	PageSize uint32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`

@@ -28,10 +28,10 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// UsageService lists counters by the entries of their descriptors. It knows the counters of rules with usage: true. Who may
-// call it is said at CounterService.
+// UsageService lists counters by the entries of their descriptors. It knows the counters of rules with usage: true.
+// CounterService says who may call it.
 type UsageServiceClient interface {
-	// List returns the counters in use that have some entries. A counter appears a moment after its first use.
+	// List returns the counters in use whose descriptors contain these entries. A counter appears a moment after its first use.
 	List(ctx context.Context, in *UsageServiceListRequest, opts ...grpc.CallOption) (*UsageServiceListResponse, error)
 }
 
@@ -57,10 +57,10 @@ func (c *usageServiceClient) List(ctx context.Context, in *UsageServiceListReque
 // All implementations must embed UnimplementedUsageServiceServer
 // for forward compatibility.
 //
-// UsageService lists counters by the entries of their descriptors. It knows the counters of rules with usage: true. Who may
-// call it is said at CounterService.
+// UsageService lists counters by the entries of their descriptors. It knows the counters of rules with usage: true.
+// CounterService says who may call it.
 type UsageServiceServer interface {
-	// List returns the counters in use that have some entries. A counter appears a moment after its first use.
+	// List returns the counters in use whose descriptors contain these entries. A counter appears a moment after its first use.
 	List(context.Context, *UsageServiceListRequest) (*UsageServiceListResponse, error)
 	mustEmbedUnimplementedUsageServiceServer()
 }

@@ -57,9 +57,9 @@ type AdminServiceClient interface {
 	Explain(context.Context, *v1.ExplainRequest) (*v1.ExplainResponse, error)
 	// HotKeys lists the counters that were denied and used most in the last minute.
 	HotKeys(context.Context, *v1.HotKeysRequest) (*v1.HotKeysResponse, error)
-	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
+	// ListShares lists what the clients of this replica hold of the limits of quota buckets. CounterService says who may call it.
 	ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error)
-	// ListRegions lists what this process knows about the other regions.
+	// ListRegions lists what this replica knows about the other regions.
 	ListRegions(context.Context, *v1.ListRegionsRequest) (*v1.ListRegionsResponse, error)
 }
 
@@ -169,9 +169,9 @@ type AdminServiceHandler interface {
 	Explain(context.Context, *v1.ExplainRequest) (*v1.ExplainResponse, error)
 	// HotKeys lists the counters that were denied and used most in the last minute.
 	HotKeys(context.Context, *v1.HotKeysRequest) (*v1.HotKeysResponse, error)
-	// ListShares lists what the clients of this replica hold of the limits of quota buckets. Who may call it is said at CounterService.
+	// ListShares lists what the clients of this replica hold of the limits of quota buckets. CounterService says who may call it.
 	ListShares(context.Context, *v1.ListSharesRequest) (*v1.ListSharesResponse, error)
-	// ListRegions lists what this process knows about the other regions.
+	// ListRegions lists what this replica knows about the other regions.
 	ListRegions(context.Context, *v1.ListRegionsRequest) (*v1.ListRegionsResponse, error)
 }
 

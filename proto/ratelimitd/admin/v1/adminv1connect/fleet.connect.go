@@ -41,7 +41,7 @@ const (
 
 // FleetServiceClient is a client for the ratelimitd.admin.v1.FleetService service.
 type FleetServiceClient interface {
-	// List returns what each replica last said of itself. A replica says it every two seconds.
+	// List returns what each replica last reported. A replica reports every two seconds.
 	List(context.Context, *v1.FleetServiceListRequest) (*v1.FleetServiceListResponse, error)
 }
 
@@ -81,7 +81,7 @@ func (c *fleetServiceClient) List(ctx context.Context, req *v1.FleetServiceListR
 
 // FleetServiceHandler is an implementation of the ratelimitd.admin.v1.FleetService service.
 type FleetServiceHandler interface {
-	// List returns what each replica last said of itself. A replica says it every two seconds.
+	// List returns what each replica last reported. A replica reports every two seconds.
 	List(context.Context, *v1.FleetServiceListRequest) (*v1.FleetServiceListResponse, error)
 }
 

@@ -41,7 +41,7 @@ const (
 
 // UsageServiceClient is a client for the ratelimitd.admin.v1.UsageService service.
 type UsageServiceClient interface {
-	// List returns the counters in use that have some entries. A counter appears a moment after its first use.
+	// List returns the counters in use whose descriptors contain these entries. A counter appears a moment after its first use.
 	List(context.Context, *v1.UsageServiceListRequest) (*v1.UsageServiceListResponse, error)
 }
 
@@ -81,7 +81,7 @@ func (c *usageServiceClient) List(ctx context.Context, req *v1.UsageServiceListR
 
 // UsageServiceHandler is an implementation of the ratelimitd.admin.v1.UsageService service.
 type UsageServiceHandler interface {
-	// List returns the counters in use that have some entries. A counter appears a moment after its first use.
+	// List returns the counters in use whose descriptors contain these entries. A counter appears a moment after its first use.
 	List(context.Context, *v1.UsageServiceListRequest) (*v1.UsageServiceListResponse, error)
 }
 
