@@ -55,7 +55,7 @@ func (*resetCommand) about() about {
 func counterExits(done string) []exitCode {
 	return []exitCode{
 		{0, "The counters were " + done + "."}, {1, "The server does not answer, or rejects the call."},
-		{2, "The command line or a file is invalid."}, {exitNothing, "No rule matches any of the descriptors."},
+		{2, "The command line, a setting or a file is invalid or missing."}, {exitNothing, "No rule matches any of the descriptors."},
 	}
 }
 

@@ -15,15 +15,15 @@ import (
 
 // eventOptions are the settings of events.
 type eventOptions struct {
-	To          string `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Where CloudEvents about denials, warnings and penalties go: the http or https URL of a webhook, a file, or stdout. Unset: there are none."`
-	Source      string `name:"events-source" env:"RATELIMITD_EVENTS_SOURCE" default:"/ratelimitd" placeholder:"URI" help:"Source of the events, a URI. Replicas that share counters need the same one."`
-	Values      bool   `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Send the values of entries in events, which may be personal data. Unset: only the keys."`
-	PerSecond   int64  `name:"events-per-second" env:"RATELIMITD_EVENTS_PER_SECOND" range:"1.." default:"100" help:"Maximum number of events per second; more are dropped and counted."`
-	Batch       int    `name:"events-batch" env:"RATELIMITD_EVENTS_BATCH" range:"1..1000" default:"1" help:"Maximum number of events in a request, up to 1,000. More than 1 uses the batched mode of CloudEvents."`
-	HeadersFile string `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"File of the headers of requests to the webhook, one Name: value on a line."`
-	CACert      string `name:"events-tls-cacert" env:"RATELIMITD_EVENTS_TLS_CACERT" placeholder:"FILE" help:"File of authorities to trust for the webhook, in addition to the system's."`
-	ClientCert  string `name:"events-tls-client-cert" env:"RATELIMITD_EVENTS_TLS_CLIENT_CERT" placeholder:"FILE" help:"File of the client certificate for the webhook."`
-	ClientKey   string `name:"events-tls-client-key" env:"RATELIMITD_EVENTS_TLS_CLIENT_KEY" placeholder:"FILE" help:"File of the key of RATELIMITD_EVENTS_TLS_CLIENT_CERT."`
+	To          string `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Destination of CloudEvents about denials, warnings and penalties: the http or https URL of a webhook, a file, or stdout. Unset: none."`
+	Source      string `name:"events-source" env:"RATELIMITD_EVENTS_SOURCE" default:"/ratelimitd" placeholder:"URI" help:"Source of the events, a URI; the same in replicas that share counters."`
+	Values      bool   `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Send the values of entries, which may be personal data. Unset: only the keys."`
+	PerSecond   int64  `name:"events-per-second" env:"RATELIMITD_EVENTS_PER_SECOND" range:"1.." default:"100" help:"Maximum number of events per second; the rest is dropped."`
+	Batch       int    `name:"events-batch" env:"RATELIMITD_EVENTS_BATCH" range:"1..1000" default:"1" help:"Maximum number of events in a request, up to 1,000; above 1, in the batched mode of CloudEvents."`
+	HeadersFile string `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"File of headers for the webhook, one Name: value on each line."`
+	CACert      string `name:"events-tls-cacert" env:"RATELIMITD_EVENTS_TLS_CACERT" placeholder:"FILE" help:"File of trusted authorities, in addition to the system's."`
+	ClientCert  string `name:"events-tls-client-cert" env:"RATELIMITD_EVENTS_TLS_CLIENT_CERT" placeholder:"FILE" help:"Client certificate file."`
+	ClientKey   string `name:"events-tls-client-key" env:"RATELIMITD_EVENTS_TLS_CLIENT_KEY" placeholder:"FILE" help:"Private key file."`
 }
 
 // longestFlush is how long a stop waits for the receiver of events, and for the collector of spans, if the stop timeout is

@@ -45,7 +45,7 @@ func (*explainCommand) about() about {
 		},
 		exits: []exitCode{
 			{0, "A rule matches."}, {1, "The rules cannot be loaded, or the server does not answer."},
-			{2, "The command line, a setting or a file is invalid."}, {exitNothing, "No rule matches any of the descriptors."},
+			{2, "The command line, a setting or a file is invalid or missing."}, {exitNothing, "No rule matches any of the descriptors."},
 		},
 	}
 }

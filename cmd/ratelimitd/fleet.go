@@ -27,7 +27,7 @@ func (*fleetCommand) about() about {
 		},
 		exits: []exitCode{
 			{0, "The replicas were shown."}, {1, "The server does not answer, or rejects the call."},
-			{2, "The command line or a file is invalid."},
+			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}
 }

@@ -28,13 +28,13 @@ import (
 type ruleOptions struct {
 	Rules  string `always:"" help:"Directory of rule files. It replaces the RUNTIME_ variables." placeholder:"DIR"`
 	Strict bool   `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Reject a rule file with a duplicate or misplaced key. Unset: read it as envoyproxy/ratelimit does, with a warning."`
-	Merge  bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of rejecting the second one."`
-	Force  bool   `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start with green health without rules, even if their directory is missing. Unset: health is red until there are rules."`
+	Merge  bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of rejecting the second."`
+	Force  bool   `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start with green health without rules, even without their directory. Unset: health is red until there are rules."`
 
 	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the active rules have no domain."`
 
-	ConfigType    string `env:"CONFIG_TYPE" oneof:"FILE,GRPC_XDS_SOTW" default:"FILE" placeholder:"FILE|GRPC_XDS_SOTW" help:"Source of rules: files, or a server that sends them over xDS."`
-	RuntimeRoot   string `env:"RUNTIME_ROOT" nonempty:"" default:"/srv/runtime_data/current" help:"First part of the rule directory, RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY. --rules replaces all three."`
+	ConfigType    string `env:"CONFIG_TYPE" oneof:"FILE,GRPC_XDS_SOTW" default:"FILE" placeholder:"FILE|GRPC_XDS_SOTW" help:"Source of rules: files, or a server over xDS."`
+	RuntimeRoot   string `env:"RUNTIME_ROOT" nonempty:"" default:"/srv/runtime_data/current" help:"The rule directory is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, unless --rules names it."`
 	RuntimeSubdir string `name:"runtime-subdirectory" env:"RUNTIME_SUBDIRECTORY" help:"Second part of the rule directory."`
 	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"Third part of the rule directory."`
 }
@@ -52,27 +52,27 @@ func (o *ruleOptions) overXDS() bool { return o.ConfigType == "GRPC_XDS_SOTW" }
 
 // listenOptions are the settings of listeners and of what callers may take.
 type listenOptions struct {
-	GRPCHost  string `name:"grpc-host" env:"GRPC_HOST" default:"0.0.0.0" help:"Address that gRPC listens on."`
-	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" range:"0..65535" default:"8081" help:"Port of gRPC; 0 chooses a free one."`
-	Host      string `env:"HOST" default:"0.0.0.0" help:"Address that HTTP (/json, /healthcheck, /metrics) listens on."`
-	Port      int    `env:"PORT" range:"0..65535" default:"8080" help:"Port of HTTP; 0 chooses a free one."`
-	DebugHost string `env:"DEBUG_HOST" default:"127.0.0.1" help:"Address that the admin port listens on. Other than loopback, set a token or a client CA too."`
-	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Admin port: /console/, /rlconfig, /stats, /debug/pprof and the admin API; 0 chooses a free one."`
+	GRPCHost  string `name:"grpc-host" env:"GRPC_HOST" default:"0.0.0.0" help:"Address of the gRPC port."`
+	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" range:"0..65535" default:"8081" help:"gRPC port; 0: a free one."`
+	Host      string `env:"HOST" default:"0.0.0.0" help:"Address of the HTTP port."`
+	Port      int    `env:"PORT" range:"0..65535" default:"8080" help:"HTTP port (/json, /healthcheck, /metrics); 0: a free one."`
+	DebugHost string `env:"DEBUG_HOST" default:"127.0.0.1" help:"Address of the admin port. If it is not loopback, set a token or a client CA too."`
+	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Admin port (/console/, /rlconfig, /stats, /debug/pprof, admin API); 0: a free one."`
 
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
-	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long calls of such a client may then continue. 0: forever; negative: not at all."`
-	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server for rate limit and reservation calls: lean (the built-in one) or grpc-go, which answers all other calls in any case."`
+	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue. 0: forever; negative: not at all."`
+	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server for rate limit and reservation calls: lean (built in), or grpc-go, which answers all other calls in any case."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
 	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Let other replicas of the same user listen on the same ports (SO_REUSEPORT)."`
-	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the admin port."`
-	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin API (gRPC) on the admin port."`
-	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. A request with a longer one fails, and Envoy then lets it pass by default: keep this above max_request_headers_kb."`
-	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum number of gRPC connections, and of HTTP connections. A further one replaces an idle one, or is closed."`
-	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the callers' port, for grpcurl and Kuadrant's gateway. A question of 50 bytes makes an answer of 50 KB."`
-	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum number of calls in flight; more are rejected at once. One connection gets nearly half of them at most."`
-	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"Maximum memory for unfinished messages and unread answers, in bytes. Beyond it the connection that holds most is closed."`
+	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the admin port, only the admin API."`
+	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin API on the admin port, only the pages."`
+	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. Requests with a longer one fail, and Envoy lets them pass by default: keep this above max_request_headers_kb."`
+	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum number of gRPC connections, and of HTTP connections. One more replaces an idle one, or is closed."`
+	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the gRPC port, for grpcurl and Kuadrant's gateway. A question of 50 bytes has an answer of 50 KB."`
+	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum number of calls in flight; more are rejected at once. One connection may use nearly half."`
+	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"Maximum memory for unfinished messages and unread answers, in bytes. Beyond it, the connection that holds most is closed."`
 	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Maximum number of descriptors in a request."`
-	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving after health has turned red, before stopping."`
+	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving with red health before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
 }
 
@@ -127,30 +127,30 @@ func address(host string, port int) string { return net.JoinHostPort(host, strco
 // answerOptions are the settings of decisions and answers.
 type answerOptions struct {
 	Shadow bool `name:"shadow-mode" env:"SHADOW_MODE" help:"Measure every rule, enforce none."`
-	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode: a request is denied only when all of its descriptors are over their limits."`
+	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode: a request is denied only if all of its descriptors are over their limits."`
 	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"Count a denied request only in the limits that deny it."`
 
-	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission. independent: each descriptor counts on its own. all_or_nothing: a denied request consumes nothing anywhere."`
-	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"The answer when counters cannot be read, unless the rule or domain has on_error: error, allow, deny, or count in local memory."`
+	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission: each descriptor counts on its own (independent), or a denied request consumes nothing anywhere (all_or_nothing)."`
+	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"The answer when counters cannot be read, for rules and domains without on_error: error, allow, deny, or count in local memory."`
 	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many replicas share the limits; with on_error local each enforces its part. Unset: replicas that share a Redis count each other."`
 
-	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Header families for clients of domains without headers: ratelimit, x-ratelimit, ietf, retry-after."`
+	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Header families for domains without headers: ratelimit, x-ratelimit, ietf, retry-after."`
 
-	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Send clients the headers of the family ratelimit, with the names below."`
-	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" otherwise:"RateLimit-Limit" default:"RateLimit-Limit" help:"Name of the header with the requests per unit."`
-	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Name of the header with the requests left."`
-	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" otherwise:"RateLimit-Reset" default:"RateLimit-Reset" help:"Name of the header with the seconds until the limit resets."`
+	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Send clients headers of the family ratelimit, with the names below."`
+	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" otherwise:"RateLimit-Limit" default:"RateLimit-Limit" help:"Header with the requests per unit."`
+	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Header with the requests left."`
+	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" otherwise:"RateLimit-Reset" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
 
 	HideShadow bool `name:"hide-shadow-limits" env:"RATELIMITD_HIDE_SHADOW_LIMITS" help:"Leave limits of shadow rules out of answers. Unset: Envoy's own x-ratelimit headers show them."`
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Send dynamic metadata with answers."`
-	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Add to dynamic metadata the rule that decided, what is left, and how long to wait."`
+	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Add the rule that decided, what is left and how long to wait to dynamic metadata."`
 	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Do not count decisions in metrics; for comparison."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Fraction of a limit, from 0 to 1, above which hits count as near the limit."`
-	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Maximum number of counter keys that are tracked to find the hot ones; 0 turns this off. At most 55 MB by default, usually less than 1 MB."`
-	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum number of rule names in metrics; further names share one series."`
+	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Maximum number of counter keys tracked to find the hot ones; 0: off. At most 55 MB by default, usually less than 1 MB."`
+	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum number of rule names in metrics; the rest share one series."`
 
-	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days, for fixed windows and for limits that requests carry."`
+	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days, for fixed windows and limits that requests carry."`
 }
 
 func (o *answerOptions) settings() limiter.Settings {
@@ -187,10 +187,10 @@ func (o *answerOptions) tree() descriptor.Options {
 
 // backendOptions are the settings of counters.
 type backendOptions struct {
-	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counters live: memory or redis. Unset: Redis if REDIS_URL is set, else this replica's memory."`
-	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of every counter's key in Redis. Replicas that share counters need the same one."`
-	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the denial cache, at least 512 KiB; 0 turns it off."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum number of counters in memory. A counter in use is never evicted: beyond a rule's portion, new callers use shared counters."`
+	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counters live: memory or redis. Unset: redis if REDIS_URL is set, else memory."`
+	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of counters' keys in Redis; the same in replicas that share counters."`
+	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the denial cache, at least 512 KiB; 0: off."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum number of counters in memory. A counter in use is never evicted: beyond a rule's portion, new callers share counters."`
 
 	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: the keys of envoyproxy/ratelimit, so that both count together."`
 	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"With REDIS_KEY_FORMAT=lyft, the maximum random extra lifetime of a key. Unset: 300."`
@@ -209,8 +209,8 @@ type backendOptions struct {
 
 // overrideOptions are the settings of operators' overrides.
 type overrideOptions struct {
-	From string `name:"overrides" env:"RATELIMITD_OVERRIDES" placeholder:"redis|FILE" help:"Where operators' overrides are: redis (the Redis of REDIS_URL, shared by all replicas), or a YAML file. Unset: there are none."`
-	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"File for a copy of the overrides in Redis, for a start without Redis. Each replica needs its own."`
+	From string `name:"overrides" env:"RATELIMITD_OVERRIDES" placeholder:"redis|FILE" help:"Where operators' overrides are: redis (the Redis of REDIS_URL, shared by all replicas) or a YAML file. Unset: none."`
+	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"File for a copy of the overrides in Redis, for a start without Redis; a different one for each replica."`
 }
 
 // packageDefaults are the defaults of flags that a package states.
@@ -221,14 +221,14 @@ var packageDefaults = kong.Vars{
 
 // redisOptions are the settings of one Redis. Each flag has a variable REDIS_... and one REDIS_PERSECOND_....
 type redisOptions struct {
-	URL          string        `env:"URL" help:"host:port, the path of a unix socket, or redis://host:port/db. For SENTINEL: master,sentinel,sentinel and so on. For CLUSTER: node,node and so on."`
+	URL          string        `env:"URL" help:"host:port, the path of a unix socket, redis://host:port/db, master,sentinel,sentinel,... (SENTINEL) or node,node,... (CLUSTER)."`
 	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"Kind of Redis."`
 	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,tcp4,tcp6,unix" placeholder:"tcp|tcp4|tcp6|unix" help:"Unset: unix if the URL is a path, else tcp. Sentinels and clusters are reached over TCP."`
 	Auth         string        `env:"AUTH" help:"Password, or user:password."`
 	AuthFile     string        `env:"AUTH_FILE" help:"File with the password, or user:password."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"Password, or user:password, of the sentinels."`
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum number of connections; on a cluster, to each node."`
-	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, creates one more, or fails."`
+	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, opens another, or fails."`
 	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including TLS and login."`
 	TLS          bool          `env:"TLS" help:"Encrypt connections to Redis."`
 }
@@ -236,10 +236,10 @@ type redisOptions struct {
 // bothRedisOptions are the settings that both Redis share: envoyproxy/ratelimit has one set of TLS files.
 type bothRedisOptions struct {
 	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time for a call to Redis, unless the caller's deadline is earlier. Unset: the time to connect."`
-	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of the authorities to trust for Redis. Unset: the system's."`
-	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"File of the client certificate for Redis."`
-	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"File of that certificate's key."`
-	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not check the server's name against its certificate."`
+	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of trusted authorities. Unset: the system's."`
+	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"Client certificate file."`
+	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"Private key file."`
+	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not check the server's name in its certificate."`
 }
 
 // given reports whether settings of a Redis are set, besides its URL.
@@ -319,10 +319,10 @@ func (o *backendOptions) redis() (bool, error) {
 // tlsOptions are the settings of TLS for gRPC.
 type tlsOptions struct {
 	Use       bool   `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"Encrypt gRPC."`
-	Cert      string `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"File of gRPC's certificate."`
-	Key       string `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"File of the key of GRPC_SERVER_TLS_CERT."`
+	Cert      string `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"Certificate file."`
+	Key       string `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"Private key file."`
 	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities for callers' certificates. It turns mTLS on; only these authorities are trusted."`
-	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a caller's certificate must have. It needs GRPC_CLIENT_TLS_CACERT."`
+	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a caller's certificate must contain. It needs GRPC_CLIENT_TLS_CACERT."`
 }
 
 // tracingOptions are the settings of tracing.
@@ -342,7 +342,7 @@ type statisticsOptions struct {
 	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve the metrics on PROMETHEUS_ADDR too."`
 	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Address of the second listener for metrics."`
 	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" otherwise:"/metrics" default:"/metrics" help:"Path of the metrics on that listener."`
-	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"File that maps statistics to Prometheus names, in the language of statsd_exporter. Unset: the mapping of envoyproxy/ratelimit."`
+	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"File that maps statistics to Prometheus names, in the language of statsd_exporter. Unset: envoyproxy/ratelimit's mapping."`
 	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"Report ratelimit_service_response_time_seconds in milliseconds."`
 
 	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send the statistics of envoyproxy/ratelimit to StatsD."`
@@ -350,9 +350,9 @@ type statisticsOptions struct {
 	Port       int           `name:"statsd-port" env:"STATSD_PORT" clamp:"0..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
 	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"Protocol of StatsD. DogStatsD always uses udp."`
 	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ns.." clamp:"1ms.." default:"10s" help:"How often statistics are sent."`
-	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags for every statistic; for Prometheus they are labels."`
-	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send them to DogStatsD. Not together with USE_STATSD."`
-	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Rewrite names into tags: of the first whose DOG_STATSD_MOGRIFIER_<name>_PATTERN matches, _NAME and _TAGS give the new name and tags."`
+	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags for every statistic, KEY:VALUE,...; for Prometheus they are labels."`
+	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send them to DogStatsD instead."`
+	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Names of rewrites of statistics into tags, each set with DOG_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS. The first that matches is used."`
 }
 
 // logOptions are the settings of the log.

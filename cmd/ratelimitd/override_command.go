@@ -56,7 +56,7 @@ func (*overrideCommand) about() about {
 		},
 		exits: []exitCode{
 			{0, "Done, or shown."}, {1, "The server does not answer, or rejects the call; or the override has another version."},
-			{2, "The command line or a file is invalid."}, {exitNothing, "There is no such override, or no rule matches."},
+			{2, "The command line, a setting or a file is invalid or missing."}, {exitNothing, "There is no such override, or no rule matches."},
 		},
 	}
 }

@@ -32,7 +32,7 @@ func (*regionsCommand) about() about {
 		},
 		exits: []exitCode{
 			{0, "The regions were shown, even if none is set."}, {1, "The server does not answer, or rejects the call; or the move is not safe as it is."},
-			{2, "The command line or a file is invalid."},
+			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}
 }

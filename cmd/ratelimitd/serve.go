@@ -86,7 +86,7 @@ func (*serveCommand) about() about {
 		exits: []exitCode{
 			{0, "Stopped by a signal, after the calls in flight had their answers."},
 			{1, "It cannot listen on a port, or Redis stays unreachable for too long."},
-			{2, "A flag, a variable or a file is invalid, or the directory of rules does not exist."},
+			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}
 }

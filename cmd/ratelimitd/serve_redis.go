@@ -226,10 +226,10 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 
 // startupOptions say what the service does until Redis has answered.
 type startupOptions struct {
-	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start. Unset: it is red until Redis has answered once; on_error answers calls meanwhile."`
-	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"1s" help:"Wait before the second ping while Redis has not answered yet; each later wait is 1.5 times the one before."`
-	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"30s" help:"Longest of these waits, including the first."`
-	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" clamp:"0s.." default:"0s" help:"The service exits if Redis has not answered after this time; 0: never."`
+	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green from the start. Unset: it is red until Redis has answered once, and on_error decides meanwhile."`
+	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"1s" help:"Wait before the second ping until Redis answers; each later wait is 1.5 times as long."`
+	Max        time.Duration `name:"redis-startup-max-interval" env:"REDIS_STARTUP_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"30s" help:"Longest of these waits."`
+	MaxElapsed time.Duration `name:"redis-startup-max-elapsed-time" env:"REDIS_STARTUP_MAX_ELAPSED_TIME" clamp:"0s.." default:"0s" help:"Exit if Redis has not answered after this time; 0: never."`
 }
 
 func (o *startupOptions) backOff() backoff.BackOff {

@@ -48,7 +48,14 @@ func TestSettingsPage(t *testing.T) {
 func settingsTables(t *testing.T, model *kong.Application) string {
 	var b strings.Builder
 	group, settings := "", 0
-	helps := make(map[string]string) // by variable
+	var perSecond []string                    // settings of the second Redis that mean the same as the first one's
+	plainFlags := make(map[string]*kong.Flag) // by variable
+	ofSecond := func() {
+		if perSecond != nil {
+			fmt.Fprintf(&b, "\n%s describe the second Redis, as the settings without `PERSECOND_` describe the first.\n", strings.Join(perSecond, ", "))
+		}
+		perSecond = nil
+	}
 	for _, f := range model.DefaultCmd.Flags {
 		if f.Hidden || len(f.Envs) == 0 {
 			continue
@@ -63,20 +70,24 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 			t.Errorf("the flag of %s is --%s: the page says that it is --%s", name, f.Name, flag)
 		}
 		if f.Group.Title != group {
+			ofSecond()
 			group = f.Group.Title
 			fmt.Fprintf(&b, "\n## %s\n\n| variable | type | default | meaning |\n|---|---|---|---|\n", group)
 		}
 		meaning := strings.NewReplacer("|", "\\|", "<", "&lt;").Replace(strings.TrimSuffix(f.Help, "."))
-		if plain := "REDIS_" + strings.TrimPrefix(name, "REDIS_PERSECOND_"); plain != name && helps[plain] == f.Help {
-			meaning = "As `" + plain + "`"
-		}
-		helps[name] = f.Help
 		preset := shownDefault(f)
+		plain := plainFlags["REDIS_"+strings.TrimPrefix(name, "REDIS_PERSECOND_")]
+		if plain != nil && plain.Help == f.Help && kindOf(plain) == kindOf(f) && shownDefault(plain) == preset {
+			perSecond = append(perSecond, "`"+name+"`")
+			continue
+		}
+		plainFlags[name] = f
 		if preset != "" {
 			preset = "`" + preset + "`"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kindOf(f), preset, meaning)
 	}
+	ofSecond()
 	if settings < 120 {
 		t.Errorf("only %d settings", settings)
 	}

@@ -31,7 +31,7 @@ func (*sharesCommand) about() about {
 		},
 		exits: []exitCode{
 			{0, "The shares were shown, even if there are none."}, {1, "The server does not answer, or rejects the call."},
-			{2, "The command line or a file is invalid."},
+			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}
 }

@@ -64,7 +64,7 @@ func (*simulateCommand) about() about {
 		},
 		exits: []exitCode{
 			{0, "Nothing that --fail-on names happened."}, {1, "Something that --fail-on names happened."},
-			{2, "The rules, the mapping, a log or the command line cannot be used."},
+			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}
 }

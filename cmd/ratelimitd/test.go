@@ -34,7 +34,7 @@ func (*testCommand) about() about {
 		},
 		exits: []exitCode{
 			{0, "All cases pass."}, {1, "A case fails, or the tests reach too few rules for --min-coverage."},
-			{2, "A test file cannot be run, or the command line is invalid."},
+			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}
 }

@@ -27,7 +27,7 @@ func (*usageCommand) about() about {
 		},
 		exits: []exitCode{
 			{0, "The counters were shown."}, {1, "The server does not answer, or rejects the call."},
-			{2, "The command line or a file is invalid."}, {exitNothing, "No counter with these entries is in use."},
+			{2, "The command line, a setting or a file is invalid or missing."}, {exitNothing, "No counter with these entries is in use."},
 		},
 	}
 }

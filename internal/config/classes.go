@@ -10,10 +10,10 @@ import (
 // classesForm is the map of `classes`.
 var classesForm = yamlform.NewForm("classes", "`classes`", []yamlform.Field[descriptor.Classes]{
 	{Key: yamlform.Key{Name: "by", Type: yamlform.Type{Kind: yamlform.Text}, Required: true, Extension: true,
-		Doc: "the key of the entry whose value is the class; it is the key of this level or of a level above, which has `condition: true`"},
+		Doc: "the key of the entry whose value is the class: this level or one above, with `condition: true`"},
 		Read: func(c *descriptor.Classes, v yamlform.Value) { c.Key, _ = v.Text() }},
 	{Key: yamlform.Key{Name: "guaranteed_percent", Type: yamlform.Type{Kind: yamlform.Table, Most: 100}, Required: true, Extension: true,
-		Doc: "percent of the limit that each class is guaranteed, by the value of the entry; `\"*\"`: all other values, as one class. At most 5 classes, and 100 in all"},
+		Doc: "percentage of the limit that each class is guaranteed, by the value of the entry; `\"*\"`: all other values together. At most 5 classes, and 100 in all"},
 		Read: readGuarantees},
 }...)
 

@@ -49,13 +49,13 @@ var (
 			Doc: "the header's name"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readName(v) }},
 		{Key: yamlform.Key{Name: "value", Type: headerValue, Required: true, Extension: true,
-			Doc: "the header's value; it may contain the placeholders " + placeholders("and") + "; `{{` and `}}` are braces"},
+			Doc: "the header's value; placeholders: " + placeholders("and") + "; `{{` and `}}` are braces"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readValue(v) }},
 		{Key: yamlform.Key{Name: "of", Type: yamlform.Type{Kind: yamlform.TextOrList}, Extension: true,
-			Doc: "the `name` of the limit that it describes; of several names, the limit with the least left; absent: the limit that all headers of an answer describe"},
+			Doc: "the `name` of the limit that it describes; of several, the one with the least left; absent: the one that all headers describe"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readOf(v) }},
 		{Key: yamlform.Key{Name: "when", Type: yamlform.OneOf(descriptor.HeaderWhenNames...), Extension: true,
-			Doc: "`passed`: only in answers to requests that pass; `refused`: only in answers to requests that are denied; absent: in both"},
+			Doc: "`passed`: only if the request passes; `refused`: only if it is denied; absent: both"},
 			Read: func(h *headerReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				h.header.When = descriptor.HeaderWhen(i)

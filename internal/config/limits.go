@@ -27,7 +27,7 @@ type limitRow struct {
 // limitRows are the keys of a rate limit.
 var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true,
-		Doc: "the window, in upper or lower case; a month has 30 days and a year 365, unless `calendar` or the server's `USE_CALENDAR_MONTH_RATE_LIMIT` changes that"},
+		Doc: "the window, in upper or lower case; a month has 30 days and a year 365, unless `calendar` or `USE_CALENDAR_MONTH_RATE_LIMIT` changes that"},
 		unlimited: true, // not allowed there either, with an error of its own
 		read: func(l *limitReading, v yamlform.Value) bool {
 			name, ok := v.Text()
@@ -42,48 +42,47 @@ var limitRows = []limitRow{
 			return ok && l.limit.Window.Unit.Valid()
 		}},
 	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0),
-		Doc: "how many per window; absent: 0, nothing passes"},
+		Doc: "requests per window; absent: 0, nothing passes"},
 		unlimited: true, // it has no meaning there, but envoyproxy/ratelimit accepts it
 		read:      readRequests},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
-		Doc: "everything passes and nothing is counted; instead of `unit`, and only in `rate_limit`"},
+		Doc: "everything passes, nothing is counted; instead of `unit`, and only in `rate_limit`"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.unlimited = v.Flag()
 			return true
 		}},
 	{Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text},
-		Doc: "shown in answers, and used by other rules to replace this limit; required in `rate_limits`"},
+		Doc: "shown in answers, and named by `replaces` of other rules; required in `rate_limits`"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
 			l.limit.Name, ok = v.Text()
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "replaces", Type: yamlform.MapsOf("replaces"),
-		Doc: "when this rule matches, the rate limits with these names do not apply to the same request"},
+		Doc: "limits with these names do not apply to a request that this rule matches"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.readReplaces(v)
 			return true
 		}},
 	{Key: yamlform.Key{Name: "unit_multiplier", Type: yamlform.Uint32(1), Extension: true,
-		Doc: "the length of the window in units, up to 90 years in all; absent: 1"},
+		Doc: "the length of the window in units, up to 90 years; absent: 1"},
 		read: readNumber(func(l *limitReading) *uint32 { return &l.limit.Window.Multiplier })},
 	{Key: yamlform.Key{Name: "algorithm", Type: yamlform.OneOf(descriptor.AlgorithmNames...), Extension: true,
-		Doc: "the algorithm that enforces the limit; absent: " + algorithms(descriptor.Algorithm(0))},
+		Doc: "how the limit counts; absent: " + algorithms(descriptor.Algorithm(0))},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			i, ok := v.Choice()
 			l.limit.Algorithm = descriptor.Algorithm(i)
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "max_in_flight", Type: yamlform.Between(1, descriptor.MaxInFlight), Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", instead of `unit` and `requests_per_unit`: how many places there are. A hit takes one, and a negative hit gives the oldest back"},
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", instead of `unit` and `requests_per_unit`: the number of places. A hit takes one, a negative hit gives the oldest back"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: how long a place stays taken if it is not given back; " +
-			"it must be longer than the longest request; from 1s to 24h, in whole seconds"},
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: how long a place stays taken if it is not given back: longer than the longest request; 1s to 24h, in whole seconds"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -102,7 +101,7 @@ var limitRows = []limitRow{
 		appliesToText: "`token_bucket` or `leaky_bucket`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Burst })},
 	{Key: yamlform.Key{Name: "refill", Type: yamlform.OneOf("greedy", "interval"), Extension: true,
-		Doc: "for " + algorithms(descriptor.TokenBucket) + ": `greedy` (default) refills the bucket continuously, `interval` adds `requests_per_unit` tokens at once when a window begins"},
+		Doc: "for " + algorithms(descriptor.TokenBucket) + ": `greedy` (default) refills continuously, `interval` adds `requests_per_unit` tokens when a window begins"},
 		appliesTo:     descriptor.SettingRefill,
 		appliesToText: "`token_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -111,7 +110,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "align", Type: yamlform.OneOf("clock", "first_hit"), Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + ", and for " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows begin on the clock (`clock`, the default) or with a counter's first hit (`first_hit`)"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + ", and for " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows begin on the clock (`clock`, default) or with a counter's first hit (`first_hit`)"},
 		appliesTo:     descriptor.SettingAlign,
 		appliesToText: "`fixed_window`, or `token_bucket` with `refill: interval`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -120,7 +119,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow the calendar of this zone, with days from local midnight and months of their real length"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow the calendar of this zone: days from local midnight, months of their real length"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
@@ -128,7 +127,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "week_start", Type: yamlform.OneOf(descriptor.WeekStartNames...), Extension: true,
-		Doc: "for `unit: week` with `calendar`: the day with which weeks begin; absent: monday"},
+		Doc: "for `unit: week` with `calendar`: the first day of a week; absent: monday"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -155,26 +154,26 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "lease", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "replicas may take hits from Redis in batches, and decide from them without a round trip; never admits more than the limit"},
+		Doc: "replicas take hits from Redis in batches, and decide from them without a round trip; never admits more than the limit"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Lease = v.Flag()
 			return true
 		}},
 	{Key: yamlform.Key{Name: "regions", Type: yamlform.MapOf("regions"), Extension: true,
-		Doc: "how the limit counts when the service runs in several regions; absent: the domain's `regions`"},
+		Doc: "how the limit counts in several regions; absent: the domain's `regions`"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Regions = readRegions(v)
 			return l.limit.Regions != nil
 		}},
 	{Key: yamlform.Key{Name: "active", Type: yamlform.MapOf("active"), Extension: true,
-		Doc: "when the limit applies: at other times it is as if it were not there; absent: always"},
+		Doc: "when the limit applies; absent: always"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.active = readActive(v)
 			l.limit.Scheduled = l.active != nil
 			return l.active != nil
 		}},
 	{Key: yamlform.Key{Name: "scale", Type: yamlform.MapOf("scale"), Extension: true,
-		Doc: "multiplies `requests_per_unit` and `burst` by the number in an entry of the request, such as the number of users"},
+		Doc: "multiplies `requests_per_unit` and `burst` by the number in an entry, such as the number of users"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.scale = readScale(v)
 			return l.scale != nil
@@ -188,7 +187,7 @@ var limitRows = []limitRow{
 			return l.classes != nil
 		}},
 	{Key: yamlform.Key{Name: "penalty", Type: durationType, Extension: true,
-		Doc: "a caller that exceeds the limit is denied for this time; from 1s to 720h, in whole seconds"},
+		Doc: "a caller that exceeds the limit is denied for this time; 1s to 720h, in whole seconds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Penalty = readPenalty(v)
 			return l.limit.Penalty != nil
@@ -205,24 +204,24 @@ var limitRows = []limitRow{
 			return true
 		}},
 	{Key: yamlform.Key{Name: "shadow", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "the limit is counted and measured, and denies nothing; callers do not see it. Other limits of the list are enforced"},
+		Doc: "the limit is measured, but not enforced; callers do not see it"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			return l.enforced(v.Flag(), "shadow", descriptor.EnforcedInShadow)
 		}},
 	{Key: yamlform.Key{Name: "enforce_percent", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "for how many percent of the callers the limit is enforced, always the same ones; for the others it is in shadow"},
+		Doc: "the percentage of callers for whom the limit is enforced, always the same ones; for the others it is in shadow"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.EnforcePercent = uint8(n)
 			return l.enforced(ok, "enforce_percent", descriptor.EnforcedForSome) && ok
 		}},
 	{Key: yamlform.Key{Name: "soft", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "requests above the limit pass, and their answers say so in the header `x-ratelimit-warning` and in metadata"},
+		Doc: "requests over the limit pass, with a warning in the header `x-ratelimit-warning` and in metadata"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			return l.enforced(v.Flag(), "soft", descriptor.EnforcedSoftly)
 		}},
 	{Key: yamlform.Key{Name: "warn_at", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "answers warn in the header `x-ratelimit-warning` and in metadata when at least this percentage of the limit is used"},
+		Doc: "the same warning as for `soft`, when at least this percentage of the limit is used"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.WarnAt = uint8(n)

@@ -13,10 +13,10 @@ const MaxBucketOrder = yamlform.MaxLevels
 // quotaBucketsForm is the map of `quota_buckets`.
 var quotaBucketsForm = yamlform.NewForm("quota_buckets", "`quota_buckets`", []yamlform.Field[descriptor.QuotaBuckets]{
 	{Key: yamlform.Key{Name: "order", Type: yamlform.Type{Kind: yamlform.TextList}, Extension: true,
-		Doc: "the order in which the pairs of a bucket's id are matched, by their keys; keys that are not named follow, sorted by key"},
+		Doc: "the keys of a bucket's ID, in the order in which they are matched; other keys follow, sorted"},
 		Read: func(q *descriptor.QuotaBuckets, v yamlform.Value) { q.Order = readBucketOrder(v) }},
 	{Key: yamlform.Key{Name: "default", Type: yamlform.OneOf("allow", "deny"), Extension: true,
-		Doc: "what a bucket gets that no rule matches: `allow` (default): all its requests pass; `deny`: none passes"},
+		Doc: "for a bucket that no rule matches: `allow` (default) or `deny` all its requests"},
 		Read: func(q *descriptor.QuotaBuckets, v yamlform.Value) {
 			i, _ := v.Choice()
 			q.Deny = i == 1

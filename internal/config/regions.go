@@ -15,13 +15,13 @@ import (
 // regionsForm is the map of `regions`, of a limit and of a domain.
 var regionsForm = yamlform.NewForm("regions", "`regions`", []yamlform.Field[regionsReading]{
 	{Key: yamlform.Key{Name: "mode", Type: yamlform.OneOf(descriptor.RegionModeNames...), Required: true, Extension: true,
-		Doc: "`regional`: each region counts on its own; `home`: every request asks the home; `escrow`: the home grants permits in advance; `eventual`: each region counts on its own and subtracts what the others have told it"},
+		Doc: "`regional`: each region counts on its own; `home`: every request asks the home; `escrow`: the home grants permits in advance; `eventual`: each region counts on its own and subtracts what the others report"},
 		Read: func(r *regionsReading, v yamlform.Value) {
 			i, _ := v.Choice()
 			r.regions.Mode, r.mode = descriptor.RegionMode(max(i, 0)), v
 		}},
 	{Key: yamlform.Key{Name: "home", Type: yamlform.Type{Kind: yamlform.Text, Pattern: regionPattern, Form: "the name of a region in lower case, such as eu or us-west-2"}, Extension: true,
-		Doc: "the region that counts, by its name in `RATELIMITD_REGIONS`; absent: each counter has a home of its own, chosen by a hash of its key"},
+		Doc: "the region that counts, as named in `RATELIMITD_REGIONS`; absent: chosen for each counter by a hash of its key"},
 		Read: func(r *regionsReading, v yamlform.Value) { r.regions.Home, _ = v.Text(); r.home = v }},
 }...)
 

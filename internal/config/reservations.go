@@ -35,27 +35,27 @@ var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yaml
 			readTTL(&r.reservations.TTL, v)
 		}},
 	{Key: yamlform.Key{Name: "max_ttl", Type: durationType, Extension: true,
-		Doc: "the longest time that a caller may ask for, up to 24h; absent: 10m, or `ttl` if that is longer"},
+		Doc: "the longest time that a caller may ask for, up to 24h; absent: 10m, or `ttl` if longer"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			r.maxTTL = v
 			readTTL(&r.reservations.MaxTTL, v)
 		}},
 	{Key: yamlform.Key{Name: "max_share", Type: yamlform.Type{Kind: yamlform.Decimal, Most: 1}, Extension: true,
-		Doc: "the largest reservation, as a share of the limit: 0.1 is a tenth; absent: 1"},
+		Doc: "the largest reservation, as a fraction of the limit; absent: 1"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			if share, ok := v.Millionths(); ok {
 				r.reservations.MaxShare = uint32(share)
 			}
 		}},
 	{Key: yamlform.Key{Name: "max_outstanding", Type: yamlform.Between(1, maxOutstanding), Extension: true,
-		Doc: "the most reservations that one counter holds at once; absent: 10000"},
+		Doc: "the most reservations of one counter at once; absent: 10000"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			if n, ok := v.Number(); ok {
 				r.reservations.MaxOutstanding = int(n)
 			}
 		}},
 	{Key: yamlform.Key{Name: "on_expire", Type: yamlform.OneOf("charge", "release"), Extension: true,
-		Doc: "a reservation that expires without a commit: `charge` (default) counts it as used; `release` gives back what its caller did not report as used"},
+		Doc: "if a reservation expires without a commit: `charge` (default) counts it as used; `release` gives back what its caller did not report as used"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			i, _ := v.Choice()
 			r.reservations.Release = i == 1

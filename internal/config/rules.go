@@ -34,7 +34,7 @@ func init() {
 
 	fileForm = yamlform.NewForm("file", "the top of a rule file", []yamlform.Field[domainReading]{
 		{Key: yamlform.Key{Name: "domain", Type: yamlform.Type{Kind: yamlform.Text}, Required: true,
-			Doc: "the domain that these rules belong to, as callers name it"},
+			Doc: "the name by which callers address these rules"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				if name, ok := v.Text(); ok {
 					d.spec.Name = name
@@ -48,7 +48,7 @@ func init() {
 			Doc: "the first level of rules"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
 		{Key: yamlform.Key{Name: "admission", Type: yamlform.OneOf(descriptor.AdmissionNames...), Extension: true,
-			Doc: "`independent`: each descriptor of a request counts on its own; `all_or_nothing`: a denied request consumes nothing anywhere; absent: the server's `--admission`"},
+			Doc: "`independent`: each descriptor of a request counts on its own; `all_or_nothing`: a denied request consumes nothing; absent: the server's `--admission`"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.Admission = descriptor.Admission(i)
@@ -57,41 +57,41 @@ func init() {
 			Doc: "the answer when counters cannot be read; absent: the server's `--on-error`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.OnError = readOnError(v) }},
 		{Key: yamlform.Key{Name: "headers", Type: headersType, Extension: true,
-			Doc: "headers for clients of this domain: families, and headers of your own; `[]`: none; absent: the server's `--response-headers`"},
+			Doc: "headers for clients: families, and headers of your own; `[]`: none; absent: the server's `--response-headers`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
 		{Key: yamlform.Key{Name: "request_override", Type: yamlform.OneOf(descriptor.RequestOverrideNames...), Extension: true,
-			Doc: "limits that requests bring along: `honour` (default): they replace the rule's; `min`: only if they admit no more per second; `ignore`: the rule applies"},
+			Doc: "a limit in the request: `honour` (default): it replaces the rule's; `min`: only if it admits no more per second; `ignore`: never"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.RequestOverride = descriptor.RequestOverride(i)
 			}},
 		{Key: yamlform.Key{Name: "refunds", Type: yamlform.OneOf(descriptor.RefundsNames...), Extension: true,
-			Doc: "requests that give hits back: `allow` (default); `deny`: they only read the counter"},
+			Doc: "negative hits: `allow` (default) gives hits back; `deny` only reads the counter"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.Refunds = descriptor.Refunds(i)
 			}},
 		{Key: yamlform.Key{Name: "envoy_delay", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-			Doc: "Envoy's fault filter holds the requests that a `leaky_bucket` delays; absent: clients get the delay in a header"},
+			Doc: "Envoy's fault filter delays the requests of a `leaky_bucket`; absent: clients get the delay in a header"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.EnvoyDelay = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_buckets", Type: yamlform.MapOf("quota_buckets"), Extension: true,
-			Doc: "how the buckets of Envoy's rate limit quota filter find their rules"},
+			Doc: "how quota buckets (RLQS) find their rules"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.QuotaBuckets = readQuotaBuckets(v) }},
 		{Key: yamlform.Key{Name: "regions", Type: yamlform.MapOf("regions"), Extension: true,
-			Doc: "how the limits of this domain count that have no `regions`, when the service runs in several regions; absent: each region counts on its own"},
+			Doc: "how limits without `regions` count in several regions; absent: in each region on its own"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Regions = readRegions(v) }},
 	}...)
 
 	text, flag := yamlform.Type{Kind: yamlform.Text}, yamlform.Type{Kind: yamlform.Flag}
 	descriptorRows = []descriptorRow{
 		{Key: yamlform.Key{Name: "key", Type: text, Required: true,
-			Doc: "the key of the caller's entry on this level. With a `*`, which stands for any bytes, `key_value` is compared as one text"},
+			Doc: "the key of the entry on this level. With a `*` (any text), `key_value` is compared as one text"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				name, ok := v.Text()
 				d.spec.Key, d.keyBad = name, !ok
 			}},
 		{Key: yamlform.Key{Name: "value", Type: text,
-			Doc: "the value of the caller's entry; a `*` in it stands for any bytes; absent or empty: any value"},
+			Doc: "the value of the entry; a `*` in it matches any text; absent or empty: any value"},
 			matches: descriptor.MatchExact,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				value, ok := v.Text()
@@ -100,7 +100,7 @@ func init() {
 				}
 			}},
 		{Key: yamlform.Key{Name: "values", Type: yamlform.Type{Kind: yamlform.TextList}, Extension: true,
-			Doc: "matches each of these values"},
+			Doc: "one of these values"},
 			matches: descriptor.MatchValues,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				values, ok := readValues(v)
@@ -108,7 +108,7 @@ func init() {
 				d.spec.Values = values
 			}},
 		{Key: yamlform.Key{Name: "value_regex", Type: text, Extension: true,
-			Doc: "a regular expression (RE2) that must match the whole value"},
+			Doc: "a regular expression (RE2) for the whole value"},
 			matches: descriptor.MatchRegex,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				text, ok := v.Text()
@@ -121,7 +121,7 @@ func init() {
 				d.matcher(descriptor.MatchRegex, v, text, ok)
 			}},
 		{Key: yamlform.Key{Name: "value_cidr", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9a-fA-F.:]+/[0-9]+", Form: "a network, such as 10.0.0.0/8"}, Extension: true,
-			Doc: "matches the addresses in this network"},
+			Doc: "an address in this network"},
 			matches: descriptor.MatchCIDR,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				text, ok := v.Text()
@@ -135,7 +135,7 @@ func init() {
 				d.matcher(descriptor.MatchCIDR, v, text, ok)
 			}},
 		{Key: yamlform.Key{Name: "rate_limit", Type: yamlform.MapOf("limit"),
-			Doc: "the limit of a caller's descriptor that ends here. Without it such a descriptor has no limit"},
+			Doc: "the limit of descriptors that end here; absent: none"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.limited(v, d.r.rateLimit(v)) }},
 		{Key: yamlform.Key{Name: "rate_limits", Type: yamlform.MapsOf("limit"), Extension: true,
 			Doc: "several limits instead of one"},
@@ -144,34 +144,34 @@ func init() {
 			Doc: "the next level"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
 		{Key: yamlform.Key{Name: "shadow_mode", Type: flag,
-			Doc: "the limits are evaluated and measured, but not enforced"},
+			Doc: "the limits are measured, but not enforced"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Shadow = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_mode", Type: flag,
-			Doc: "descriptors in quota mode deny a request only when all of them are over their limits"},
+			Doc: "descriptors in quota mode deny a request only if all of them are over their limits"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Quota = v.Flag() }},
 		{Key: yamlform.Key{Name: "detailed_metric", Type: flag,
-			Doc: "metrics have the caller's keys and values in their names, instead of the rule's"},
+			Doc: "names in metrics contain the caller's keys and values instead of the rule's"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.DetailedMetric = v.Flag() }},
 		{Key: yamlform.Key{Name: "value_to_metric", Type: flag,
-			Doc: "on this level, metrics have the caller's value in their names"},
+			Doc: "names in metrics contain the caller's value on this level"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ValueToMetric = v.Flag() }},
 		{Key: yamlform.Key{Name: "share_threshold", Type: flag,
-			Doc: "the values that match share one counter; needs a wildcard, `values`, `value_regex` or `value_cidr`"},
+			Doc: "all matching values share one counter; needs a wildcard, `values`, `value_regex` or `value_cidr`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ShareThreshold, d.share = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "condition", Type: flag, Extension: true,
-			Doc: "this level decides which rule applies, and is no part of the counter"},
+			Doc: "the level chooses the rule, and is no part of the counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Condition, d.condition = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "fold_case", Type: flag, Extension: true,
-			Doc: "values that differ only in upper or lower case (A to Z) match the same, and share one counter"},
+			Doc: "values that differ only in case (A to Z) match, and share one counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.FoldCase, d.fold = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "group", Type: yamlform.Type{Kind: yamlform.Text, Pattern: groupPattern, Form: "networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1"}, Extension: true,
 			Doc: "values that share one counter: the addresses of a network, or values with the same text in the capture group"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.readGroup(v) }},
 		{Key: yamlform.Key{Name: "inherit", Type: flag, Extension: true,
-			Doc: "what this descriptor does not set, its limit and the levels below, is copied from the one with the same key and no value"},
+			Doc: "copies what this descriptor does not set, its limit and the levels below, from the one with the same key and no value"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				if v.Flag() {
 					d.inherit = v
@@ -181,29 +181,29 @@ func init() {
 			Doc: "the answer when its counters cannot be read; absent: the domain's `on_error`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.says.OnError, d.onErrorAt = readOnError(v), v }},
 		{Key: yamlform.Key{Name: "overridable", Type: yamlform.FlagOr("overridable"), Extension: true,
-			Doc: "operators may give one customer other numbers while the service runs; a map sets bounds"},
+			Doc: "operators may override the numbers for one customer; a map sets bounds"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readOverridable(v) }},
 		{Key: yamlform.Key{Name: "usage", Type: flag, Extension: true,
-			Doc: "operators may list the counters of one customer: `ratelimitd usage`"},
+			Doc: "operators may list the counters of one customer (`ratelimitd usage`)"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Usage, d.usageAt = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "reservations", Type: yamlform.FlagOr("reservations"), Extension: true,
-			Doc: "callers may reserve hits and say later how many they used. A map sets bounds"},
+			Doc: "callers may reserve hits and say later how many they used; a map sets bounds"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readReservations(v) }},
 		{Key: yamlform.Key{Name: "cost", Type: yamlform.Type{Kind: yamlform.Weights, Most: maxWeight}, Extension: true,
-			Doc: "how many hits each hit counts for: a number; a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`; or, with `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
+			Doc: "what each hit counts for: a number; a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`; or, with `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readCost(v) }},
 		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
-			Doc: "any keys and values; they are part of the answer's dynamic metadata when the rule lets the request pass"},
+			Doc: "any keys and values, for the dynamic metadata of answers when the rule lets a request pass"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Metadata = v.AnyMap() }},
 	}
 	overridableForm = yamlform.NewForm("overridable", "`overridable`", yamlform.Field[uint64]{
 		Key: yamlform.Key{Name: "max", Type: yamlform.Uint53(1), Required: true, Extension: true,
-			Doc: "the most `requests_per_unit`, and the largest `burst`, that an override may set"},
+			Doc: "the largest `requests_per_unit` and `burst` that an override may set"},
 		Read: func(most *uint64, v yamlform.Value) {
 			n, _ := v.Number()
 			*most = n

@@ -59,50 +59,50 @@ var (
 		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),
 		required(keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "list of descriptors"}, "the descriptors of the request", func(m *mappingReading) *yamlform.Value { return &m.descriptors })),
 		keep("hits", hitsType, "the hits of a request; absent: 1", func(m *mappingReading) *yamlform.Value { return &m.hits }),
-		keep("caller", yamlform.MapOf("value"), "the caller, for the table of callers; absent: every entry that comes from the log, without `reserve_id` and `commit_id`", func(m *mappingReading) *yamlform.Value { return &m.caller }),
-		keep("when", conditionsType, "only lines for which all conditions hold are replayed", func(m *mappingReading) *yamlform.Value { return &m.when }),
+		keep("caller", yamlform.MapOf("value"), "the caller, for the table of callers; absent: all entries that come from the log, except `reserve_id` and `commit_id`", func(m *mappingReading) *yamlform.Value { return &m.caller }),
+		keep("when", conditionsType, "only lines that meet all conditions are replayed", func(m *mappingReading) *yamlform.Value { return &m.when }),
 	)
 
 	timeForm = yamlform.NewForm("time", "`time`",
-		keep("field", textType, "the field of the line that has the time", func(t *timeReading) *yamlform.Value { return &t.field }),
-		keep("layout", textType, "how it is written: `rfc3339` (2026-03-01T12:00:00.5Z), `unix`, `unix_ms`, `unix_us` or `unix_ns` (seconds, milli-, micro- or nanoseconds since 1970, with or without a fraction), `clf` (01/Mar/2026:12:00:00 +0000), or 2006-01-02 15:04:05 as your log would write it (a layout of Go); absent: `"+layoutNames[0]+"`", func(t *timeReading) *yamlform.Value { return &t.layout }),
+		keep("field", textType, "the field with the time", func(t *timeReading) *yamlform.Value { return &t.field }),
+		keep("layout", textType, "its form: `rfc3339` (2026-03-01T12:00:00.5Z), `unix`, `unix_ms`, `unix_us` or `unix_ns` (since 1970, even with a fraction), `clf` (01/Mar/2026:12:00:00 +0000), or 2006-01-02 15:04:05 as your log would write it (a layout of Go); absent: `"+layoutNames[0]+"`", func(t *timeReading) *yamlform.Value { return &t.layout }),
 		keep("zone", textType, "the time zone of times without one, such as `UTC` or `Asia/Seoul`", func(t *timeReading) *yamlform.Value { return &t.zone }),
 	)
 
 	descriptorForm = yamlform.NewForm("descriptor", "a descriptor",
 		required(keep("entries", yamlform.MapsOf("entry"), "the entries", func(d *descriptorReading) *yamlform.Value { return &d.entries })),
-		keep("when", conditionsType, "the descriptor is sent only if these conditions hold", func(d *descriptorReading) *yamlform.Value { return &d.when }),
+		keep("when", conditionsType, "send the descriptor only if these conditions hold", func(d *descriptorReading) *yamlform.Value { return &d.when }),
 		keep("hits", hitsType, "replaces the mapping's `hits`", func(d *descriptorReading) *yamlform.Value { return &d.hits }),
 	)
 
 	valueFields = []yamlform.Field[valueReading]{
 		keep("value", textType, "always this text", func(v *valueReading) *yamlform.Value { return &v.literal }),
 		fieldRow, headerRow, partRow,
-		keep("regex", textType, "the match, or its first group; absent if nothing matches. [RE2](https://github.com/google/re2/wiki/Syntax); costs more than `part`", func(v *valueReading) *yamlform.Value { return &v.regex }),
-		keep("default", textType, "the text to use if it is absent", func(v *valueReading) *yamlform.Value { return &v.fallback }),
+		keep("regex", textType, "the match, or its first group ([RE2](https://github.com/google/re2/wiki/Syntax)); if nothing matches, the value is absent. Slower than `part`", func(v *valueReading) *yamlform.Value { return &v.regex }),
+		keep("default", textType, "the text to use if the value is absent", func(v *valueReading) *yamlform.Value { return &v.fallback }),
 	}
-	fieldRow  = keep("field", textType, "the content of a field of the line", func(v *valueReading) *yamlform.Value { return &v.field })
-	headerRow = keep("header", textType, "of `envoy` and `text`: the header that the pattern's `%REQ(NAME)%` wrote, also as the first or second choice of `%REQ(A?B)%`; of `nginx` and `apache`: the variable with it, such as `http_user_agent`, and `:path` from the request line", func(v *valueReading) *yamlform.Value { return &v.header })
-	partRow   = keep("part", yamlform.OneOf(partNames...), "a part of it: the `address` (without the port), the `path` (without the query), the `first` or the `last` of a comma-separated list; absent: `"+partNames[partAll]+"`", func(v *valueReading) *yamlform.Value { return &v.part })
+	fieldRow  = keep("field", textType, "a field of the line", func(v *valueReading) *yamlform.Value { return &v.field })
+	headerRow = keep("header", textType, "a header. In `envoy` and `text`, the pattern has it as `%REQ(NAME)%`, or as the first or second choice of `%REQ(A?B)%`; in `nginx` and `apache`, as a variable such as `http_user_agent`, and `:path` in the request line", func(v *valueReading) *yamlform.Value { return &v.header })
+	partRow   = keep("part", yamlform.OneOf(partNames...), "a part of it: the `address` without the port, the `path` without the query, the `first` or the `last` item of a list with commas; absent: `"+partNames[partAll]+"`", func(v *valueReading) *yamlform.Value { return &v.part })
 
 	valueForm = yamlform.NewForm("value", "a value", valueFields...)
 
 	entryForm = yamlform.NewForm("entry", "an entry", slices.Concat(
 		[]yamlform.Field[valueReading]{required(keep("key", textType, "the key of the entry", func(v *valueReading) *yamlform.Value { return &v.key }))},
 		valueFields,
-		[]yamlform.Field[valueReading]{keep("skip_if_absent", flagType, "if the value is absent, only the entry is left out, not the whole descriptor", func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent })},
+		[]yamlform.Field[valueReading]{keep("skip_if_absent", flagType, "if the value is absent, leave out only the entry, not the whole descriptor", func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent })},
 	)...)
 
 	conditionForm = yamlform.NewForm("condition", "a condition",
 		fieldRow, headerRow, partRow,
-		keep("is", listType, "it equals this text, or one of a list", func(v *valueReading) *yamlform.Value { return &v.oneOf }),
+		keep("is", listType, "it equals this text, or one of these", func(v *valueReading) *yamlform.Value { return &v.oneOf }),
 		keep("matches", textType, "this regular expression matches somewhere in it", func(v *valueReading) *yamlform.Value { return &v.matches }),
 		keep("present", flagType, "it is present (`true`) or absent (`false`)", func(v *valueReading) *yamlform.Value { return &v.present }),
 		keep("not", flagType, "the opposite must hold", func(v *valueReading) *yamlform.Value { return &v.not }),
 	)
 
 	hitsForm = yamlform.NewForm("hits", "`hits`",
-		keep("field", textType, "the field of the line that has the number", func(h *hitsReading) *yamlform.Value { return &h.field }),
+		keep("field", textType, "the field with the number", func(h *hitsReading) *yamlform.Value { return &h.field }),
 		keep("default", yamlform.Uint32(0), "the number for lines without one; absent: 1", func(h *hitsReading) *yamlform.Value { return &h.fallback }),
 	)
 

@@ -26,7 +26,7 @@ func MappingsReference() string { return tables(accesslog.Language()) }
 // OverridesReference returns the tables of keys of files of overrides, as Markdown.
 func OverridesReference() string { return tables(override.Language()) }
 
-// tables writes a table for each map of the language, except those that another page shows. Rows that an earlier table shows too are
+// tables writes a table for each map of the language, except those that the page of overrides shows. Rows that an earlier table shows too are
 // named, not repeated.
 func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 	var b strings.Builder
@@ -34,7 +34,7 @@ func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 		if slices.ContainsFunc(elsewhere, func(o *yamlform.Map) bool { return o.What == m.What }) {
 			continue
 		}
-		fmt.Fprintf(&b, "**%s**\n\n", capital(m.What))
+		fmt.Fprintf(&b, "### %s\n\n", heading(m.What))
 		var rows []string
 		earlier, repeated := mostRepeated(l, m, l.Maps[:i])
 		for _, k := range m.Keys {
@@ -43,13 +43,32 @@ func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 			}
 		}
 		if len(repeated) > 0 {
-			fmt.Fprintf(&b, "`%s`: as in the table of %s.\n\n", strings.Join(repeated, "`, `"), earlier.What)
+			fmt.Fprintf(&b, "`%s`: as in %s.\n\n", strings.Join(repeated, "`, `"), link(earlier.What))
 		}
 		if len(rows) > 0 {
 			b.WriteString("| key | value | meaning |\n|---|---|---|\n" + strings.Join(rows, "") + "\n")
 		}
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	text := strings.TrimSuffix(b.String(), "\n")
+	for _, o := range elsewhere {
+		text = strings.ReplaceAll(text, "("+anchor(o.What)+")", "(../do/overrides.md"+anchor(o.What)+")")
+	}
+	return text
+}
+
+// heading is the heading of the table of a map.
+func heading(what string) string {
+	if strings.HasPrefix(what, "the top ") || strings.HasPrefix(what, "what ") {
+		return capital(what)
+	}
+	return "Keys of " + what
+}
+
+// link leads to the table of a map.
+func link(what string) string { return "[" + what + "](" + anchor(what) + ")" }
+
+func anchor(what string) string {
+	return "#" + strings.ReplaceAll(strings.ReplaceAll(strings.ToLower(heading(what)), "`", ""), " ", "-")
 }
 
 // mostRepeated returns the map that shares most rows with m, and the keys of these rows. A few rows are not worth a reference.
@@ -87,13 +106,8 @@ func typeName(l yamlform.Language, t yamlform.Type) string {
 	of := t.Of
 	for _, m := range l.Maps {
 		if m.Name == t.Of {
-			of = m.What
+			of = link(m.What)
 		}
-	}
-	if len(t.Names) > 0 && t.Of != "" {
-		of = "map, or " + names(t.Names) + ": " + of
-	} else {
-		of = "map: " + of
 	}
 	switch t.Kind {
 	case yamlform.Text:
@@ -117,7 +131,7 @@ func typeName(l yamlform.Language, t yamlform.Type) string {
 	case yamlform.Decimal:
 		return fmt.Sprintf("above 0, at most %d", t.Most)
 	case yamlform.Weights:
-		return fmt.Sprintf("1 to %d, or map of names to numbers from 0 to %d, and of keys to maps of values to 1 to %d", t.Most, t.Most, t.Most)
+		return fmt.Sprintf("1 to %d, a table of these, or weights of 0 to %d", t.Most, t.Most)
 	case yamlform.Table:
 		return fmt.Sprintf("map of values to 1 to %d", t.Most)
 	case yamlform.Choice:
@@ -125,13 +139,15 @@ func typeName(l yamlform.Language, t yamlform.Type) string {
 	case yamlform.Choices:
 		return "list of " + names(t.Names)
 	case yamlform.Nested:
+		if len(t.Names) > 0 {
+			return names(t.Names) + ", or " + of
+		}
 		return of
 	case yamlform.ListOf:
 		if len(t.Names) > 0 {
-			_, what, _ := strings.Cut(of, ": ")
-			return "list of " + names(t.Names) + ", or maps: " + what
+			return "list of " + names(t.Names) + ", or " + of
 		}
-		return "list of " + strings.Replace(of, "map: ", "maps: ", 1)
+		return "list: " + of
 	case yamlform.AnyMap:
 		return "map"
 	default:

@@ -86,7 +86,7 @@ type verdict struct {
 // expectation is the expected answer of a step.
 type expectation struct {
 	verdict
-	passed      *want[int] // how many of the repeated requests pass
+	passed      *want[int] // how many repeated requests pass
 	headers     []wantHeader
 	descriptors []verdict // in the order of the request's; empty: not checked
 	at          yamlform.Position
@@ -158,7 +158,7 @@ var (
 	textType    = yamlform.Type{Kind: yamlform.Text}
 	flagType    = yamlform.Type{Kind: yamlform.Flag}
 	spanType    = yamlform.Type{Kind: yamlform.Text, Pattern: spanForm, Form: "a duration such as 1d12h or 2.5s"}
-	instantType = yamlform.Type{Kind: yamlform.Text, Pattern: instantForm, Form: "a time (RFC 3339) or a date, which means midnight UTC"}
+	instantType = yamlform.Type{Kind: yamlform.Text, Pattern: instantForm, Form: "a time (RFC 3339), or a date (midnight UTC)"}
 	codeType    = yamlform.Type{Kind: yamlform.Choice, Names: codeNames, AnyCase: true}
 )
 
@@ -173,22 +173,22 @@ func spanOr(pattern, words string) yamlform.Type {
 func init() {
 	fileForm = yamlform.NewForm("file", "the top of a test file", []yamlform.Field[fileReading]{
 		{Key: yamlform.Key{Name: "rules", Type: yamlform.Type{Kind: yamlform.TextOrList},
-			Doc: "the rule file or files that are tested, relative to the test file; absent: the file of the same name without `_test`"},
+			Doc: "the tested rule files, relative to the test file; absent: the file of the same name without `_test`"},
 			Read: func(f *fileReading, v yamlform.Value) { f.rules = readRules(v) }},
 		{Key: yamlform.Key{Name: "merge_domains", Type: flagType,
-			Doc: "rule files may share a domain, as with `MERGE_DOMAIN_CONFIG`"},
+			Doc: "as `MERGE_DOMAIN_CONFIG`"},
 			Read: func(f *fileReading, v yamlform.Value) { f.merge = v.Flag() }},
 		{Key: yamlform.Key{Name: "domain", Type: textType,
-			Doc: "the domain of the requests; absent: the domain of the rules, if there is only one"},
+			Doc: "the domain of the requests; absent: the only domain of the rules"},
 			Read: func(f *fileReading, v yamlform.Value) { f.domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "start", Type: instantType,
-			Doc: "the time at which cases begin; absent: " + defaultStart.Format(time.RFC3339) + ", at which a window of every unit begins"},
+			Doc: "when cases begin; absent: " + defaultStart.Format(time.RFC3339) + ", when a window of every unit begins"},
 			Read: func(f *fileReading, v yamlform.Value) { f.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
 			Doc: "settings of the service"},
 			Read: func(f *fileReading, v yamlform.Value) { f.settingsAt = v }},
 		{Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"),
-			Doc: "overrides that are active"},
+			Doc: "active overrides"},
 			Read: func(f *fileReading, v yamlform.Value) { f.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "cases", Type: yamlform.MapsOf("case"), Required: true,
 			Doc: "the tests"},
@@ -227,10 +227,10 @@ func init() {
 	caseForm = yamlform.NewForm("case", "a case", append([]yamlform.Field[caseReading]{
 		{Key: yamlform.Key{Name: "name", Type: textType, Required: true, Doc: "what the case shows"},
 			Read: func(c *caseReading, v yamlform.Value) { c.name = readName(v, "`name`") }},
-		{Key: yamlform.Key{Name: "start", Type: instantType, Doc: "the time at which this case begins"},
+		{Key: yamlform.Key{Name: "start", Type: instantType, Doc: "when this case begins"},
 			Read: func(c *caseReading, v yamlform.Value) { c.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
-			Doc: "settings for this case; those that it does not name stay as in the file"},
+			Doc: "settings for this case; the others stay as in the file"},
 			Read: func(c *caseReading, v yamlform.Value) { c.settingsAt = v }},
 		{Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"),
 			Doc: "overrides for this case; one for the same rule, limit and entries replaces the file's"},
@@ -241,22 +241,22 @@ func init() {
 
 	stepForm = yamlform.NewForm("step", "a step", append([]yamlform.Field[stepReading]{
 		{Key: yamlform.Key{Name: "at", Type: spanOr(instantForm, "a time"),
-			Doc: "when the request is sent: the time since the start, or a point in time; absent: at the same time as the last request of the previous step"},
+			Doc: "when the request is sent: the time since the start, or a point in time; absent: when the last request of the previous step was sent"},
 			Read: func(s *stepReading, v yamlform.Value) { s.when = v }},
-		{Key: yamlform.Key{Name: "after", Type: spanType, Doc: "when the request is sent, as the time since the last request of the previous step"},
+		{Key: yamlform.Key{Name: "after", Type: spanType, Doc: "the same, as the time since the last request of the previous step"},
 			Read: func(s *stepReading, v yamlform.Value) { s.since = v }},
-		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Doc: "how many times the request is sent; absent: 1"},
+		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Doc: "how often the request is sent; absent: 1"},
 			Read: func(s *stepReading, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
 					s.repeat = int(count)
 				}
 			}},
-		{Key: yamlform.Key{Name: "every", Type: spanType, Doc: "the time between two repeated requests; absent: 0"},
+		{Key: yamlform.Key{Name: "every", Type: spanType, Doc: "the time between repeated requests; absent: 0"},
 			Read: func(s *stepReading, v yamlform.Value) { s.every, _ = readSpan(v, "every") }},
 		{Key: yamlform.Key{Name: "expect", Type: yamlform.Type{Kind: yamlform.Nested, Of: "expect", Names: codeNames, AnyCase: true}, Required: true,
 			Doc: "the expected answer: a status, or a map"},
 			Read: func(s *stepReading, v yamlform.Value) { s.expect, s.want = true, readExpectation(v) }},
-		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Doc: "how many hits each descriptor adds; absent: 1"},
+		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Doc: "hits of each descriptor; absent: 1"},
 			Read: func(s *stepReading, v yamlform.Value) {
 				if v.Written() == "0" {
 					v.Errorf("`hits: 0` of a request means 1: write `peek: true` to look without counting")
@@ -283,7 +283,7 @@ func init() {
 	}, weightFields(func(d *descriptorReading) *descriptorReading { return d })...)...)
 
 	limitForm = yamlform.NewForm("limit", "`limit`", []yamlform.Field[descriptorReading]{
-		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Doc: "how many requests pass per window; absent: 0"},
+		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Doc: "requests per window; absent: 0"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				count, _ := v.Number()
 				d.Limit.Requests = uint32(count)
@@ -300,16 +300,16 @@ func init() {
 	verdictForm = yamlform.NewForm("verdict", "what is expected of a descriptor", verdictFields(func(v *verdict) *verdict { return v })...)
 
 	expectForm = yamlform.NewForm("expect", "`expect`", append(verdictFields(func(e *expectation) *verdict { return &e.verdict }), []yamlform.Field[expectation]{
-		{Key: yamlform.Key{Name: "passed", Type: yamlform.Between(0, maxRepeat), Doc: "how many of the repeated requests pass"},
+		{Key: yamlform.Key{Name: "passed", Type: yamlform.Between(0, maxRepeat), Doc: "how many repeated requests pass"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
 					e.passed = &want[int]{int(count), v.Position()}
 				}
 			}},
-		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap}, Doc: "headers of the response by name; `null` for a header that must be absent. The response may have further headers"},
+		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap}, Doc: "response headers by name; `null`: the header must be absent. Headers without an entry do not matter"},
 			Read: func(e *expectation, v yamlform.Value) { e.headers = readHeaders(v) }},
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.ListOf, Of: "verdict", Names: codeNames, AnyCase: true},
-			Doc: "for each descriptor a status or a map of the keys above, without `headers`; `null` for one that does not matter"},
+			Doc: "for each descriptor a status or a map of the keys above, without `headers`; `null`: it does not matter"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if !v.IsList() {
 					v.Errorf("`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s", v.What())
@@ -355,14 +355,14 @@ func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform
 // weightFields are the keys that say what a descriptor adds, and under which limit.
 func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
 	return []yamlform.Field[T]{
-		{Key: yamlform.Key{Name: "peek", Type: flagType, Doc: "read the counter and add nothing"},
+		{Key: yamlform.Key{Name: "peek", Type: flagType, Doc: "read the counter, add nothing"},
 			Read: func(t *T, v yamlform.Value) {
 				if d := of(t); v.Flag() {
 					d.HasHits, d.Hits = true, 0
 					d.weights = append(d.weights, v)
 				}
 			}},
-		{Key: yamlform.Key{Name: "refund", Type: yamlform.Between(1, backend.MaxHits), Doc: "the number of hits to give back"},
+		{Key: yamlform.Key{Name: "refund", Type: yamlform.Between(1, backend.MaxHits), Doc: "hits to give back"},
 			Read: func(t *T, v yamlform.Value) {
 				if hits, ok := v.Number(); ok {
 					d := of(t)
@@ -400,7 +400,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 	return []yamlform.Field[T]{
 		{Key: yamlform.Key{Name: "code", Type: codeType, Doc: "the status"},
 			Read: func(t *T, v yamlform.Value) { of(t).code = readCode(v) }},
-		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (`messaging.to_number`; the domain may be left out), its `name`, or the name of one of its `rate_limits`. `" + ofRequest + "`: the request carried the limit. `" + noRule + "`: no rule applied, or another rule replaced it"},
+		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (`messaging.to_number`; the domain may be left out), its `name`, or the name of one of its `rate_limits`; `" + ofRequest + "`: the limit of the request; `" + noRule + "`: no rule applied, or another rule replaced it"},
 			Read: func(t *T, v yamlform.Value) {
 				if name := readName(v, "`rule`"); name != "" {
 					of(t).rule = &want[string]{name, v.Position()}
