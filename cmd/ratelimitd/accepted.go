@@ -11,10 +11,10 @@ import (
 // without changes. The settings that are set are logged once, with one line per reason. A field is nil unless it is set. A value equal to
 // the tag unless is not logged, because the service does that anyway.
 type acceptedOptions struct {
-	WatchRoot *bool `name:"runtime-watch-root" env:"RUNTIME_WATCH_ROOT" help:"No effect: changes are found however they are made." because:"changes of rule files are found however they are made"`
-	IgnoreDot *bool `name:"runtime-ignoredotfiles" env:"RUNTIME_IGNOREDOTFILES" help:"No effect: files whose name begins with a dot are never rule files." unless:"true" because:"files whose name begins with a dot are never rule files"`
+	WatchRoot *bool `name:"runtime-watch-root" env:"RUNTIME_WATCH_ROOT" help:"Changes are found however they are made." because:"changes of rule files are found however they are made"`
+	IgnoreDot *bool `name:"runtime-ignoredotfiles" env:"RUNTIME_IGNOREDOTFILES" help:"Files whose name begins with a dot are never rule files." unless:"true" because:"files whose name begins with a dot are never rule files"`
 
-	ReadOnly *bool `name:"redis-close-connection-on-readonly-error" env:"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR" help:"No effect: connections to a server that has become a replica are always closed." unless:"true" because:"connections to a Redis that has become a replica are always closed"`
+	ReadOnly *bool `name:"redis-close-connection-on-readonly-error" env:"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR" help:"Connections to a server that has become a replica are always closed." unless:"true" because:"connections to a Redis that has become a replica are always closed"`
 
 	Window      *time.Duration `name:"redis-pipeline-window" env:"REDIS_PIPELINE_WINDOW" hidden:"" because:"requests in flight always share round trips"`
 	Limit       *int           `name:"redis-pipeline-limit" env:"REDIS_PIPELINE_LIMIT" hidden:"" because:"requests in flight always share round trips"`

@@ -20,10 +20,10 @@ type eventOptions struct {
 	Values      bool   `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Send the values of entries, which may be personal data. Unset: only the keys."`
 	PerSecond   int64  `name:"events-per-second" env:"RATELIMITD_EVENTS_PER_SECOND" range:"1.." default:"100" help:"Maximum number of events per second; the rest is dropped."`
 	Batch       int    `name:"events-batch" env:"RATELIMITD_EVENTS_BATCH" range:"1..1000" default:"1" help:"Maximum number of events in a request, up to 1,000; above 1, in the batched mode of CloudEvents."`
-	HeadersFile string `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"File of headers for the webhook, one Name: value on each line."`
-	CACert      string `name:"events-tls-cacert" env:"RATELIMITD_EVENTS_TLS_CACERT" placeholder:"FILE" help:"File of trusted authorities, in addition to the system's."`
-	ClientCert  string `name:"events-tls-client-cert" env:"RATELIMITD_EVENTS_TLS_CLIENT_CERT" placeholder:"FILE" help:"Client certificate file."`
-	ClientKey   string `name:"events-tls-client-key" env:"RATELIMITD_EVENTS_TLS_CLIENT_KEY" placeholder:"FILE" help:"Private key file."`
+	HeadersFile string `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"Headers for the webhook, one Name: value on each line."`
+	CACert      string `name:"events-tls-cacert" env:"RATELIMITD_EVENTS_TLS_CACERT" placeholder:"FILE" help:"Trusted authorities, in addition to the system's."`
+	ClientCert  string `name:"events-tls-client-cert" env:"RATELIMITD_EVENTS_TLS_CLIENT_CERT" placeholder:"FILE" help:"Client certificate."`
+	ClientKey   string `name:"events-tls-client-key" env:"RATELIMITD_EVENTS_TLS_CLIENT_KEY" placeholder:"FILE" help:"Private key."`
 }
 
 // longestFlush is how long a stop waits for the receiver of events, and for the collector of spans, if the stop timeout is

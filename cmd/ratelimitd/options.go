@@ -210,7 +210,7 @@ type backendOptions struct {
 // overrideOptions are the settings of operators' overrides.
 type overrideOptions struct {
 	From string `name:"overrides" env:"RATELIMITD_OVERRIDES" placeholder:"redis|FILE" help:"Where operators' overrides are: redis (the Redis of REDIS_URL, shared by all replicas) or a YAML file. Unset: none."`
-	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"File for a copy of the overrides in Redis, for a start without Redis; a different one for each replica."`
+	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"Copy of the overrides in Redis, for a start without Redis; a different file for each replica."`
 }
 
 // packageDefaults are the defaults of flags that a package states.
@@ -225,7 +225,7 @@ type redisOptions struct {
 	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"Kind of Redis."`
 	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,tcp4,tcp6,unix" placeholder:"tcp|tcp4|tcp6|unix" help:"Unset: unix if the URL is a path, else tcp. Sentinels and clusters are reached over TCP."`
 	Auth         string        `env:"AUTH" help:"Password, or user:password."`
-	AuthFile     string        `env:"AUTH_FILE" help:"File with the password, or user:password."`
+	AuthFile     string        `env:"AUTH_FILE" placeholder:"FILE" help:"Password, or user:password."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"Password, or user:password, of the sentinels."`
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum number of connections; on a cluster, to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, opens another, or fails."`
@@ -236,9 +236,9 @@ type redisOptions struct {
 // bothRedisOptions are the settings that both Redis share: envoyproxy/ratelimit has one set of TLS files.
 type bothRedisOptions struct {
 	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time for a call to Redis, unless the caller's deadline is earlier. Unset: the time to connect."`
-	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" help:"File of trusted authorities. Unset: the system's."`
-	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" help:"Client certificate file."`
-	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" help:"Private key file."`
+	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" placeholder:"FILE" help:"Trusted authorities. Unset: the system's."`
+	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" placeholder:"FILE" help:"Client certificate."`
+	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" placeholder:"FILE" help:"Private key."`
 	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not check the server's name in its certificate."`
 }
 
@@ -319,9 +319,9 @@ func (o *backendOptions) redis() (bool, error) {
 // tlsOptions are the settings of TLS for gRPC.
 type tlsOptions struct {
 	Use       bool   `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"Encrypt gRPC."`
-	Cert      string `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" help:"Certificate file."`
-	Key       string `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" help:"Private key file."`
-	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" help:"File of the authorities for callers' certificates. It turns mTLS on; only these authorities are trusted."`
+	Cert      string `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" placeholder:"FILE" help:"Certificate."`
+	Key       string `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" placeholder:"FILE" help:"Private key."`
+	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" placeholder:"FILE" help:"Authorities for callers' certificates. It turns mTLS on; only these authorities are trusted."`
 	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a caller's certificate must contain. It needs GRPC_CLIENT_TLS_CACERT."`
 }
 
@@ -342,7 +342,7 @@ type statisticsOptions struct {
 	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve the metrics on PROMETHEUS_ADDR too."`
 	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Address of the second listener for metrics."`
 	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" otherwise:"/metrics" default:"/metrics" help:"Path of the metrics on that listener."`
-	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"File that maps statistics to Prometheus names, in the language of statsd_exporter. Unset: envoyproxy/ratelimit's mapping."`
+	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"Maps statistics to Prometheus names, in the language of statsd_exporter. Unset: envoyproxy/ratelimit's mapping."`
 	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"Report ratelimit_service_response_time_seconds in milliseconds."`
 
 	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send the statistics of envoyproxy/ratelimit to StatsD."`
@@ -350,7 +350,7 @@ type statisticsOptions struct {
 	Port       int           `name:"statsd-port" env:"STATSD_PORT" clamp:"0..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
 	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"Protocol of StatsD. DogStatsD always uses udp."`
 	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ns.." clamp:"1ms.." default:"10s" help:"How often statistics are sent."`
-	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags for every statistic, KEY:VALUE,...; for Prometheus they are labels."`
+	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags for every statistic; for Prometheus they are labels."`
 	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send them to DogStatsD instead."`
 	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Names of rewrites of statistics into tags, each set with DOG_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS. The first that matches is used."`
 }

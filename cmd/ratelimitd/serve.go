@@ -64,7 +64,7 @@ type serveCommand struct {
 	Log     logOptions        `embed:"" group:"Logging"`
 	Tracing tracingOptions    `embed:"" group:"Tracing"`
 
-	Accepted acceptedOptions `embed:"" group:"Accepted"`
+	Accepted acceptedOptions `embed:"" group:"Without effect"`
 
 	Adjusted adjustments `kong:"-"`
 	Retired  []string    `kong:"-"` // variables of retired flags on the command line

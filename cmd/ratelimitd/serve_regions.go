@@ -24,7 +24,7 @@ import (
 // regionOptions are the settings of limits across regions.
 type regionOptions struct {
 	Region  string   `env:"RATELIMITD_REGION" placeholder:"NAME" help:"Region of this replica, one of RATELIMITD_REGIONS. Unset: limits with regions count in this replica's store, like all others."`
-	Regions []string `env:"RATELIMITD_REGIONS" placeholder:"NAME=HOST:PORT,..." help:"All regions with the address of their region port, as NAME=HOST:PORT,...; the same list in all regions. A replica does not use its own region's address."`
+	Regions []string `env:"RATELIMITD_REGIONS" placeholder:"NAME=HOST:PORT,..." help:"All regions with the address of their region port; the same list in all regions. A replica does not use its own region's address."`
 	Epoch   int64    `name:"regions-epoch" env:"RATELIMITD_REGIONS_EPOCH" range:"0.." placeholder:"NUMBER" help:"Number of this list: at least 1, and larger after each change of the list or of a home. A region rejects others with a smaller number."`
 
 	Before  []string `name:"regions-before" env:"RATELIMITD_REGIONS_BEFORE" placeholder:"NAME,..." help:"The previous list of regions, if this region becomes the home of counters with this epoch. Its counters begin full."`
@@ -33,9 +33,9 @@ type regionOptions struct {
 	Host string `name:"regions-host" env:"RATELIMITD_REGIONS_HOST" default:"0.0.0.0" help:"Address of the region port."`
 	Port int    `name:"regions-port" env:"RATELIMITD_REGIONS_PORT" range:"0..65535" default:"8083" help:"Port on which other regions ask; 0: a free one. It is open only with RATELIMITD_REGION."`
 
-	Cert string `name:"regions-tls-cert" env:"RATELIMITD_REGIONS_TLS_CERT" help:"Certificate file, with the URI spiffe://TRUST-DOMAIN/region/NAME."`
-	Key  string `name:"regions-tls-key" env:"RATELIMITD_REGIONS_TLS_KEY" help:"Private key file."`
-	CA   string `name:"regions-tls-cacert" env:"RATELIMITD_REGIONS_TLS_CACERT" help:"File of the authorities for all regions' certificates. No others are trusted."`
+	Cert string `name:"regions-tls-cert" env:"RATELIMITD_REGIONS_TLS_CERT" placeholder:"FILE" help:"Certificate, with the URI spiffe://TRUST-DOMAIN/region/NAME."`
+	Key  string `name:"regions-tls-key" env:"RATELIMITD_REGIONS_TLS_KEY" placeholder:"FILE" help:"Private key."`
+	CA   string `name:"regions-tls-cacert" env:"RATELIMITD_REGIONS_TLS_CACERT" placeholder:"FILE" help:"Authorities for all regions' certificates. No others are trusted."`
 }
 
 // regionList is a list of regions that was read and checked.

@@ -82,6 +82,9 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 			continue
 		}
 		plainFlags[name] = f
+		if preset == "false" {
+			preset = "" // as the page says of every bool
+		}
 		if preset != "" {
 			preset = "`" + preset + "`"
 		}
@@ -103,7 +106,12 @@ func kindOf(f *kong.Flag) string {
 	if values := f.Tag.Get("oneof"); values != "" && target.Kind() != reflect.Slice {
 		return "`" + strings.ReplaceAll(values, ",", "`, `") + "`"
 	}
-	switch {
+	texts := target.Kind() == reflect.String || target.Kind() == reflect.Slice
+	switch form := f.Tag.PlaceHolder; {
+	case texts && form == "FILE":
+		return "file"
+	case texts && strings.ContainsAny(form, "=:|"):
+		return "`" + strings.ReplaceAll(form, "|", "`, `") + "`"
 	case target == reflect.TypeFor[time.Duration]():
 		return "duration"
 	case target.Kind() == reflect.Bool:

@@ -82,7 +82,7 @@ var limitRows = []limitRow{
 		appliesToText: "`concurrency`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: how long a place stays taken if it is not given back: longer than the longest request; 1s to 24h, in whole seconds"},
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: how long a place stays taken if it is not given back; choose more than the longest request takes. 1s to 24h, in whole seconds"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -119,7 +119,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow the calendar of this zone: days from local midnight, months of their real length"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow the calendar of this zone, with days from local midnight and months of their real length"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {

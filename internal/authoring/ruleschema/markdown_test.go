@@ -89,14 +89,21 @@ func mostRepeated(l yamlform.Language, m *yamlform.Map, earlier []*yamlform.Map)
 }
 
 func row(l yamlform.Language, k yamlform.Key) string {
-	mark, required := "", ""
-	if k.Extension {
-		mark = " †"
+	name, required := "`"+k.Name+"`", ""
+	if !k.Extension && extends(l) {
+		name = "**" + name + "**"
 	}
 	if k.Required {
 		required = ", required"
 	}
-	return fmt.Sprintf("| `%s`%s | %s%s | %s |\n", k.Name, mark, cell(typeName(l, k.Type)), required, cell(k.Doc))
+	return fmt.Sprintf("| %s | %s%s | %s |\n", name, cell(typeName(l, k.Type)), required, cell(k.Doc))
+}
+
+// extends reports whether a language has the keys of envoyproxy/ratelimit, and more.
+func extends(l yamlform.Language) bool {
+	return slices.ContainsFunc(l.Maps, func(m *yamlform.Map) bool {
+		return slices.ContainsFunc(m.Keys, func(k yamlform.Key) bool { return k.Extension })
+	})
 }
 
 // cell keeps a text within its cell of a table.
@@ -111,6 +118,12 @@ func typeName(l yamlform.Language, t yamlform.Type) string {
 	}
 	switch t.Kind {
 	case yamlform.Text:
+		if strings.HasPrefix(t.Form, "a duration ") { // the pages explain it
+			if _, other, ok := strings.Cut(t.Form, ", or "); ok {
+				return "duration, or " + other
+			}
+			return "duration"
+		}
 		if t.Form != "" {
 			return t.Form
 		}

@@ -347,7 +347,7 @@ func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform
 		{Key: yamlform.Key{Name: "domain", Type: textType, Doc: domain},
 			Read: func(t *T, v yamlform.Value) { of(t).domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.Anything, Form: "a descriptor, or a list of them"},
-			Doc: "the descriptors of the request: `key=value,key=value`, or the forms below"},
+			Doc: "the descriptors of the request, in one of the forms below"},
 			Read: func(t *T, v yamlform.Value) { of(t).readDescriptors(v) }},
 	}
 }
