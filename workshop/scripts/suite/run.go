@@ -29,6 +29,10 @@ type run struct {
 	failures []string       // commands that fail again
 }
 
+func newRun(args []string, out io.Writer) *run {
+	return &run{args: args, out: out, missing: make(map[string]int), skipped: make(map[string]int)}
+}
+
 // event is a line of go test -json.
 type event struct {
 	Action, Package, ImportPath, Test, Output string
@@ -81,9 +85,6 @@ func modulePath(folder string) string {
 
 // read reads the output of go test for a module. It prints a line for every package, and the whole output of failures.
 func (r *run) read(from io.Reader, folder, path string) {
-	if r.missing == nil {
-		r.missing, r.skipped = make(map[string]int), make(map[string]int)
-	}
 	said := make(map[string][]string) // by package and test without subtests; lines
 	failed := make(map[string][]string)
 	logged := make(map[string]string) // the last of a test, with its subtests' names
@@ -185,6 +186,19 @@ func (r *run) skip(last string) {
 		_, reason, _ = strings.Cut(strings.TrimSpace(text), ": ")
 	}
 	r.skipped[reason]++
+}
+
+// add adds the results of another run.
+func (r *run) add(other *run) {
+	r.passed += other.passed
+	r.packages += other.packages
+	r.failures = append(r.failures, other.failures...)
+	for what, n := range other.missing {
+		r.missing[what] += n
+	}
+	for reason, n := range other.skipped {
+		r.skipped[reason] += n
+	}
 }
 
 // summarize prints the last lines.

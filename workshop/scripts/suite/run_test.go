@@ -34,8 +34,10 @@ const said = `{"Action":"start","Package":"m/a"}
 
 func TestSummary(t *testing.T) {
 	var out strings.Builder
-	r := &run{race: true, out: &out}
-	r.read(strings.NewReader(said), "deploy", "m")
+	r, other := newRun(nil, &out), newRun(nil, &out)
+	other.race = true
+	other.read(strings.NewReader(said), "deploy", "m")
+	r.add(other)
 	r.summarize()
 	for _, want := range []string{
 		"    a_test.go:7: it is wrong\n", "FAIL  m/a", "expected 'package'", "TestOther did not end:\n=== RUN   TestOther\n", "exit status 3\n", "ok    m/e", "(cached)\n",
@@ -64,7 +66,7 @@ func TestSummary(t *testing.T) {
 // Nothing is made up where all is well.
 func TestSummaryOfSuccess(t *testing.T) {
 	var out strings.Builder
-	r := &run{out: &out}
+	r := newRun(nil, &out)
 	r.read(strings.NewReader(`{"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":0.1}
 {"Action":"pass","Package":"m/a","Elapsed":1.5}
 `), ".", "m")
