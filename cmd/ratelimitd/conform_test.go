@@ -57,7 +57,7 @@ func TestConform(t *testing.T) {
 	empty := t.TempDir()
 	p := startProcess(t, nil, "--rules", rulesOf(t, rule))
 	for want, args := range map[string][]string{
-		"there is no setup x: use one of plain headers":                         {"--setup", "x"},
+		"there is no setup x: use one of headers, headers-renamed, local-cache": {"--setup", "x"},
 		"no case matches the regular expression nothing":                        {"--run", "nothing"},
 		"no case matches the regular expression":                                {"--setup", "shadow", "--run", "^exact/"},
 		"does not have the rules in " + empty + ": does it read that directory": {"--run", "^protocol/", "--wait", "1ms"},

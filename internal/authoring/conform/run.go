@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -105,14 +106,15 @@ func setupNamed(name string) (*Setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := ""
+	var names []string
 	for i := range all {
 		if all[i].Name == name {
 			return &all[i], nil
 		}
-		names += " " + all[i].Name
+		names = append(names, all[i].Name)
 	}
-	return nil, fmt.Errorf("there is no setup %s: use one of%s", name, names)
+	slices.Sort(names)
+	return nil, fmt.Errorf("there is no setup %s: use one of %s", name, strings.Join(names, ", "))
 }
 
 func (o *Options) selected(cases []Case, run string) (chosen []Case) {
