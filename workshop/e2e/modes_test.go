@@ -111,7 +111,7 @@ descriptors:
     domain: tcp
     timeout: 0.1s
     descriptors: [{entries: [{key: connections_of, value: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"}]}]
-    rate_limit_service: {transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: rls}}}
+    rate_limit_service: {transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: ratelimitd}}}
 `
 )
 
@@ -171,7 +171,7 @@ func TestOverloadedEnvoy(t *testing.T) {
 func TestTCP(t *testing.T) {
 	shows(t, "envoy.md", limitedConnections, limitsConnections)
 	f := startFleet(t, strings.Replace(limitedConnections, "unit: minute, requests_per_unit: 60", "unit: day, requests_per_unit: 2", 1))
-	patiently := strings.Replace(limitsConnections, "timeout: 0.1s", "timeout: 10s", 1)
+	patiently := strings.NewReplacer("timeout: 0.1s", "timeout: 10s", "cluster_name: ratelimitd", "cluster_name: rls").Replace(limitsConnections)
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{{Name: "main", NetworkFilters: patiently + `
 - name: envoy.filters.network.tcp_proxy
   typed_config:
