@@ -2,7 +2,12 @@ package redis_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
@@ -29,6 +35,50 @@ func TestRecords(t *testing.T) {
 func TestRecordsOnACluster(t *testing.T) {
 	t.Parallel()
 	backendtest.RunRecords(t, recordsOf(t, dialCluster(t, redistest.StartCluster(t, redistest.Setup{})), longest))
+}
+
+// The rights that docs/reference/redis-keys.md names are enough for limits across regions, and none can be left out: without it nothing is
+// counted, instead of records taken for absent.
+func TestRightsForRegions(t *testing.T) {
+	t.Parallel()
+	rights := strings.Fields("+exists +getrange +setrange")
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "reference", "redis-keys.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), "`"+strings.Join(rights, " ")+"`") {
+		t.Errorf("docs/reference/redis-keys.md does not have %q", rights)
+	}
+	try := func(rights []string) error {
+		args := append(strings.Fields("--user default on nopass ~* -@all +evalsha +eval +get +mget +set +incrby +del +pttl +time +ping"), rights...)
+		records := recordsOf(t, dial(t, redistest.Start(t, args...)), patience)
+		key := []byte("api|customer=1|f60")
+		for _, c := range []backend.RecordChange{
+			{Kind: "home", Read: true},
+			{Kind: backend.AccountKind, Value: append(backend.AppendHead(nil, 7), "what is kept"...), Lives: time.Minute, NotAfter: math.MaxInt64},
+			{Kind: backend.AccountKind, Read: true},
+		} {
+			c.Key = key
+			if c = changed(records, c); c.Err != nil {
+				return c.Err
+			}
+		}
+		r := &backend.Request{Outcomes: make([]backend.Outcome, 1), Takes: []backend.Take{{
+			Key: key, Limit: limit(10, descriptor.Year), Hits: 1, Account: &backend.Account{Stamp: 7, Left: 10, Until: math.MaxInt64},
+		}}}
+		if err := backend.Await(t.Context(), records, time.Now(), r); err != nil || r.Outcomes[0].Used != 1 {
+			return errors.Join(err, fmt.Errorf("%+v", r.Outcomes[0]))
+		}
+		return nil
+	}
+	if err := try(rights); err != nil {
+		t.Error(err)
+	}
+	for i, right := range rights {
+		if try(slices.Delete(slices.Clone(rights), i, i+1)) == nil {
+			t.Errorf("%s is not needed", right)
+		}
+	}
 }
 
 func changed(records *redis.Records, c backend.RecordChange) backend.RecordChange {

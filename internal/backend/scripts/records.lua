@@ -15,7 +15,10 @@ for i = 1, #KEYS / 2 do
   local key, stamp, value = KEYS[2 * i - 1], ARGV[3 * i - 2], ARGV[3 * i - 1]
   local from, to, lives, taken, most, read = struct.unpack('<i8i8i8i8i8B', ARGV[3 * i])
   local has = redis.pcall('GETRANGE', key, 0, 15)
-  if type(has) ~= 'string' then has = '' end -- a key of another type is overwritten
+  if type(has) ~= 'string' then
+    if not string.find(has.err, 'WRONGTYPE', 1, true) then return redis.error_reply(has.err) end -- no right: the record may exist
+    has = '' -- a key of another type is overwritten
+  end
   local more = #has == 16 and struct.unpack('<i8', has, 9) - taken or 0
   if read == 1 or string.sub(has, 1, 8) ~= stamp or (value ~= '' and (more < 0 or more > most)) then
     if has ~= '' then
