@@ -27,7 +27,7 @@ type documented struct {
 }
 
 var (
-	metricRows  = regexp.MustCompile("(?m)^\\| (`ratelimitd?_[^`|]*`(?:, `[^`|]*`)*)(?: `\\{([\\w,]+)\\}`)? \\| (.+) \\|$")
+	metricRows  = regexp.MustCompile("(?m)^\\| (`ratelimitd?_[^`|.]*`(?:, `[^`|.]*`)*)(?: `\\{([\\w,]+)\\}`)? \\| (.+) \\|$")
 	metricNames = regexp.MustCompile("`(ratelimitd?_[^`]*)`")
 	linked      = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
