@@ -9,17 +9,18 @@ import (
 )
 
 const (
-	// askAgain is how long a refusal is used before one caller asks the service about it.
+	// askAgain is how long a denial is used before one caller asks the service about it.
 	askAgain = time.Second
 	// maxDenialKey bounds the memory of the denial cache.
 	maxDenialKey = 1 << 10
-	// evictFrom is how many refusals are looked at to find one to replace.
+	// evictFrom is how many denials are looked at to find one to replace.
 	evictFrom = 8
-	// forever is when a refusal ends that no wait helps. It is asked about every second like the others.
+	// forever is when a denial ends for which no wait helps. The service is asked about it every second, as about the
+	// others.
 	forever = 100 * 365 * 24 * time.Hour
 )
 
-// denials are the refused requests that a client remembers. A nil *denials remembers none.
+// denials are the denied requests that a client remembers. A nil *denials remembers none.
 type denials struct {
 	max int
 
@@ -27,7 +28,7 @@ type denials struct {
 	known map[string]*denial // by the bytes of the request
 }
 
-// denial is a request that was refused. Only ask changes.
+// denial is a request that was denied. Only ask changes.
 type denial struct {
 	answer limits.Decision
 	at     time.Time // of the answer
@@ -61,7 +62,7 @@ func (d *denials) find(key []byte, now time.Time) (known *denial, ask bool) {
 	return known, false
 }
 
-// learn remembers an answer of the service if it is a refusal, and else forgets what was known of the request.
+// learn remembers an answer of the service if it is a denial, and otherwise forgets what was known of the request.
 func (d *denials) learn(key []byte, answer *limits.Decision, known *denial, now time.Time) {
 	refused := !answer.Allowed && answer.Source == limits.Counted && answer.RetryAfter != 0 && len(key) <= maxDenialKey
 	if d == nil || !refused && known == nil {
@@ -86,7 +87,7 @@ func (d *denials) learn(key []byte, answer *limits.Decision, known *denial, now 
 	d.known[string(key)] = next
 }
 
-// evict forgets one of a few refusals: the one that ends first. A map begins each loop at a random place.
+// evict forgets one of a few denials: the one that ends first. A map begins each loop at a random place.
 func (d *denials) evict(now time.Time) {
 	var first string
 	var end time.Time

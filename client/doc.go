@@ -15,14 +15,16 @@
 // the decisions by source. An error means that the request is invalid (limits.ErrInvalid) or that the caller has canceled its context.
 // An invalid request is never answered by Options.OnFailure: it would not be limited as long as the mistake stays.
 //
-// Calls that are made while others are in flight share a message. Each of them ends by its own deadline all the same, and one that is
-// refused or invalid does not affect the others. The message has the trace context and the outgoing metadata of its first caller.
+// Calls that are made while others are in flight share a message. Each of them still ends by its own deadline, and one that
+// is denied or invalid does not affect the others. The message has the trace context and the outgoing metadata of its first
+// caller.
 //
-// The client remembers requests that were refused and refuses the same requests itself until they would pass. Such refusals are
-// counted by no rule and by no metric of the service. Once a second one caller asks the service, so that refunds, overrides and resets
-// take effect. If the service does not answer, the refusal stays active until its time is over.
+// The client remembers requests that were denied and denies the same requests itself until they would pass. Such denials
+// appear in no rule's counts and in no metric of the service. Once a second one caller asks the service, so that refunds,
+// overrides and resets take effect. If the service does not answer, the denial stays active until its time is over.
 //
-// A Client may be used by any number of goroutines. The package has no global state, and no goroutine of a client runs after Close.
-// It does not count on its own, not even while the service is down: package ratelimit counts in process. It does not repeat a question
-// to the service, because that could count twice. It logs nothing and exports no metrics: Options.Observer and Stats are for that.
+// A Client may be used by any number of goroutines. The package has no global state, and no goroutine of a client runs
+// after Close. It does not count on its own, not even while the service is down: for counting in process there is package
+// ratelimit. It does not repeat a request to the service, because that could count twice. It logs nothing and exports no
+// metrics: Options.Observer and Stats are for that.
 package client

@@ -24,9 +24,9 @@ type Options struct {
 	// store of the counters fails and no on_error of the rules decides. Default limits.OnFailureAllow.
 	OnFailure limits.OnFailure
 
-	// MaxDenials is how many refused requests the client remembers. Beyond that, a refusal replaces another one that has expired, or
-	// one of a few whose time is over soonest; to forget one costs a call. Requests of more than 1 KiB are not remembered. Default
-	// 10,000, with about 450 bytes each; negative: none.
+	// MaxDenials is how many denied requests the client remembers. Beyond that, a denial replaces another one that has
+	// expired, or one of a few that expire soonest; forgetting one costs a call. Requests of more than 1 KiB are not
+	// remembered. Default 10,000, with about 450 bytes each; negative: none.
 	MaxDenials int
 
 	// Observer is called after each decision of Decide, Allow, Wait and Reserve. Default none.

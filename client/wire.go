@@ -17,7 +17,7 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// maxRequest bounds the message of one request. The service refuses a larger one (4 MiB) in a way that cannot be distinguished from an
+// maxRequest bounds the message of one request. The service rejects a larger one (4 MiB) in a way that cannot be distinguished from an
 // overload: it would pass under limits.OnFailureAllow.
 const maxRequest = 1 << 20
 
@@ -46,7 +46,7 @@ func appendRequest(b []byte, r *limits.Request) ([]byte, error) {
 	}
 	b = appendAmount(b, 3, &r.Amount, &valid)
 	switch {
-	case !valid: // the service would refuse the whole batch
+	case !valid: // the service would reject the whole batch
 		return b, fmt.Errorf("%w: the domain, a key or a value is not UTF-8", limits.ErrInvalid)
 	case len(b) > maxRequest:
 		return b, fmt.Errorf("%w: its message has %d bytes, more than %d", limits.ErrInvalid, len(b), maxRequest)

@@ -75,7 +75,7 @@ const (
 	OnError                   // the store of the counters did not answer, and on_error of a rule decided
 	DenialCache               // the client remembered that the counter is exhausted
 	FailOpen                  // the service did not answer, and the client lets requests pass then
-	FailClosed                // the service did not answer, and the client refuses requests then
+	FailClosed                // the service did not answer, and the client denies requests then
 )
 
 // Sources is the number of sources, for arrays by source such as client.Stats.Decisions.

@@ -7,9 +7,9 @@ type OnFailure uint8
 const (
 	OnFailureDefault OnFailure = iota // the default of the option
 	OnFailureAllow                    // the request passes
-	OnFailureDeny                     // the request is refused
+	OnFailureDeny                     // the request is denied
 	OnFailureError                    // there is no decision, but an error
-	OnFailureLocal                    // this process counts. Only package ratelimit can; elsewhere it is OnFailureError
+	OnFailureLocal                    // this process counts, which only package ratelimit can do; elsewhere it is OnFailureError
 )
 
 func (f OnFailure) String() string {

@@ -41,7 +41,7 @@ func NewReservation(d Decision, reserved uint64, expires time.Time, h Holder) *R
 }
 
 // Commit charges what the request used and ends the reservation: one amount for all descriptors, or one for each. Without amounts
-// the charge is what was reserved. Here an Amount without hits and units is 0 hits. A charge is never refused: what was used is
+// the charge is what was reserved. Here an Amount without hits and units is 0 hits. A charge is never denied: what was used is
 // used.
 func (r *Reservation) Commit(ctx context.Context, used ...Amount) error {
 	if r.holder == nil {

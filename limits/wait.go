@@ -29,10 +29,10 @@ func Allow(ctx context.Context, d Decider, r *Request) (bool, error) {
 	return answer.Allowed && err == nil, err
 }
 
-// Wait asks d until the request is allowed, and waits as long as the answers say. To each wait after a refusal it adds a random
-// time, so that callers which were refused together do not come back together: between zero and 5 ms after the first refusal,
-// and twice as much after each one more, up to a second. If the deadline of ctx is too near, it returns ErrTooLong without
-// waiting.
+// Wait asks d until the request is allowed, and waits as long as the answers say. To each wait after a denial it adds a
+// random time, so that callers that were denied together do not retry together: between zero and 5 ms after the first
+// denial, and twice as much after each further one, up to a second. If the deadline of ctx is too near, it returns
+// ErrTooLong without waiting.
 func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		answer, err := d.Decide(ctx, r)

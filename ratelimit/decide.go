@@ -29,7 +29,7 @@ func (l *Limiter) release(c *call) {
 	l.calls.Put(c)
 }
 
-// Decide decides one request. The hits of an allowed request are counted; the hits of a refused one are counted where the rules say
+// Decide decides one request. The hits of an allowed request are counted; the hits of a denied one are counted where the rules say
 // so. The error is limits.ErrInvalid if the request cannot be decided. If Redis fails, it is the error of Redis, unless on_error decides.
 func (l *Limiter) Decide(ctx context.Context, r *Request) (Decision, error) {
 	if l.observer == nil {

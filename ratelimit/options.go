@@ -20,7 +20,7 @@ type Options struct {
 	// Dir is a directory of rule files. It is read with all directories below it, and again when a file changes.
 	Dir string
 
-	// Strict refuses probable mistakes in rule files. Without it, what envoyproxy/ratelimit accepts is accepted and logged. Rules in code
+	// Strict rejects probable mistakes in rule files. Without it, what envoyproxy/ratelimit accepts is accepted and logged. Rules in code
 	// are always strict.
 	Strict bool
 
@@ -41,7 +41,7 @@ type Options struct {
 	// OnFailure decides if the counters cannot be read and neither the rule nor its domain has on_error. Default limits.OnFailureError.
 	OnFailure limits.OnFailure
 
-	// AllOrNothing is for domains without admission: a refused request then consumes nothing under any of its descriptors.
+	// AllOrNothing is for domains without admission: a denied request consumes nothing under any of its descriptors.
 	AllOrNothing bool
 
 	// Headers are the headers for clients of domains without headers of their own. Default none.

@@ -22,7 +22,7 @@ type Domain struct {
 	Name  string
 	Rules []Rule
 
-	// AllOrNothing makes a refused request consume nothing under any of its descriptors: `admission: all_or_nothing`.
+	// AllOrNothing makes a denied request consume nothing under any of its descriptors: `admission: all_or_nothing`.
 	AllOrNothing bool
 }
 
@@ -43,7 +43,7 @@ type Rule struct {
 	Condition bool
 
 	Shadow       bool             // measure the limits and enforce none of them
-	OnFailure    limits.OnFailure // if the counters cannot be read; the default is that of Options
+	OnFailure    limits.OnFailure // if the counters cannot be read; the default comes from Options
 	Reservations bool             // allow Reserve
 }
 
@@ -175,8 +175,8 @@ func (l *Limit) pairs() (yamlform.Pairs, error) {
 	return nil, fmt.Errorf("the limit's Window is %s: it must be at least 1ms, in whole milliseconds", l.Window)
 }
 
-// fixedRules returns the rules that never change, those in code and those of Options.Files, and their tree. A mistake in them is an
-// error, because only a new version of the program can correct it.
+// fixedRules returns the rules that never change, which are in code and in Options.Files, and their tree. A mistake in them
+// is an error, because only a new version of the program can correct it.
 func (o *Options) fixedRules() (files []config.File, tree *descriptor.Tree, err error) {
 	for i := range o.Domains {
 		d := &o.Domains[i]

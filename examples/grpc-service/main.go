@@ -1,4 +1,4 @@
-// Command grpc-service is a gRPC service whose calls are limited by ratelimitd, and its client. The client waits when it is refused:
+// Command grpc-service is a gRPC service whose calls are limited by ratelimitd, and its client. The client waits when it is denied:
 //
 //	ratelimitd --rules examples/grpc-service/rules
 //	grpc-service
@@ -79,7 +79,7 @@ func newServer(limiter limits.Decider) *grpc.Server {
 	return server
 }
 
-// call makes calls. Those that are refused are repeated when the service says.
+// call makes calls. Denied calls are repeated when the service says.
 func call(ctx context.Context, target string, calls int) error {
 	o := grpclimit.ClientOptions{Attempts: 20}
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()),

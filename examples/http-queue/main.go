@@ -1,4 +1,4 @@
-// Command http-queue is an HTTP service that loses no refused request. A message within the sender's limit is delivered at once. Any
+// Command http-queue is an HTTP service that loses no denied request. A message within the sender's limit is delivered at once. Any
 // other is kept in a Redis stream and answered with 202; a consumer delivers it as soon as the limit allows.
 package main
 
@@ -62,7 +62,7 @@ type message struct{ sender, text string }
 // The stream, and the group of consumers that share it.
 const stream, group = "mail", "delivery"
 
-// queue keeps the messages that were refused.
+// queue keeps the messages that were denied.
 type queue struct {
 	redis   *redis.Client
 	limiter *ratelimit.Limiter
@@ -103,7 +103,7 @@ func read(w http.ResponseWriter, r *http.Request) (message, bool) {
 // mostKept bounds the queue, like everything that clients fill: 1,000 messages of at most 64 KiB.
 const mostKept = 1000
 
-// keep answers a refused request.
+// keep answers a denied request.
 func (q *queue) keep(w http.ResponseWriter, r *http.Request, d limits.Decision) {
 	if d.Source == limits.FailClosed { // there was no decision: the client may try again
 		http.Error(w, "try again later", http.StatusServiceUnavailable)

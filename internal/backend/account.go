@@ -7,9 +7,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Account is what one region holds of a counter whose home is another region, as a process has read it from a record. A take with an
+// Account is what one region holds of a counter whose home is another region, as a replica has read it from a record. A take with an
 // Account takes from that record, and its limit does not matter. It passes if nobody has written the record since, if the account is still
-// valid, and if it has enough. So any number of processes may take at once, and none of them may be wrong about what is there.
+// valid, and if it has enough. So any number of replicas may take at once, and none of them may be wrong about what is there.
 //
 // The outcome of such a take has other meanings. Before and Used are what was taken since the record was written, before the take and
 // after it; Before is OtherRecord if it was written since. ResetAfter is how long the account is still valid: negative if it is not.

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// algorithm is one way to enforce a limit: it counts hits in this process and in Redis. Each algorithm has its own file. The
+// algorithm is one way to enforce a limit: it counts hits in memory and in Redis. Each algorithm has its own file. The
 // properties of its limits are a row in package descriptor.
 type algorithm interface {
 	// apply attempts to add hits to a state at now. It leaves in the state what a store has to keep. It writes if it adds
@@ -21,7 +21,7 @@ type algorithm interface {
 	// expires is the time from which a counter in this state is equivalent to an unused one.
 	expires(l *descriptor.Limit, s *State) int64
 
-	// refusedMove reports whether refused hits that count postpone the time at which the next hit passes.
+	// refusedMove reports whether denied hits that count postpone the time at which the next hit passes.
 	refusedMove() bool
 
 	// entries is the maximum length of the Tail of a state.
@@ -31,7 +31,7 @@ type algorithm interface {
 	redis(l *descriptor.Limit) *RedisForm
 
 	// permits describes what a lease of this limit is worth: hits that are added now and used later. countDenied is true if
-	// refused hits count.
+	// denied hits count.
 	permits(l *descriptor.Limit, countDenied bool) Permits
 
 	// boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted from
@@ -57,12 +57,12 @@ func apply(t *Take, s *State, now int64, c commit) Outcome {
 }
 
 // slack is how far a state may lie in the future that counts time from its hits, in microseconds. The times that takes bring
-// along are not quite in order, and the clocks of processes differ a little. A state that lies further in the future is from
+// along are not quite in order, and the clocks of replicas differ a little. A state that lies further in the future is from
 // before a clock was set back: it is changed into one of the present, in which as much is used. So a step of the clock costs
 // at most one window, or one drain of a bucket.
 //
 // A state whose windows lie on the clock may be one window ahead. So no window is opened twice if the clock is set back by
-// less than a window. A bucket's state may lie as far ahead as if the bucket were twice as large, because another process may
+// less than a window. A bucket's state may lie as far ahead as if the bucket were twice as large, because another replica may
 // know of a larger one.
 const slack = 1_000_000
 

@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Clock reads the two times that counting in a process needs. The zero Clock is not ready for use.
+// Clock reads the two times that counting in memory needs. The zero Clock is not ready for use.
 type Clock struct {
 	began time.Time
 	wall  int64 // began in microseconds

@@ -11,7 +11,7 @@ import (
 // concurrency admits hits while places are free. A hit takes a place and a refund gives one back. A place that is not given
 // back becomes free when the window, which is the rule's ttl, has passed.
 //
-// The state is that of a sliding log: an entry for each place in use, with the time when it was taken. A refund drops the oldest
+// The state is a sliding log: an entry for each place in use, with the time when it was taken. A refund drops the oldest
 // entries. It does not say which place it gives back, and this is the choice under which no entry leaves before the request
 // that it stands for is over, or is as old as the ttl. So more than the limit are never in flight. An entry may stay too long,
 // instead of an older one that was lost.

@@ -9,16 +9,16 @@
 // that was taken in advance is worth later. Each algorithm has a row in algorithms. The properties of its limits, such as
 // their capacity and their part of a counter's key, are a row in package descriptor.
 //
-// Each store has its own package. memory and redis keep states. overlimit keeps refusals and lease keeps permits, each in
+// Each store has its own package. memory and redis keep states. overlimit keeps denials and lease keeps permits, each in
 // front of another store. All stores pass the suite in backendtest.
 //
 // Split settles takes whose counters live in several places and cannot be changed as one: it reserves hits in each place, and
-// gives them back if the takes are refused. SharedLimit and Inherit are for a counter that several callers share because a
+// gives them back if the takes are denied. SharedLimit and Inherit are for a counter that several callers share because a
 // store has no room for one counter each.
 //
 // Functions here are pure, except Split, and may be called concurrently on different values. Time is always an argument, in
 // microseconds since the Unix epoch; durations in outcomes are whole microseconds.
 //
-// This package does not know what a refusal means: shadow rules, quota mode and overall codes belong to the limiter. The
-// limiter gives each take a Vote, which says how its refusal affects the request.
+// This package does not know what a denial means: shadow rules, quota mode and overall codes belong to the limiter. The
+// limiter gives each take a Vote, which says how its denial affects the request.
 package backend

@@ -88,7 +88,7 @@ func (fixedWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 }
 
 // mostCounted is what a window counts at most under a limit: MaxCount, or what fits in the form that every version of this program
-// reads. Refused hits may count, so that there is much more in a window than its limit.
+// reads. Denied hits may count, so that there is much more in a window than its limit.
 func mostCounted(l *descriptor.Limit) int64 {
 	if l.Requests <= math.MaxUint32 {
 		return 1<<countBits - 1
@@ -191,7 +191,7 @@ var firstHitForm = RedisForm{
 }
 
 // LyftForm keeps each fixed window in its own key, as envoyproxy/ratelimit does. p3 is the lifetime of the key from its first
-// hit, in milliseconds. It is as long as a window, as in envoyproxy/ratelimit: processes whose clocks are behind still count
+// hit, in milliseconds. It is as long as a window, as in envoyproxy/ratelimit: replicas whose clocks are behind still count
 // in this key.
 var LyftForm = RedisForm{
 	Shape: scripts.Lyft, Room: numberRoom, least: 8,

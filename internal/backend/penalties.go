@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// penalties refuses every take while a penalty is active. Only Settle begins one: see Take.Guards.
+// penalties denies every take while a penalty is active. Only Settle begins one: see Take.Guards.
 //
 // State: Start is when the penalty ends. An outcome shows a penalty in force as one hit in use.
 type penalties struct{}
@@ -40,7 +40,7 @@ func (t *Take) begin(s *State, now int64) Outcome {
 	return o
 }
 
-// Offends reports whether the limit of a take has refused it, so that a penalty begins.
+// offends reports whether the limit of a take has denied it, so that a penalty begins.
 func offends(t *Take, o *Outcome) bool { return t.Hits > 0 && !o.Allowed }
 
 func (penalties) adjust(*descriptor.Limit, *State, int64, int64, int64) {}

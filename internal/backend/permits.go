@@ -41,7 +41,7 @@ func Boundary(l *descriptor.Limit, o *Outcome) time.Duration {
 	return algorithms[l.Algorithm].boundary(l, o)
 }
 
-// RefusalLasts reports whether a refusal of a take holds until its RetryAfter, even if more hits are refused before then.
+// RefusalLasts reports whether a denial of a take holds until its RetryAfter, even if more hits are denied before then.
 func RefusalLasts(t *Take) bool {
 	return !t.CountDenied || !algorithms[t.Limit.Algorithm].refusedMove()
 }

@@ -6,13 +6,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// ReservationID identifies a reservation among those of a counter.
+// ReservationID identifies a reservation of a counter.
 type ReservationID [16]byte
 
 // ReservationOp is what a take does with a reservation.
 type ReservationOp uint8
 
-// The operations. Only OpReserve can be refused.
+// The operations. Only OpReserve can be denied.
 const (
 	OpReserve ReservationOp = iota + 1 // takes the hits, and keeps them as reserved
 	OpCommit                           // charges Take.Hits instead of what is charged for the reservation so far
@@ -22,9 +22,9 @@ const (
 // ReservationResult is the result of one operation on a reservation.
 type ReservationResult uint8
 
-// The results. With TooManyReservations and ReservationTooLarge the take is refused.
+// The results. With TooManyReservations and ReservationTooLarge the take is denied.
 const (
-	ReservationDone     ReservationResult = iota // done; or refused by the limit, as the outcome says
+	ReservationDone     ReservationResult = iota // done; or denied by the limit, as the outcome says
 	ReservationUnknown                           // nothing is stored: it was committed before, or it is too late
 	TooManyReservations                          // the counter has as many reservations as it may have
 	ReservationTooLarge                          // one reservation may not be as large as this
@@ -32,10 +32,10 @@ const (
 
 // Reservation is the part of a take that concerns a reservation.
 //
-// Reserved hits are added to the counter at once, like those of any take. So other takes respect them, and cost what they cost
-// without reservations. The store keeps a ReservationState next to the counter until the reservation ends. A commit corrects the
-// counter by what was charged too much or too little, in the window in which the hits were reserved, and removes what is stored.
-// A repeated commit finds nothing and changes nothing.
+// Reserved hits are added to the counter at once, as by any take. So other takes respect them, and cost no more than
+// without reservations. The store keeps a ReservationState next to the counter until the reservation ends. A commit
+// corrects the counter by what was charged too much or too little, in the window in which the hits were reserved, and
+// removes what is stored. A repeated commit finds nothing and changes nothing.
 type Reservation struct {
 	ID ReservationID
 	Op ReservationOp
@@ -51,7 +51,7 @@ type Reservation struct {
 
 	// Filled in by the store.
 	Result  ReservationResult
-	Granted int64 // reserve: the hits that are reserved; 0 if refused
+	Granted int64 // reserve: the hits that are reserved; 0 if denied
 	Expires int64 // reserve, extend: when the reservation expires, in microseconds since the Unix epoch
 	Late    bool  // commit: the reservation had expired
 
@@ -270,7 +270,7 @@ func shareGrant(takes []Take) {
 	}
 }
 
-// dropGrants leaves nothing granted to the reservations of a group that was refused.
+// dropGrants leaves nothing granted to the reservations of a group that was denied.
 func dropGrants(takes []Take) {
 	for i := range takes {
 		if h := takes[i].Reservation; h != nil && h.Op == OpReserve {
@@ -307,7 +307,8 @@ func (h *Reservation) commit(t *Take, s *State, now int64, c commit) Outcome {
 	return after
 }
 
-// pass makes the outcome of an operation that is never refused from that of a read, which is, while more is used than allowed.
+// pass turns the outcome of a read into the outcome of an operation that is never denied: a read is denied while more
+// is used than the limit allows.
 func (o *Outcome) pass() { o.Allowed, o.RetryAfter = true, 0 }
 
 // usage is the outcome of a take that only reads.

@@ -12,8 +12,8 @@ import "slices"
 // Takes of the same counter are judged together in a group that reserves: each with what the earlier ones add. So the group holds
 // everywhere or nowhere, even if its reservations of one counter have different IDs. In other groups each take is judged alone.
 //
-// A take that is guarded by a active penalty adds nothing, whatever its vote is. So a limit that is not enforced counts as if it
-// were. A penalty begins if the take is refused by its own limit, even if another limit refuses the group.
+// A take that is guarded by an active penalty adds nothing, whatever its vote is. So a limit that is not enforced counts as
+// if it were enforced. A penalty begins if the take is denied by its own limit, even if another limit denies the group.
 func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
 	if len(takes) == 1 {
 		outcomes[0] = takes[0].settle(states[0], now, takes[0].commit())
@@ -29,7 +29,7 @@ func SettleAt(takes []Take, states []*State, outcomes []Outcome, at Times) {
 		return
 	}
 	for i := range takes {
-		if takes[i].corrects() { // first, because nothing can refuse it, and the others count what it has charged
+		if takes[i].corrects() { // first, because nothing can deny it, and the others count what it has charged
 			outcomes[i] = takes[i].settle(states[i], at.Of(takes[i].Limit), commitAllowed)
 		}
 	}
@@ -107,7 +107,7 @@ func (t *Take) adds() int64 {
 	return max(0, t.Hits)
 }
 
-// always reports whether a take changes its counter even if the group is refused: it gives hits back, or corrects the number
+// always reports whether a take changes its counter even if the group is denied: it gives hits back, or corrects the number
 // of hits that have passed already.
 func (t *Take) always() bool { return t.corrects() || t.Reservation == nil && t.Hits < 0 }
 
@@ -120,8 +120,8 @@ func (t *Take) corrects() bool { return t.Reservation != nil && t.Reservation.Op
 // Peek judges one take by its counter's state and changes nothing.
 func Peek(t *Take, s *State, now int64) Outcome { return apply(t, s, now, commitPeek) }
 
-// Refused reports whether these outcomes refuse the group: a member that votes All is refused, or all members that vote Any
-// are refused. A member is refused if any of its takes is refused, except takes without a vote.
+// Refused reports whether these outcomes deny the group: a member that votes All is denied, or all members that vote Any
+// are denied. A member is denied if any of its takes is denied, except takes without a vote.
 func Refused(takes []Take, outcomes []Outcome) bool {
 	anyVoted, anyPassed := false, false
 	for i := 0; i < len(takes); {

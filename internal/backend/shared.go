@@ -7,11 +7,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A shared counter is one that a bounded store uses for several callers of one limit, when it has no room for a counter each.
-// It must refuse whatever would be refused to any of these callers alone. So it may refuse too much, but never admits too
-// much. A counter that adds up the hits of several callers meets this condition under every algorithm whose windows and
-// refills lie on the clock: its state is never better than the state of one of the callers. Where windows begin with a hit,
-// it does not meet the condition, because the hit of another caller may begin them.
+// A shared counter is one that a bounded store uses for several callers of one limit, when it has no room for a counter
+// each. It must deny whatever any of these callers would be denied with a counter of its own. So it may deny too much, but
+// never admits too much. A counter that adds up the hits of several callers meets this condition under every algorithm
+// whose windows and refills lie on the clock: its state is never better than the state of one of the callers. Where windows
+// begin with a hit, it does not meet the condition, because the hit of another caller may begin them.
 
 // SharedLimit is the limit that a shared counter uses instead of l. Where windows begin with a hit, the shared limit admits
 // at most as much in two neighbouring windows on the clock as l admits in one window: any window of a caller lies within two

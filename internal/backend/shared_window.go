@@ -143,7 +143,7 @@ func (sharedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c comm
 	return o
 }
 
-// retryAfter is how long it takes until refused hits pass, if nothing is added.
+// retryAfter is how long it takes until denied hits pass, if nothing is added.
 func (h *sharing) retryAfter(hits, count, end, now int64) time.Duration {
 	limit := int64(h.limit.Requests)
 	switch {

@@ -112,7 +112,7 @@ func (slidingLog) entries(l *descriptor.Limit) int { return int(l.Requests) }
 
 func (slidingLog) permits(_ *descriptor.Limit, countDenied bool) Permits {
 	if countDenied {
-		return Permits{} // every refused hit postpones the end of the other refusals
+		return Permits{} // every denied hit postpones the end of the other denials
 	}
 	return Permits{Kind: PermitsOfLog}
 }

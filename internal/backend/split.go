@@ -13,11 +13,11 @@ import (
 // place.
 //
 // Takes that have to be settled together, but live in several places, are reserved in all these places concurrently. If one
-// place refuses, all reserved hits are given back. So Split never admits too much. Other requests cannot use reserved hits
-// until these are given back. A process that dies in between leaks at most the hits of one request.
+// place denies, all reserved hits are given back. So Split never admits too much. Other requests cannot use reserved hits
+// until these are given back. A replica that dies in between leaks at most the hits of one request.
 //
 // Hits that are only reserved, and given back soon, must not make another request begin a penalty. So the places of a group that have
-// a penalty are asked after all others, one by one. If a place refuses, the later ones only read.
+// a penalty are asked after all others, one by one. If a place denies, the later ones only read.
 func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, take func(context.Context, P, *Request) error) error {
 	if len(r.Takes) == 0 {
 		return nil
@@ -92,7 +92,7 @@ func (s *splitting[P]) send(b *batch[P], start, end int) {
 	for i := start; i < end; i++ {
 		t := b.Add(i, s.whole.Takes[i])
 		if b.Together && t.Vote == VoteAny {
-			t.Vote = VoteNone // whether all members that vote Any were refused is known only when all places have answered
+			t.Vote = VoteNone // whether all members that vote Any were denied is known only when all places have answered
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (s *splitting[P]) next(spread []*spreadGroup[P]) bool {
 	return len(s.batches) > 0
 }
 
-// refuses reports whether one of a batch's takes is sure to refuse the group.
+// refuses reports whether one of a batch's takes is sure to deny the group.
 func refuses[P comparable](b *batch[P]) bool {
 	for i := range b.Takes {
 		if t, o := &b.Takes[i], &b.Outcomes[i]; t.Vote == VoteAll && (o.Failed || !o.Allowed) {
@@ -176,12 +176,12 @@ func (s *splitting[P]) run(ctx context.Context) error {
 // could reach the next window and give back the hits of others.
 const giveBackWithin = 200 * time.Millisecond
 
-// conclude finishes a group that was reserved in several places. If the group is refused or failed, its reserved hits are
+// conclude finishes a group that was reserved in several places. If the group is denied or failed, its reserved hits are
 // given back.
 func (s *splitting[P]) conclude(ctx context.Context, sent time.Time, start, end int) error {
 	takes, outcomes := s.whole.Takes[start:end], s.whole.Outcomes[start:end]
 	failed := false
-	for i := range outcomes { // a place that has no vote cannot refuse the group by not answering
+	for i := range outcomes { // a place that has no vote cannot deny the group by not answering
 		failed = failed || outcomes[i].Failed && takes[i].Vote != VoteNone
 	}
 	refused := failed || Refused(takes, outcomes)

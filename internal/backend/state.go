@@ -15,7 +15,7 @@ type State struct {
 	ahead int64 // hits that earlier takes of the group add, while Settle judges it
 }
 
-// Unused reports whether the state is that of an unused counter: a store need not keep it.
+// Unused reports whether the counter is unused: a store need not keep its state.
 func (s *State) Unused() bool { return s.Start == 0 && s.Count == 0 && s.Prev == 0 && len(s.Tail) == 0 }
 
 // move changes when the state begins, unless the take only reads.
@@ -32,10 +32,10 @@ const (
 	commitPeek    commit = iota // change nothing
 	commitNever                 // add no hits
 	commitAllowed               // if the take is allowed
-	commitAlways                // also if it is refused
+	commitAlways                // even if it is denied
 )
 
-// changes reports whether a state that lies too far in the future is changed. It is, even if the take is refused: else
+// changes reports whether a state that lies too far in the future is changed. It is, even if the take is denied: else
 // nobody could use its counter until then.
 func (c commit) changes() bool { return c != commitPeek }
 

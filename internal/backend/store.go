@@ -20,10 +20,10 @@ type Store interface {
 	// wait, and cost more than Start.
 	Peek(ctx context.Context, now time.Time, r *Request) error
 
-	// Reset clears counters. After it returns without an error, neither the store nor this process remembers what was taken
-	// from them before the call: remembered refusals, and permits that were taken in batches, are void. A take that runs at
-	// the same time counts before the reset or after it. Other processes forget a moment later (redis.Invalidations). Until
-	// then their refusals last, and permits that they hold may pass uncounted, or be given back, once.
+	// Reset clears counters. After it returns without an error, neither the store nor this replica remembers what was taken
+	// from them before the call: remembered denials, and permits that were taken in batches, are void. A take that runs at
+	// the same time counts before the reset or after it. Other replicas forget a moment later (redis.Invalidations). Until
+	// then their denials last, and permits that they hold may pass uncounted, or be given back, once.
 	//
 	// A reset that fails may still have been carried out, for all counters or for some.
 	Reset(ctx context.Context, counters []Counter) error

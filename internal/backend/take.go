@@ -28,12 +28,12 @@ type Take struct {
 	Reservation *Reservation
 
 	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
-	Vote        Vote // what a refusal means for the request; takes of one member vote All or None, or Any or None
-	CountDenied bool // hits count even if they are refused
+	Vote        Vote // what a denial means for the request; takes of one member vote All or None, or Any or None
+	CountDenied bool // hits count even if they are denied
 
-	// Guards marks a take on the penalty of the next take's limit (Limit.Penalty). Such a take has no hits. While the penalty is in
-	// force, it is refused, and the next take adds nothing. A penalty begins when the limit refuses hits of the next take. Both takes
-	// belong to one member, and one place has both counters.
+	// Guards marks a take on the penalty of the next take's limit (Limit.Penalty). Such a take has no hits. While the
+	// penalty is active, it is denied, and the next take adds nothing. A penalty begins when the limit denies hits of the
+	// next take. Both takes belong to one member, and one place has both counters.
 	Guards bool
 }
 
@@ -43,14 +43,14 @@ type Origin struct {
 	Entries []descriptor.Entry
 }
 
-// Vote is what the refusal of a take means for the takes that are settled with it.
+// Vote is what the denial of a take means for the takes that are settled with it.
 type Vote uint8
 
 // The votes.
 const (
 	VoteAll  Vote = iota // the request passes only if all such members pass
 	VoteAny              // the request passes if any such member passes
-	VoteNone             // the refusal does not affect the others
+	VoteNone             // the denial does not affect the others
 )
 
 // Request holds the takes of one request, and their outcomes, which the backend fills.
@@ -58,12 +58,12 @@ type Request struct {
 	Takes    []Take
 	Outcomes []Outcome // as long as Takes
 
-	// Together settles all takes as one: if the request is refused, only takes that were refused themselves and have
+	// Together settles all takes as one: if the request is denied, only takes that were denied themselves and have
 	// CountDenied add their hits. Without Together, every member is settled on its own, in order, and sees the changes of the
 	// members before it.
 	Together bool
 
-	// PeekWhenKnown, with Together, is for the denial cache. If the cache knows that a take is refused, and so the
+	// PeekWhenKnown, with Together, is for the denial cache. If the cache knows that a take is denied, and so the
 	// request, the other takes only read: their outcomes contain what their counters hold. They are not judged by the hits
 	// that they would have added.
 	PeekWhenKnown bool
@@ -76,10 +76,10 @@ type Outcome struct {
 	Failed  bool // the backend could not answer: the other fields mean nothing
 
 	Before int64 // hits in use before the take
-	Used   int64 // hits in use after it; more than the capacity when refused hits were counted
+	Used   int64 // hits in use after it; more than the capacity when denied hits were counted
 	Kept   int64 // shared window: hits that other classes are guaranteed and have not used, before the take
 
-	RetryAfter time.Duration // refused: time until the same take would pass, or Never if it cannot pass; allowed: 0
+	RetryAfter time.Duration // denied: time until the same take would pass, or Never if it cannot pass; allowed: 0
 	MoreAfter  time.Duration // time until more hits fit than now, if nothing is added; 0: nothing is in use. It may be too long if Cached is set
 	ResetAfter time.Duration // time until nothing is in use any more, or a window ends
 	Delay      time.Duration // leaky bucket: how long an allowed request has to wait for its turn

@@ -120,7 +120,7 @@ func (r *ruleReader) placeClasses(rule *descriptor.Rule, path []*descriptor.Node
 	rule.SetClasses(&descriptor.Sharing{Of: all})
 }
 
-// checkClasses refuses classes that do not share a counter, and classes that no request can be in.
+// checkClasses rejects classes that do not share a counter, and classes that no request can be in.
 func (r *ruleReader) checkClasses(c *descriptor.Classes, spec *descriptor.NodeSpec) {
 	at, key := yamlform.Position(c.Position), yamlform.Quote(c.Key)
 	if !spec.Condition && !spec.ShareThreshold {

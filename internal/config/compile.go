@@ -59,7 +59,7 @@ func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Erro
 	}
 	tree, err := l.compile()
 	if err != nil {
-		// The checks above find everything that the tree refuses, with better messages. If they missed something, no file is used.
+		// The checks above find everything that the tree rejects, with better messages. If they missed something, no file is used.
 		return &descriptor.Tree{}, append(errs, &yamlform.Error{File: files[0].Name, Msg: err.Error()})
 	}
 	return tree, errs

@@ -95,7 +95,7 @@ func (c *costReading) readTables(r *ruleReader, v yamlform.Value) {
 	}
 }
 
-// checkCost refuses a `cost` where nothing is counted, and weights of amounts without `reservations`.
+// checkCost rejects a `cost` where nothing is counted, and weights of amounts without `reservations`.
 func (d *descriptorReading) checkCost() {
 	c := &d.cost
 	if !c.given.Given() {

@@ -9,7 +9,7 @@
 // use the same code to decide which file owns a domain.
 //
 // Every error has a position and suggests what to write instead. A lenient reader, which is the default of the service,
-// accepts what envoyproxy/ratelimit accepts and warns; a strict one refuses probable mistakes.
+// accepts what envoyproxy/ratelimit accepts and warns; a strict one rejects probable mistakes.
 //
 // Folder and Resources may be used by any number of goroutines; the Watch of a Folder runs once. Trees are immutable.
 //

@@ -29,7 +29,7 @@ type Options struct {
 	Strict       bool               // a probable mistake is an error even if envoyproxy/ratelimit accepts it; if false, it is a warning
 	MergeDomains bool               // files may share a domain; if false, the domain belongs to the file that sorts first
 	Rescan       time.Duration      // how often all files are read again without an event of the file system; 0 means 10 s
-	MaxFileSize  int64              // bytes; a larger file is refused; 0 means 64 MiB
+	MaxFileSize  int64              // bytes; a larger file is rejected; 0 means 64 MiB
 	Tree         descriptor.Options // how trees are compiled
 	Logger       *slog.Logger       // nil means slog.Default()
 	Metrics      metric.Registry    // nil: no metrics

@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The bounds of the headers that a domain defines. Proxies refuse answers whose headers are larger than some KiB.
+// The bounds of the headers that a domain defines. Proxies reject answers whose headers are larger than some KiB.
 const (
 	MaxOwnHeaders  = 16
 	MaxHeaderName  = 128  // bytes

@@ -152,7 +152,7 @@ func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 	return false
 }
 
-// refuseReservedKeys refuses levels below a descriptor whose keys name a reservation, now that the descriptor has reservations.
+// refuseReservedKeys rejects levels below a descriptor whose keys name a reservation, now that the descriptor has reservations.
 func (r *ruleReader) refuseReservedKeys(s *descriptor.NodeSpec, h inheritance) {
 	if s.Rule == nil || !s.Rule.Reservable() {
 		return
@@ -199,7 +199,7 @@ func (r *ruleReader) copyOf(rule *descriptor.Rule, h inheritance) *descriptor.Ru
 	return &c
 }
 
-// refuseOfOneCaller refuses a rule that is about the counters of one caller, where callers share counters.
+// refuseOfOneCaller rejects a rule that is about the counters of one caller, where callers share counters.
 func refuseOfOneCaller(rule *descriptor.Rule, h inheritance) {
 	for _, c := range [...]struct {
 		bad  bool

@@ -23,7 +23,7 @@ func (f *Folder) emptied(files map[string]*ruleFile) bool {
 	return true
 }
 
-// keep refuses a reload that would remove the last rule. The active rules stay, and the files they came from become stale.
+// keep rejects a reload that would remove the last rule. The active rules stay, and the files they came from become stale.
 func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 	next := Result{Tree: f.last.Tree, Skipped: f.last.Skipped, Changed: true}
 	said := make(map[string][]string, len(f.files))

@@ -1,7 +1,7 @@
 package config
 
-// A lenient reader accepts what envoyproxy/ratelimit accepts, with the same meaning, and warns about it. Otherwise it would refuse
-// files whose rules envoyproxy/ratelimit enforces. A strict reader refuses probable mistakes.
+// A lenient reader accepts what envoyproxy/ratelimit accepts, with the same meaning, and warns about it. Otherwise it would reject
+// files whose rules envoyproxy/ratelimit enforces. A strict reader rejects probable mistakes.
 
 // referenceKeys are the keys that envoyproxy/ratelimit knows. It ignores them where they have no meaning.
 var referenceKeys = []string{

@@ -281,7 +281,7 @@ type limitReading struct {
 	unlimited bool
 	replaces  []replacedLimit
 	given     []givenKey
-	whom      string // the key that says whom the limit refuses
+	whom      string // the key that says whom the limit denies
 	second    string // another such key
 	unknown   string // the unit, if there is no unit with that name
 	bad       bool   // an error is recorded

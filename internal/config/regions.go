@@ -56,7 +56,7 @@ func readRegions(v yamlform.Value) *descriptor.Regions {
 	return &r.regions
 }
 
-// applyRegions gives the domain's `regions` to the limits that say nothing, and refuses what cannot hold across regions. An earlier
+// applyRegions gives the domain's `regions` to the limits that say nothing, and rejects what cannot hold across regions. An earlier
 // step has copied what is inherited.
 func (r *ruleReader) applyRegions(d *descriptor.DomainSpec) {
 	r.applyRegionsBelow(d, identity(0, d.Name), d.Children)
@@ -81,8 +81,8 @@ func (r *ruleReader) applyRegionsBelow(d *descriptor.DomainSpec, above uint64, s
 	}
 }
 
-// identity is descriptor.Regions.Rule of what is at a path: that of the path above, and what this level adds. Regions of different
-// versions compare it.
+// identity returns descriptor.Regions.Rule for what is at a path: it combines the identity of the path above with what this
+// level adds. Regions of different versions compare it.
 func identity(above uint64, level ...string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, above)) // it never fails

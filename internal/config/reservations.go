@@ -103,7 +103,7 @@ func (d *descriptorReading) readReservations(v yamlform.Value) {
 	}
 }
 
-// checkReservations refuses `reservations` where nothing can be held.
+// checkReservations rejects `reservations` where nothing can be held.
 func (d *descriptorReading) checkReservations() {
 	r := &d.reserve
 	for i := range d.spec.Children {
@@ -162,7 +162,7 @@ func (r *reservationReading) applyTo(rule *descriptor.Rule, amounts descriptor.C
 	reserve(rule, r.reservations)
 }
 
-// reserve gives reservations to all limits of a rule. Refused hits do not count there: a caller would pay for a reservation that it
+// reserve gives reservations to all limits of a rule. Denied hits do not count there: a caller would pay for a reservation that it
 // did not get.
 func reserve(rule *descriptor.Rule, reservations *descriptor.Reservations) {
 	for i := range rule.Limits {

@@ -166,7 +166,7 @@ func hasRules(all map[string]*ruleResource) bool {
 	return false
 }
 
-// statusesOf returns the states of the resources in force and of the refused ones, sorted by name.
+// statusesOf returns the states of the active resources and of the rejected ones, sorted by name.
 func statusesOf(inForce map[string]*ruleResource, wrong map[string][]*yamlform.Error) []descriptor.FileStatus {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(inForce)), maps.Keys(wrong))
 	slices.Sort(names)

@@ -422,7 +422,7 @@ const (
 	sharedAndUsage       = "`usage` and `share_threshold`: callers share one counter, so it shows the usage of none of them"
 )
 
-// refuseOfOneCaller refuses, below a level whose values share counters, rules that are about the counters of one caller.
+// refuseOfOneCaller rejects, below a level whose values share counters, rules that are about the counters of one caller.
 func (r *ruleReader) refuseOfOneCaller(specs []descriptor.NodeSpec, overridable, usage string) {
 	for i := range specs {
 		if rule := specs[i].Rule; rule != nil {
@@ -437,7 +437,7 @@ func (r *ruleReader) refuseOfOneCaller(specs []descriptor.NodeSpec, overridable,
 	}
 }
 
-// unique refuses siblings that match the same values in the same way. A lenient reader, and a reader of resources, joins two
+// unique rejects siblings that match the same values in the same way. A lenient reader, and a reader of resources, joins two
 // siblings if one has only a limit and the other only descriptors, because Envoy Gateway sends such siblings.
 func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 	if len(specs) < 2 {

@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A limit with `active` counts and refuses only at some times. Apply leaves out a limit that is not active. Judge shortens the times of one
-// that is: it refuses nothing after its active time, which a store does not know. This holds for everything that callers see; events and
+// A limit with `active` counts and denies only at some times. Apply leaves out a limit that is not active. Judge shortens the times of one
+// that is: it denies nothing after its active time, which a store does not know. This holds for everything that callers see; events and
 // usage keep the counter's own window.
 
 // leaveOutInactive marks the limits that do not apply now. A rule without any other limit does not apply.
@@ -48,7 +48,7 @@ func (w *work) shorten() {
 	}
 }
 
-// shorten shortens the times of a limit that applies now. A limit of 0 refuses until its active time ends.
+// shorten shortens the times of a limit that applies now. A limit of 0 denies until its active time ends.
 func (t *span) shorten(a *descriptor.Active, l *descriptor.Limit, now time.Time) {
 	if a == nil {
 		return

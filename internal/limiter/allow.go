@@ -27,7 +27,7 @@ func (l *Limiter) plainRules(s *snapshot) []bool {
 	return all
 }
 
-// isPlain reports whether a rule has one limit that is the same for all callers and at all times, and does nothing but refuse.
+// isPlain reports whether a rule has one limit that is the same for all callers and at all times, and does nothing but deny.
 func isPlain(r *descriptor.Rule) bool {
 	return r.Needs == 0 && len(r.Limits) == 1 && r.Limits[0].Penalty == nil && r.Limits[0].Regions == nil && !r.Unlimited && !r.Shadow
 }
@@ -84,8 +84,8 @@ func (w *work) chargePlain(s *Settings, d *descriptor.Domain, rule *descriptor.R
 	w.request.Outcomes = append(w.request.Outcomes, backend.Outcome{})
 }
 
-// finishPlain answers a plain request whose take has failed, as Decide does: on_error may allow it, refuse it, or count it in this
-// process.
+// finishPlain answers a plain request whose take has failed, as Decide does: on_error may allow it, deny it, or count it in this
+// replica.
 func (w *work) finishPlain(ctx context.Context, q question, rule *descriptor.Rule, err error) (bool, time.Duration, error) {
 	q.req = &Request{Domain: q.domain.Name, Descriptors: []Descriptor{{Entries: w.entries}}}
 	w.question = q

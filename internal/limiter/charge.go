@@ -33,7 +33,7 @@ func (w *work) charge() {
 	w.request.Outcomes = append(w.request.Outcomes, make([]backend.Outcome, len(w.request.Takes))...)
 }
 
-// atomic reports whether the request is one atomic step: if a limit refuses it, no other limit counts it.
+// atomic reports whether the request is one atomic step: if a limit denies it, no other limit counts it.
 func (w *work) atomic() bool {
 	switch {
 	case w.req.Purpose == Settled:
@@ -45,7 +45,7 @@ func (w *work) atomic() bool {
 	}
 }
 
-// vote returns how a refusal of a descriptor affects the request. A descriptor that is not enforced has no vote. In quota
+// vote returns how a denial of a descriptor affects the request. A descriptor that is not enforced has no vote. In quota
 // mode, if the request is one atomic step, one passing descriptor is enough. If each descriptor counts for itself, votes
 // matter only among the limits of one descriptor, and for StopWhenOver, which does not consider quota mode.
 func (w *work) vote(s *subject, atomic, passedInQuotaMode bool) backend.Vote {
@@ -123,7 +123,7 @@ func (w *work) key(s *subject, c *charge) []byte {
 	return w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)]
 }
 
-// countsDenied reports whether refused hits count. In a request that is one atomic step, they count only if the rule says so.
+// countsDenied reports whether denied hits count. In a request that is one atomic step, they count only if the rule says so.
 func countsDenied(l *descriptor.Limit, atomic bool) bool {
 	if atomic && l.CountDenied == descriptor.DeniedDefault {
 		return false

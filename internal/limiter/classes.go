@@ -8,9 +8,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// A limit with `classes` is shared: each class is guaranteed a part. The class of a descriptor is a part of its copy of the limit. Its counter
-// is that of all classes, because the level that names the class is a condition. A request whose descriptors are several classes of one
-// counter, and are one atomic step, counts as the first of these classes: joining.go.
+// A limit with `classes` is shared: each class is guaranteed a part. The class of a descriptor is a part of its copy of the
+// limit. All classes use one counter, because the level that names the class is a condition. A request whose descriptors
+// are several classes of one counter, and are one atomic step, counts as the first of these classes: joining.go.
 
 // classify gives the limits of a descriptor its class.
 func (w *work) classify(s *subject) {

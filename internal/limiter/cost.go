@@ -8,7 +8,7 @@ import (
 )
 
 // A rule with `cost` counts a hit for more than one: always, or by the value of an entry. Amounts of several kinds, such as tokens in and
-// out, are worth what `reservations` says. Apply changes the descriptor's hits; a refusal, a share and a reservation look at the cost of one.
+// out, are worth what `reservations` says. Apply changes the descriptor's hits; a denial, a share and a reservation look at the cost of one.
 
 // hitCost returns what one hit of a descriptor counts for.
 func (s *subject) hitCost() uint64 {

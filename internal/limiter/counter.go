@@ -14,7 +14,7 @@ type Counters struct {
 	// Explanation shows which rule the descriptor matches, or why none does. FromRequest: the limit is the request's, not the rule's.
 	Explanation descriptor.Explanation
 	FromRequest bool
-	Blocked     bool              // an override refuses every request
+	Blocked     bool              // an override denies every request
 	Override    *override.Numbers // in force for all limits of the rule, or for its first one with an override; nil: none
 
 	HitCost uint64 // what one hit counts for under the rule; 0 without a rule
@@ -22,7 +22,7 @@ type Counters struct {
 	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
 }
 
-// Counter is one limit and its state, as a request to this process would see it.
+// Counter is one limit and its state, as a request to this replica would see it.
 type Counter struct {
 	Limit descriptor.Limit
 	Key   string
@@ -33,10 +33,10 @@ type Counter struct {
 	Inactive bool                // it does not apply at the time of the request
 
 	Lifted     bool          // an override lets every request pass this limit
-	Unenforced bool          // the limit is not enforced for this caller: what it refuses passes
+	Unenforced bool          // the limit is not enforced for this caller: hits over it pass
 	Kept       int64         // hits that are kept for other classes now
-	Used       int64         // hits; more than the capacity where refused hits were counted
-	Penalty    time.Duration // for how long the limit's penalty refuses everything; 0: none is active
+	Used       int64         // hits; more than the capacity where denied hits were counted
+	Penalty    time.Duration // for how long the limit's penalty denies everything; 0: none is active
 	Remaining  uint64
 	Wait       time.Duration // until a request of one hit would pass; backend.Never if none ever will
 	Reset      time.Duration // until no hits are in use, or the window ends

@@ -41,7 +41,7 @@ func (l *Limiter) peek(ctx context.Context, now time.Time, snap *snapshot, domai
 }
 
 // Reset clears the counters of one descriptor and returns their previous contents. Only the entries and the limit of d
-// matter. backend.Store describes the guarantees. Counts of on_error: local in this process are cleared too.
+// matter. backend.Store describes the guarantees. Counts of on_error: local in this replica are cleared too.
 //
 // The errors are the same as in Peek.
 func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {

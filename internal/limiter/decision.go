@@ -70,8 +70,8 @@ type NoticeKind uint8
 
 // The kinds. Clients see all but the first.
 const (
-	NoticeShadow NoticeKind = iota // the limit would have refused the hits
-	NoticeSoft                     // the limit is exceeded, and does not refuse
+	NoticeShadow NoticeKind = iota // the limit would have denied the hits
+	NoticeSoft                     // the limit is exceeded, but does not deny
 	NoticeWarn                     // so much is in use that the rule asks for a warning
 )
 
@@ -131,7 +131,7 @@ type Status struct {
 
 	Penalised bool // a penalty of the limit is active, or has just begun
 
-	Overridden bool // the numbers are those of an operator's override, not the rule's
+	Overridden bool // the numbers come from an operator's override, not from the rule
 
 	Remaining uint64        // remaining hits; math.MaxUint32 if the rule is unlimited
 	Reset     time.Duration // until the window ends or the limit is full again, in whole seconds, rounded up
@@ -144,8 +144,9 @@ type Status struct {
 	Degraded descriptor.OnError
 }
 
-// UntilReset is the duration_until_reset of the answer. Of a refused request it is the time until the same request would pass, in
-// whole seconds, rounded up: Envoy makes Retry-After of it. If there is no such time, and of requests that pass, it is Reset.
+// UntilReset is the duration_until_reset of the answer. For a denied request it is the time until the same request would
+// pass, in whole seconds, rounded up: Envoy makes Retry-After of it. For a request that passes, or that never would, it is
+// Reset.
 func (s *Status) UntilReset() time.Duration {
 	if s.Code == OverLimit && s.RetryAfter > 0 {
 		return ceilSeconds(s.RetryAfter)

@@ -10,10 +10,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the callers. It is counted with the rule's other limits, but
-// without a vote: it counts what they admit, and what it refuses passes. The status, the headers and the reservation of a
-// descriptor come from its enforced limits. If none is enforced for this caller, the descriptor is as in shadow mode. A limit with
-// `warn_at` warns callers before it refuses them.
+// A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the callers. It is counted with the rule's
+// other limits, but without a vote: it counts what they admit, and hits over it pass. The status, the headers and the
+// reservation of a descriptor come from its enforced limits. If none is enforced for this caller, the descriptor is as in
+// shadow mode. A limit with `warn_at` warns callers before it denies them.
 
 // enforce finds out which limits are enforced for the callers of this request.
 func (w *work) enforce() {
@@ -97,7 +97,7 @@ func warns(l *descriptor.Limit, o *backend.Outcome, capacity uint64) bool {
 	return l.WarnAt > 0 && capacity > 0 && o.Used*100 >= int64(l.WarnAt)*int64(capacity)
 }
 
-// maxWarning is the longest warning header, in bytes. Clients and proxies refuse answers with very large headers.
+// maxWarning is the longest warning header, in bytes. Clients and proxies reject answers with very large headers.
 const maxWarning = 1024
 
 // warning returns the notices for clients as a list in the syntax of structured fields: "daily";used=83, "monthly";exceeded. It is
@@ -153,7 +153,7 @@ func (w *work) noticed(n *Notice) *descriptor.Limit {
 }
 
 // countLimits counts the hits of a descriptor under each limit of its rule. code is the request's. Hits over a limit that
-// is not enforced count only if the request passes: so many more would be refused.
+// is not enforced count only if the request passes: these are the hits that enforcing the limit would deny.
 func (w *work) countLimits(s *subject, code Code) {
 	all := w.snap.limits[s.rule.Index]
 	for _, c := range w.taken(s) {

@@ -100,8 +100,8 @@ func (w *work) tightest(d *Decision) int {
 	return best
 }
 
-// retryAfter returns the time until the refused request would pass, or 0 if it never will. The longest wait of the limits
-// that refused it counts.
+// retryAfter returns the time until the denied request would pass, or 0 if it never will. The longest wait of the limits
+// that denied it counts.
 func (w *work) retryAfter(d *Decision) time.Duration {
 	longest := time.Duration(0)
 	for i := range d.Statuses {

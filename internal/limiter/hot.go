@@ -35,8 +35,8 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 }
 
 // countUses records which counters a decision touched. A use is the number of hits requested from a counter, admitted or
-// not. A use is refused if its own counter refused it, even if that is not enforced (shadow) or another limit decided the
-// request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded. Of a refused take
+// not. A use is denied if its own counter denied it, even if that is not enforced (shadow) or another limit decided the
+// request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded. Of a denied take
 // only as many hits count as make it too large for the limit: else one request would outweigh all others.
 func (w *work) countUses(*Decision) {
 	for i := range w.request.Takes {

@@ -22,7 +22,7 @@ type joining struct {
 // request does not grow with the square of its size.
 const fewTakes = 16
 
-// joinable reports whether the hits of a take can be added to those of another one. Whether its reservation was shared must not
+// joinable reports whether the hits of a take can be added to another take. Whether its reservation was shared must not
 // depend on the number of hits.
 func joinable(t *backend.Take) bool { return t.Hits > 0 || t.Reservation != nil }
 

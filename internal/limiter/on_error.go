@@ -9,7 +9,7 @@ import (
 )
 
 // `on_error` of a rule, a domain or the server says what happens to a descriptor whose counters the store could not read: its request
-// passes, is refused, is counted by this process under its share of the limit, or gets the error.
+// passes, is denied, is counted by this replica under its share of the limit, or gets the error.
 
 // fallBack answers the takes that the store could not answer. It returns an error based on cause, the store's error, if on_error gives
 // no answer.
@@ -94,7 +94,7 @@ func (w *work) presume(s *subject, allowed bool) {
 	}
 }
 
-// countLocally adds the failed takes of a descriptor to the takes that this process counts, under its share of the limit.
+// countLocally adds the failed takes of a descriptor to the takes that this replica counts, under its share of the limit.
 func (w *work) countLocally(s *subject) {
 	for _, c := range w.taken(s) {
 		if !w.outcome(c).Failed {
@@ -117,7 +117,7 @@ func (w *work) countLocally(s *subject) {
 	}
 }
 
-// shareOfCharge returns this process' share of the limit of a charge.
+// shareOfCharge returns this replica's share of the limit of a charge.
 func (w *work) shareOfCharge(s *subject, c *charge) *descriptor.Limit {
 	if s.rule != nil && c.limit == &s.rule.Limits[c.index] && s.rule.HitCost() == nil {
 		return &w.snap.shares[s.rule.Index][c.index]

@@ -6,11 +6,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// A limit with `penalty` refuses everything for a time after it has refused hits. It has two takes: one on the penalty, which guards the
+// A limit with `penalty` denies everything for a time after it has denied hits. It has two takes: one on the penalty, which guards the
 // other one. The store's contract puts the guard directly before the take that it guards; here the charge knows both by index. What
-// the guard refuses is passed on to the other outcome, so that all that follows sees one outcome for each limit.
+// the guard denies is passed on to the other outcome, so that all that follows sees one outcome for each limit.
 
-// addGuard adds the take that guards t, and returns its index. Refunds, and hits that have passed, are never refused.
+// addGuard adds the take that guards t, and returns its index. Refunds, and hits that have passed, are never denied.
 func (w *work) addGuard(s *subject, c *charge, t *backend.Take) int {
 	if t.Hits < 0 || w.req.Purpose == Settled || s.by == byBlock || s.changesReservation() {
 		return none
@@ -25,7 +25,7 @@ func (w *work) addGuard(s *subject, c *charge, t *backend.Take) int {
 	return len(w.request.Takes) - 1
 }
 
-// mergeGuards passes on what penalties refuse. Charges that share a take pass on the same.
+// mergeGuards passes on what penalties deny. Charges that share a take pass on the same.
 func (w *work) mergeGuards() {
 	for i := range w.charges {
 		c := &w.charges[i]

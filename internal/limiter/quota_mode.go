@@ -1,7 +1,7 @@
 package limiter
 
-// A rule in quota mode, or every rule with the server's setting, refuses a request only together: if all of the request's descriptors
-// in quota mode are over their limits.
+// In quota mode, set by a rule or for the whole server, a request is denied only if all of its descriptors in quota mode
+// are over their limits.
 //
 // With the server's setting every descriptor is in quota mode, even one without a limit: such a descriptor passes, so the
 // request passes. Unlimited rules are never in quota mode.

@@ -32,7 +32,7 @@ func (w *work) passInShadow(d *Decision) {
 	}
 }
 
-// reportRefused calls Options.Refused for a refused request.
+// reportRefused calls Options.Refused for a denied request.
 func (w *work) reportRefused(d *Decision) {
 	if d.Code == OverLimit {
 		w.Refused(w.now, w.req, d)
@@ -117,7 +117,7 @@ func (w *work) countDropped(s *subject) {
 	}
 }
 
-// sendEvents sends events about the limits that refuse this request, and about limits with a notice for clients. A new kind of
+// sendEvents sends events about the limits that deny this request, and about limits with a notice for clients. A new kind of
 // event has its place here. Peeks and later steps of a reservation have no events, and neither have answers without a counter.
 func (w *work) sendEvents(d *Decision) {
 	if d.Code == OverLimit && w.req.Purpose != Settled {

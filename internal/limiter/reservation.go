@@ -144,7 +144,7 @@ func (s *subject) reservable() bool {
 	return s.rule != nil && !slices.ContainsFunc(s.rule.Limits, func(l descriptor.Limit) bool { return !l.Reservable() })
 }
 
-// countsAll reports whether plain takes can count hits that do not fit. Of several limits, one that refuses hits keeps the others
+// countsAll reports whether plain takes can count hits that do not fit. Of several limits, one that denies hits keeps the others
 // from counting them.
 func (s *subject) countsAll() bool {
 	return s.by == byRequest || s.by == byBlock || len(s.rule.Limits) == 1 && s.rule.Limits[0].Has(descriptor.SettingCountDenied)
@@ -192,7 +192,7 @@ func (w *work) setReservation(t *backend.Take, s *subject, c *charge) {
 
 // newReservation returns the part of a descriptor's take that concerns its reservation.
 //
-// A limit that is not enforced must not make the reservations under other limits smaller. Where it would have refused a reservation it reserves
+// A limit that is not enforced must not make the reservations under other limits smaller. Where it would have denied a reservation it reserves
 // nothing, and a commit charges nothing there: if it were enforced, these hits would not have passed.
 func (w *work) newReservation(s *subject, t *backend.Take, enforced bool) *backend.Reservation {
 	h := s.reservation
@@ -253,7 +253,7 @@ func (w *work) reservationsOf(s *subject) iter.Seq2[*charge, *backend.Reservatio
 func (w *work) reservationOutcome(s *subject, c *charge, h *backend.Reservation) ReservationOutcome {
 	one := ReservationOutcome{Some: true, Result: h.Result, Expires: instant(h.Expires)}
 	switch {
-	case h.Op != backend.OpReserve || h.Expires == 0: // it was only judged, and the group was refused
+	case h.Op != backend.OpReserve || h.Expires == 0: // it was only judged, and the group was denied
 	case w.request.Takes[c.take].Limit.Algorithm == descriptor.Concurrency && h.Granted > 0:
 		one.Reserved = s.hits // a place, for a reservation of any amount
 	default:

@@ -18,7 +18,7 @@ func (w *work) scale(s *subject) {
 			w.tally.unscaled[result]++
 		}
 		if w.copyLimit(c).Multiply(n) != nil {
-			w.tally.unscaled[descriptor.ScaleNoNumber]++ // not after a check of the rules: they are refused then
+			w.tally.unscaled[descriptor.ScaleNoNumber]++ // not after a check of the rules: they are rejected then
 		}
 	}
 }

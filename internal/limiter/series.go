@@ -89,14 +89,14 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, 
 	}
 }
 
-// refusedHits returns how many hits of a refused take count. Of a take with more than 32 bits hold, no more count than the limit could
-// ever refuse: else one request would outweigh all others.
+// refusedHits returns how many hits of a denied take count. Of a take with more than 32 bits hold, no more count than the limit could
+// ever deny: else one request would outweigh all others.
 func refusedHits(n, limit int64) int64 { return min(n, max(limit+1, math.MaxUint32)) }
 
 // mostCounted is where a sum of hits stays. A sum of several of them, and what others add at the same time, still fits.
 const mostCounted = 1 << 60
 
-// add adds hits to a sum, which stays at mostCounted: a sum that begins again at 0 looks like a process that was restarted.
+// add adds hits to a sum, which stays at mostCounted: a sum that begins again at 0 looks like a replica that was restarted.
 func add(sum *atomic.Uint64, hits uint64) {
 	if sum.Add(hits) > mostCounted {
 		sum.Store(mostCounted)

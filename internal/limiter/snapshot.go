@@ -24,9 +24,9 @@ type Options struct {
 
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
 	Usage   *usage.Index     // records the counters of rules with usage; nil: off
-	Events  *events.Sink     // gets events about refusals, warnings and penalties; nil: off
+	Events  *events.Sink     // gets events about denials, warnings and penalties; nil: off
 
-	Refused func(now time.Time, req *Request, d *Decision) // called for every refused request; nil: not called
+	Refused func(now time.Time, req *Request, d *Decision) // called for every denied request; nil: not called
 }
 
 // Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.
@@ -37,13 +37,13 @@ type Settings struct {
 	// Admission is for domains that do not set their own. The zero value means descriptor.Independent.
 	Admission descriptor.Admission
 
-	// StopWhenOver applies to domains with independent admission. If any limit refuses a request, the request is counted
-	// only in the limits that refuse it. It is envoyproxy/ratelimit's STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, but reading and
+	// StopWhenOver applies to domains with independent admission. If any limit denies a request, the request is counted
+	// only in the limits that deny it. It is envoyproxy/ratelimit's STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, but reading and
 	// counting are one atomic step here.
 	StopWhenOver bool
 
 	// OnError is for domains and rules that do not set their own. The zero value means descriptor.OnErrorError. With local,
-	// this process gets its share of a limit that is divided by Replicas; 0 means 1. Limiter.SetReplicas replaces Replicas.
+	// this replica gets its share of a limit that is divided by Replicas; 0 means 1. Limiter.SetReplicas replaces Replicas.
 	OnError  descriptor.OnError
 	Replicas int
 
@@ -80,7 +80,7 @@ type snapshot struct {
 	series    []*series            // by Rule.Index; nil for rules whose metric name depends on the request
 	limits    [][]*limitSeries     // by Rule.Index and limit; nil for rules whose limits do not vary
 	classes   [][][]*classSeries   // by Rule.Index, limit and class; nil for rules and limits without classes
-	shares    [][]descriptor.Limit // by Rule.Index: this process' share of each limit; nil with one replica
+	shares    [][]descriptor.Limit // by Rule.Index: this replica's share of each limit; nil with one replica
 	hot       *hotRules            // nil: hot keys are off
 	overrides *override.Set        // nil: there are none
 	reports   []report             // what is done with every decision, in this order
@@ -90,7 +90,7 @@ type snapshot struct {
 // report counts a decision, or sends what it has to say.
 type report func(*work, *Decision)
 
-// need is a set of what a decision needs besides counting hits and refusing them. Most rules need nothing, and cost nothing here.
+// need is a set of what a decision needs besides counting hits and denying them. Most rules need nothing, and cost nothing here.
 type need uint16
 
 // What rules need: descriptor.Needs has the same bits.

@@ -58,7 +58,7 @@ func (l *Limiter) Overrides() *override.Set {
 	return l.overrides
 }
 
-// SetReplicas sets how many processes share the limits. From then on n replaces Settings.Replicas.
+// SetReplicas sets how many replicas share the limits. From then on n replaces Settings.Replicas.
 func (l *Limiter) SetReplicas(n int) {
 	l.change(func(next *snapshot) { next.settings.Replicas, next.shares = n, shares(next.tree, n) }, func() { l.replicas = n })
 }

@@ -2,17 +2,17 @@ package limiter
 
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
-// Totals are numbers of decisions since the process began.
+// Totals are numbers of decisions since the replica started.
 type Totals struct {
 	Passed        uint64 `json:"passed"` // requests
 	Refused       uint64 `json:"refused"`
 	Shadowed      uint64 `json:"shadowed"`       // passed requests that only the global shadow mode let through
 	UnknownDomain uint64 `json:"unknown_domain"` // requests whose domain has no rules
 	Failed        uint64 `json:"failed"`         // requests that the backend could not answer
-	OnError       uint64 `json:"on_error"`       // passed or refused requests that were decided without the backend, as on_error says
+	OnError       uint64 `json:"on_error"`       // passed or denied requests that were decided without the backend, as on_error says
 }
 
-// RuleTotals are numbers of hits under a rule since the process began.
+// RuleTotals are numbers of hits under a rule since the replica started.
 type RuleTotals struct {
 	Hits     uint64 `json:"hits"`
 	Refused  uint64 `json:"refused"`

@@ -71,7 +71,7 @@ type buffers struct {
 	keyBytes          []byte                // the keys of all takes, one after the other
 	reservations      []backend.Reservation // of the takes, which point here
 	joining           joining               // which takes are for several charges
-	countedHere       backend.SubRequest    // the takes that this process counts because of on_error: local
+	countedHere       backend.SubRequest    // the takes that this replica counts because of on_error: local
 	spans             []span                // by charge, if needActive: what callers see instead of the outcomes' times
 	text              headerText            // the values of the headers that the domain defines
 	scratch           []byte                // for what is looked up by a name
@@ -152,7 +152,7 @@ const (
 	byRule    authority = iota
 	byRequest           // the request brings a limit along
 	byNumbers           // an override gives the rule's limits other numbers
-	byBlock             // an override refuses everything
+	byBlock             // an override denies everything
 	byLift              // an override lifts all limits: nothing is counted
 )
 
@@ -173,13 +173,13 @@ func (s *subject) observedOnly(c *charge) bool { return c.state&unenforced != 0 
 // may last until they apply.
 type charge struct {
 	limit *descriptor.Limit // with the numbers for this caller
-	share *descriptor.Limit // only this process has counted the take, under its share of the limit; nil: the store has, under the limit
+	share *descriptor.Limit // only this replica has counted the take, under its share of the limit; nil: the store has, under the limit
 	index int               // in the rule's limits
 	take  int               // in the request's takes; none: it has no take
 	guard int               // the take on its penalty; none: it has none
 	state chargeState
 
-	penalty time.Duration // for how long its penalty still refuses; 0: none is active. Known when guards are merged
+	penalty time.Duration // for how long its penalty still denies; 0: none is active. Known when guards are merged
 }
 
 const none = -1
@@ -192,7 +192,7 @@ const (
 	replaced                           // a rule that matches another descriptor replaces it
 	lifted                             // an override lets every request pass it
 	beside                             // an override blocks the caller, and another limit of the rule carries the block
-	unenforced                         // it is counted, and what it refuses passes
+	unenforced                         // it is counted, and hits over it pass
 )
 
 // away reports whether a charge has no take.
@@ -289,8 +289,9 @@ func (w *work) spanOf(c *charge) span {
 	o := w.outcome(c)
 	s := span{o.RetryAfter, max(o.MoreAfter, c.penalty), max(o.ResetAfter, c.penalty)}
 	if c.limit.Algorithm == descriptor.SlidingLog {
-		// A log of an hour or more keeps a hit for some microseconds longer than its window. Told in whole seconds, that would be a
-		// second too many: 3,601 s for a client that 60 an hour refuse at once. An answer takes longer to arrive.
+		// A log of an hour or more keeps a hit for some microseconds longer than its window. Rounded up to whole seconds,
+		// that would be a second too many: 3,601 s for a client that uses 60 an hour all at once. An answer takes longer
+		// than that to arrive.
 		longest := max(c.limit.Window.Length(), c.penalty)
 		s = span{min(s.wait, longest), min(s.more, longest), min(s.reset, longest)}
 	}

@@ -16,7 +16,7 @@ const (
 //
 // Each request has the bounds of a call of its own, so a batch has at most 100 × 256 = 25,600 descriptors. Each request counts as
 // one call in flight for every 16 of its descriptors, so all batches in flight have at most 16 × 4,096 descriptors by default, and
-// 64 × 4,096 entries. They are counted while a batch is decoded, and the rest of a batch that is refused is not decoded.
+// 64 × 4,096 entries. They are counted while a batch is decoded, and the rest of a batch that is rejected is not decoded.
 const maxBatch = 100
 
 // countedAtOnce is how many calls in flight a batch may be behind while it is decoded: the most that one request usually counts as.

@@ -137,7 +137,7 @@ func (b exchangeBody) Read(p []byte) (int, error) {
 		return n, err
 	}
 	if x.rest > x.most {
-		<-x.closed // grpc-go refuses the message when it has its size
+		<-x.closed // grpc-go rejects the message when it has its size
 		return 0, http.ErrBodyReadAfterClose
 	}
 	n, err := io.ReadFull(x.body, p[:min(len(p), x.rest)])

@@ -36,7 +36,7 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 	return h
 }
 
-// sameOrigin refuses requests that a browser sends for a web page of another origin: a visitor of that page would spend
+// sameOrigin rejects requests that a browser sends for a web page of another origin: a visitor of that page would spend
 // their limits without knowing. A program that is no browser sends none of the headers that it looks at.
 func sameOrigin(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()

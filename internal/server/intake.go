@@ -17,7 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// errTooManyCalls refuses a call beyond the bound. Envoy treats it like any failure: failure_mode_deny decides. Unlike
+// errTooManyCalls rejects a call beyond the bound. Envoy treats it like any failure: failure_mode_deny decides. Unlike
 // UNAVAILABLE it is no 5xx to Envoy's outlier detection, which would move the traffic of a busy server to the others.
 var errTooManyCalls = status.Error(codes.ResourceExhausted, "too many calls in flight")
 
@@ -89,7 +89,7 @@ const (
 	// that its client does not read.
 	maxReflections = 16
 
-	// overReflections is why a reflection stream beyond that is refused.
+	// overReflections is why a reflection stream beyond that is rejected.
 	overReflections intake.Refusal = "reflection"
 )
 

@@ -41,7 +41,7 @@ const (
 	largeBody, maxLarge   = 64 << 10, 8
 )
 
-// errTooManyLarge refuses a request with a medium or large body.
+// errTooManyLarge rejects a request with a medium or large body.
 var errTooManyLarge = errors.New("too many large requests in flight")
 
 func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

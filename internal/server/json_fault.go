@@ -13,13 +13,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// jsonFault finds what protojson refuses in the JSON of a message, to say where it is and what to write.
+// jsonFault finds what protojson rejects in the JSON of a message, to say where it is and what to write.
 type jsonFault struct {
 	body []byte
 	in   *json.Decoder
 }
 
-// faultOf describes the first fault in a body that protojson has refused.
+// faultOf describes the first fault in a body that protojson has rejected.
 func faultOf(body []byte, message protoreflect.MessageDescriptor) string {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return fmt.Sprintf("the body is empty: send a %s as JSON", message.Name())

@@ -30,7 +30,7 @@ type Options struct {
 	Tracer      Tracer // records decisions; nil: off
 
 	// Quota answers the rate limit quota service; nil: the service is UNIMPLEMENTED. QuotaStreamsMax is how many streams may be open;
-	// default 1,000. More are refused with RESOURCE_EXHAUSTED.
+	// default 1,000. More are rejected with RESOURCE_EXHAUSTED.
 	Quota           QuotaStreams
 	QuotaStreamsMax int
 
@@ -38,13 +38,13 @@ type Options struct {
 	// trusted.
 	Reflection bool
 
-	// Reservations signs the ids of reservations; nil: with a random key, so that no other process accepts them.
+	// Reservations signs the ids of reservations; nil: with a random key, so that no other replica accepts them.
 	Reservations *reservation.Signer
 
 	// Lean answers the calls of callers' methods with package transport, and leaves all other calls on the same port to grpc-go.
 	Lean bool
 
-	DrainDelay    time.Duration       // from red health to refusing new calls; default 0
+	DrainDelay    time.Duration       // from red health to rejecting new calls; default 0
 	ServerOptions []grpc.ServerOption // of grpc-go, applied last. An interceptor may not keep a request after it returned; with Lean it does not see callers' methods
 }
 
@@ -98,7 +98,7 @@ type Requests struct {
 
 // Calls bounds the calls in flight.
 type Calls struct {
-	Max     int    // on all connections; default 4,096. More are refused with RESOURCE_EXHAUSTED
+	Max     int    // on all connections; default 4,096. More are rejected with RESOURCE_EXHAUSTED
 	Workers uint32 // goroutines that are kept for calls over gRPC; default 128
 }
 

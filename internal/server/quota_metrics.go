@@ -38,8 +38,8 @@ func newQuotaMetrics(registry prometheus.Registerer, open *intake.Streams) (*quo
 	return m, nil
 }
 
-// registerStreams fills in the counters of refused streams, and registers them with the gauge of open ones. more
-// lists the caller's reasons to refuse a stream, in addition to the reasons of package intake.
+// registerStreams fills in the counters of rejected streams, and registers them with the gauge of open ones. more
+// lists the caller's reasons to reject a stream, in addition to the reasons of package intake.
 func registerStreams(registry prometheus.Registerer, open *intake.Streams, refused map[intake.Refusal]prometheus.Counter, name, help, refusedHelp string, more ...intake.Refusal) error {
 	reasons := append([]intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection}, more...)
 	counters := prometheus.NewCounterVec(prometheus.CounterOpts{

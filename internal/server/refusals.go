@@ -10,15 +10,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 )
 
-// refusals logs some of the refusals.
+// refusals logs some of the denials.
 type refusals struct {
 	some logging.Sampler
 	log  *slog.Logger
 	keys descriptor.KeyBuilder
 }
 
-// LogRefusals returns a limiter.Options.Refused that logs so many refusals per second at most, each with its rule, the key of its counter,
-// entries and wait. It returns nil for none. Entries are what callers send: they may contain personal data.
+// LogRefusals returns a limiter.Options.Refused that logs at most this many denials per second, each with its rule, the key
+// of its counter, its entries and the wait. It returns nil for 0. Entries are what callers send: they may contain personal
+// data.
 func LogRefusals(perSecond int, keys descriptor.KeyBuilder, log *slog.Logger) func(time.Time, *limiter.Request, *limiter.Decision) {
 	if perSecond <= 0 {
 		return nil
@@ -62,7 +63,7 @@ func wait(d time.Duration) string {
 	return d.String()
 }
 
-// rule names the rule that refused a descriptor, and the counter of the limit that did.
+// rule names the rule that denied a descriptor, and the counter of the limit that did.
 func (r *refusals) rule(req *limiter.Request, i int, s *limiter.Status) []slog.Attr {
 	if req.Descriptors[i].HasLimit && s.Rule == nil {
 		return []slog.Attr{slog.String("rule", "limit of the request")}

@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
 )
 
-// checkIDSize refuses a request whose id would be too long to be accepted later.
+// checkIDSize rejects a request whose id would be too long to be accepted later.
 func checkIDSize(req *limiter.Request) error {
 	size := sizeString(req.Domain)
 	for i := range req.Descriptors {

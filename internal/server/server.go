@@ -42,7 +42,7 @@ type Server struct {
 // ending is how a server stops.
 type ending struct {
 	drainDelay time.Duration
-	stopping   context.Context // done when calls are refused; a stream that never ends on its own ends with it
+	stopping   context.Context // done when calls are rejected; a stream that never ends on its own ends with it
 	stop       context.CancelFunc
 }
 
@@ -136,11 +136,11 @@ func (s *Server) SetMissing(what string, missing bool) {
 	s.readiness.setMissing(what, missing)
 }
 
-// Stopping is closed when new calls are refused, after the drain delay.
+// Stopping is closed when new calls are rejected, after the drain delay.
 func (s *Server) Stopping() <-chan struct{} { return s.stopping.Done() }
 
 // Run answers callers until ctx is done or a listener fails. Then it stops: health turns red, the drain delay passes, new
-// calls are refused while those in flight finish, and calls that have not finished after the stop timeout are cut off. Run
+// calls are rejected while those in flight finish, and calls that have not finished after the stop timeout are cut off. Run
 // returns even if a call does not end. The error is nil after a stop that ctx asked for, even if calls were cut off; that
 // is logged.
 func (s *Server) Run(ctx context.Context) error {
@@ -168,7 +168,7 @@ func (s *Server) serveGRPC(l net.Listener) error {
 	return err
 }
 
-// stopGRPC refuses new calls and waits for the calls in flight. When ctx ends, it cuts these calls off.
+// stopGRPC rejects new calls and waits for the calls in flight. When ctx ends, it cuts these calls off.
 func (s *Server) stopGRPC(ctx context.Context) {
 	if s.transport == nil {
 		s.shared.StopGRPC(ctx, s.grpc)

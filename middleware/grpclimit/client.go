@@ -43,16 +43,17 @@ type ClientOptions struct {
 	// Descriptors are what is limited, if there is a Decider. A client has no PeerAddress.
 	Descriptors []Descriptor
 
-	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other value refuses it with UNAVAILABLE.
+	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other value denies it with UNAVAILABLE.
 	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// UnaryClientInterceptor repeats calls that a server refused with RESOURCE_EXHAUSTED, if it said when: in a google.rpc.RetryInfo or in the
-// metadata retry-after. It waits as long and a random time more. It returns the refusal at once after the last attempt, and if the
-// deadline of the call or MaxWait would pass first. It panics if the options cannot be used.
+// UnaryClientInterceptor repeats calls that a server denied with RESOURCE_EXHAUSTED, if it said when: in a
+// google.rpc.RetryInfo or in the metadata retry-after. It waits that long, and a random time more. It returns the denial at
+// once after the last attempt, and if the deadline of the call or MaxWait would pass first. It panics if the options cannot
+// be used.
 //
 // RESOURCE_EXHAUSTED without a time has other causes too, such as a message that is too large, so it is not repeated.
 func UnaryClientInterceptor(o ClientOptions) grpc.UnaryClientInterceptor {
@@ -136,7 +137,8 @@ func (c *client) wait(ctx context.Context, made *Call) error {
 	}
 }
 
-// pause waits before a call that was refused is made again. If it is not made again, pause returns its error.
+// pause waits before a call that was denied is made again. If it is not made again, pause returns the denial or the
+// error of ctx.
 func pause(ctx context.Context, waits *gate.Waits, refusal error, header, trailer metadata.MD) error {
 	after, ok := retryAfter(refusal, header, trailer)
 	if !ok {
@@ -157,7 +159,7 @@ func pause(ctx context.Context, waits *gate.Waits, refusal error, header, traile
 	}
 }
 
-// retryAfter returns when the server wants a call to be repeated. False: it did not refuse it, or did not say when.
+// retryAfter returns when the server wants a call to be repeated. False: it did not deny it, or did not say when.
 func retryAfter(err error, from ...metadata.MD) (time.Duration, bool) {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() != codes.ResourceExhausted {
@@ -247,7 +249,7 @@ func (r *repeated) again() error {
 	r.now = stream
 	request := r.request
 	r.mu.Unlock()
-	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) { // EOF: the server has refused it already
+	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) { // EOF: the server has denied it already
 		return err
 	}
 	return stream.CloseSend()

@@ -1,9 +1,9 @@
 // Package grpclimit limits the calls of gRPC servers and clients, as interceptors of google.golang.org/grpc.
 //
-// UnaryServerInterceptor and StreamServerInterceptor make a limits.Request of each call, ask a limits.Decider, and call the handler or
-// answer RESOURCE_EXHAUSTED with a google.rpc.RetryInfo. UnaryClientInterceptor and StreamClientInterceptor repeat calls that were
-// refused like this, when the server says, and ask a Decider before each call if they have one. A ratelimit.Limiter (which decides in
-// this process) and a client.Client (which asks the service) are Deciders.
+// UnaryServerInterceptor and StreamServerInterceptor make a limits.Request of each call, ask a limits.Decider, and call the
+// handler or answer RESOURCE_EXHAUSTED with a google.rpc.RetryInfo. UnaryClientInterceptor and StreamClientInterceptor
+// repeat calls that a server has denied in this way, when the server says, and ask a Decider before each call if they have
+// one. A ratelimit.Limiter (which decides in this process) and a client.Client (which asks the service) are Deciders.
 //
 //	o := grpclimit.Options{Domain: "api", Descriptors: []grpclimit.Descriptor{
 //		{grpclimit.Metadata("x-api-key", "customer").Or("none"), grpclimit.Method("method")},

@@ -45,11 +45,11 @@ type Options struct {
 	// points to. With Actual, Cost is reserved before; the Decider must be a limits.Reserver.
 	Actual func(context.Context, *Call) limits.Amount
 
-	// Headers adds ratelimit-limit, ratelimit-remaining and ratelimit-reset to the metadata of all answers; without it, only refusals
-	// have them. If the rules say which headers clients get, these are added instead, always.
+	// Headers adds ratelimit-limit, ratelimit-remaining and ratelimit-reset to the metadata of all answers; without it,
+	// only denials have them. If the rules say which headers clients get, these are always added instead.
 	Headers bool
 
-	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other value refuses it with UNAVAILABLE.
+	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other value denies it with UNAVAILABLE.
 	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
@@ -161,7 +161,7 @@ func (s *server) ask(ctx context.Context, c *Call) (*limits.Reservation, error) 
 	return held, nil
 }
 
-// refused returns the error of a call that is refused.
+// refused returns the error of a call that is denied.
 func refused(d *limits.Decision) error {
 	if d.Source == limits.FailClosed {
 		return status.Error(codes.Unavailable, "the rate limit cannot be checked")

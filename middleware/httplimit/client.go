@@ -18,7 +18,7 @@ const (
 	defaultAttempts  = 4
 	defaultMaxWait   = 30 * time.Second
 	defaultFirstWait = time.Second
-	maxDrained       = 64 << 10    // bytes of a refusal that are read so that its connection can be used again
+	maxDrained       = 64 << 10    // bytes of a denial that are read so that its connection can be used again
 	leastUnixTime    = 500_000_000 // of seconds in a header: a time in 1985, or a wait of 16 years
 )
 
@@ -26,7 +26,7 @@ const (
 // time of Retry-After, or FirstWait, and a random time more.
 //
 // It repeats only requests whose body can be sent again: without a body, or with GetBody, which http.NewRequest sets for buffers. If it
-// does not repeat a request, it returns the refusal at once: after the last attempt, or if the deadline of the request or MaxWait
+// does not repeat a request, it returns the denial at once: after the last attempt, or if the deadline of the request or MaxWait
 // would pass before the next one.
 type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
@@ -100,7 +100,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		again, err := copyOf(r)
 		if err != nil {
-			return answer, nil //nolint:nilerr // the refusal says more than that its request has no second body
+			return answer, nil //nolint:nilerr // the denial says more than that its request has no second body
 		}
 		_, _ = io.CopyN(io.Discard, answer.Body, maxDrained)
 		_ = answer.Body.Close()

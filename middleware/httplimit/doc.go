@@ -1,7 +1,7 @@
 // Package httplimit limits the requests of net/http servers and clients.
 //
 // New makes middleware for a server: it makes a limits.Request of each HTTP request, asks a limits.Decider, and calls the next
-// handler or answers 429. Transport is for clients: it repeats requests that a server refused, when the server says, and asks a
+// handler or answers 429. Transport is for clients: it repeats requests that a server denied, when the server says, and asks a
 // Decider before each request if it has one. A ratelimit.Limiter (which decides in this process) and a client.Client (which asks the
 // service) are Deciders.
 //

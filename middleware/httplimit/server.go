@@ -28,15 +28,15 @@ type Options struct {
 	// reserved before; the Decider must be a limits.Reserver.
 	Actual func(r *http.Request, status int, bytes int64) limits.Amount
 
-	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to all responses; without it, only refusals have them.
-	// If the rules say which headers clients get, these are added instead, always.
+	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to all responses; without it, only denials have
+	// them. If the rules say which headers clients get, these are always added instead.
 	Headers bool
 
-	// Refused answers a request that is refused. The headers are set; it writes status and body. d.Source is limits.FailClosed
+	// Refused answers a request that is denied. The headers are set; it writes status and body. d.Source is limits.FailClosed
 	// if there is no decision. Default: 429, or 503 without a decision, and a short text.
 	Refused func(w http.ResponseWriter, r *http.Request, d limits.Decision)
 
-	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other value refuses it.
+	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other value denies it.
 	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().

@@ -11,7 +11,7 @@ type batch struct {
 	requests []replayedRequest
 	arena    accesslog.Arena
 	verdicts [2][]verdict // of the new rules, and of the old ones if rules are compared
-	refusals [2][]refusal // the refusals behind the verdicts
+	refusals [2][]refusal // the denials behind the verdicts
 }
 
 // replayedRequest is one request.
@@ -35,8 +35,8 @@ func (b *batch) reset() {
 // verdict is an engine's answer to a request.
 type verdict struct {
 	outcome outcome
-	rule    int32 // the first rule that refused it, by Rule.Index; -1 if none did
-	from    int32 // its refusals are batch.refusals[from:to]
+	rule    int32 // the first rule that denied it, by Rule.Index; -1 if none did
+	from    int32 // its denials are batch.refusals[from:to]
 	to      int32
 
 	overridden bool // a descriptor was decided with an override

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// blame counts which rules and limits refused the requests of one caller. The counts of up to maxBlamed limits are
+// blame counts which rules and limits denied the requests of one caller. The counts of up to maxBlamed limits are
 // exact. Beyond that a new limit replaces the one with the smallest count and inherits it (Space-Saving), so a limit
-// with more than one in maxBlamed refusals is always present.
+// with more than one in maxBlamed denials is always present.
 type blame []blamed
 
 const maxBlamed = 32
 
-// blamed is a limit, and how often it refused a caller.
+// blamed is a limit, and how often it denied a caller.
 type blamed struct {
 	refusal
 	count     int64 // requests
 	inherited int64 // the part of count that may belong to other limits
 }
 
-// refusal is a limit that refused a request.
+// refusal is a limit that denied a request.
 type refusal struct {
 	rule  int32 // by Rule.Index
 	limit int32 // index in Rule.Limits; -1: the whole rule
@@ -57,7 +57,7 @@ func (b *blame) count(r refusal) {
 // reportedBlame is how many limits a report has for a caller.
 const reportedBlame = 5
 
-// reported returns the limits that refused most, sorted, with the lower bounds of their counts.
+// reported returns the limits that denied most, sorted, with the lower bounds of their counts.
 func (b blame) reported(e *engine) []RefusedBy {
 	all := slices.Clone(b)
 	slices.SortFunc(all, func(a, b blamed) int {

@@ -12,7 +12,7 @@ import (
 )
 
 // callers counts by caller. Counts are exact while there are no more callers than it may hold. Then it moves the less
-// important half into one row for all others: callers that were never refused and whose verdicts do not change, beginning
+// important half into one row for all others: callers that were never denied and whose verdicts do not change, beginning
 // with the callers that made the fewest requests. A caller that comes back starts a new row, which also keeps by how much its count may
 // be too small.
 //
@@ -29,11 +29,11 @@ type callers struct {
 type callerRow struct {
 	name              string
 	requests, refused int64
-	old               int64 // refused by the old rules
-	newly, passed     int64 // refused only by the new rules, and only by the old rules
-	by, byNewly       blame // the limits that refused it, and the limits that newly refused it
-	byOld             blame // the limits of the old rules that refused it
-	first             int64 // when it was first refused, or newly refused if rules are compared; 0: never
+	old               int64 // denied by the old rules
+	newly, passed     int64 // denied only by the new rules, and only by the old rules
+	by, byNewly       blame // the limits that denied it, and the limits that newly denied it
+	byOld             blame // the limits of the old rules that denied it
+	first             int64 // when it was first denied, or newly denied if rules are compared; 0: never
 	missed            int64 // requests that an earlier, dropped row may have had
 }
 

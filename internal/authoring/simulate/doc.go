@@ -1,4 +1,4 @@
-// Package simulate replays access logs through rules and reports what would have been refused.
+// Package simulate replays access logs through rules and reports what would have been denied.
 //
 // Run reads logs, sorts their lines within a window of time, and passes batches of requests to one or two engines. An
 // engine is the real limiter with a memory store, on a clock that follows the log. With two directories of rules there are two

@@ -38,11 +38,11 @@ type engine struct {
 	failure      error // the first one
 }
 
-// refusingStore is a store that records every limit that refuses: an answer names only one limit, and none of a rule in
+// refusingStore is a store that records every limit that denies: an answer names only one limit, and none of a rule in
 // shadow mode.
 type refusingStore struct {
 	*memory.Store
-	refused []refusedTake // the refused takes of the current request
+	refused []refusedTake // the denied takes of the current request
 	lasts   int64         // how long requests are in flight, in microseconds; 0: for the whole time that a place is theirs
 	whole   []wholeLimit  // of the current request
 }
@@ -53,7 +53,7 @@ type wholeLimit struct {
 	limit *descriptor.Limit
 }
 
-// refusedTake is a take that was refused.
+// refusedTake is a take that was denied.
 type refusedTake struct {
 	descriptor int
 	limit      *descriptor.Limit // to compare: with an override it is only lent for the take
@@ -63,10 +63,10 @@ type refusedTake struct {
 // ruleCount has the results of one rule.
 type ruleCount struct {
 	requests    int64   // descriptors that match it
-	refused     int64   // of these, over the limit in a refused request
-	notEnforced int64   // of these, over the limit without causing a refusal: shadow mode, quota mode
-	newly       int64   // requests that it refuses and the other directory's rules let pass
-	limits      []int64 // by limit: refusals, enforced or not
+	refused     int64   // of these, over the limit in a denied request
+	notEnforced int64   // of these, over the limit without causing a denial: shadow mode, quota mode
+	newly       int64   // requests that it denies and the other directory's rules let pass
+	limits      []int64 // by limit: denials, enforced or not
 }
 
 func newEngine(rules *Rules, o *Options) *engine {
@@ -81,7 +81,7 @@ func newEngine(rules *Rules, o *Options) *engine {
 	return e
 }
 
-// Start settles the takes of one request at once, and notes the takes that are refused.
+// Start settles the takes of one request at once, and notes the takes that are denied.
 func (s *refusingStore) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
 	s.whole = s.whole[:0]
 	for i := range r.Takes {
@@ -102,7 +102,7 @@ func (s *refusingStore) Start(ctx context.Context, now time.Time, _ *backend.Bat
 		if o.Allowed || o.Failed {
 			continue
 		}
-		if t.Guards { // the limit of a penalty refuses; once, if it is exceeded too
+		if t.Guards { // the limit of a penalty denies; once, if it is exceeded too
 			if !r.Outcomes[i+1].Allowed {
 				continue
 			}
@@ -184,8 +184,8 @@ func (e *engine) matches(req *limiter.Request) bool {
 	})
 }
 
-// refusedBy records which limits of a rule refuse the current request: the limits whose takes were refused, or the whole
-// rule if no take of its own limits was refused.
+// refusedBy records which limits of a rule deny the current request: the limits whose takes were denied, or the whole
+// rule if no take of its own limits was denied.
 func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 	known, overridden := false, e.decision.Statuses[place].Overridden
 	for _, take := range e.store.refused {
@@ -221,7 +221,7 @@ func isLimit(r *descriptor.Rule, j int, take *refusedTake, overridden bool) bool
 	return &r.Limits[j] == take.limit || overridden && r.Limits[j].Name == take.name
 }
 
-// newly records, once each, the rules that refuse a request which the other directory's rules let pass.
+// newly records, once each, the rules that deny a request which the other directory's rules let pass.
 func (e *engine) newly(by []refusal) {
 	for i, r := range by {
 		if !slices.ContainsFunc(by[:i], func(b refusal) bool { return b.rule == r.rule }) {
@@ -245,7 +245,7 @@ func (e *engine) knows(domain string) bool {
 	return false
 }
 
-// countOver counts the limits that refused.
+// countOver counts the limits that denied.
 func (e *engine) countOver(o outcome) {
 	if o == allowed {
 		e.notEnforced++

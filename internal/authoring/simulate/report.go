@@ -22,7 +22,7 @@ type Report struct {
 
 	New Side  `json:"new"`
 	Old *Side `json:"old,omitempty"`
-	// With two directories: requests that pass with the old one and are refused with the new one, and vice versa.
+	// With two directories: requests that pass with the old one and are denied with the new one, and vice versa.
 	NewlyRefused *Change `json:"newly_refused,omitempty"`
 	NewlyPassed  *Change `json:"newly_passed,omitempty"`
 
@@ -88,8 +88,8 @@ type Rule struct {
 	Shadow       bool       `json:"shadow_mode,omitempty"`
 	New          *RuleCount `json:"new,omitempty"` // nil: the directory has no such rule
 	Old          *RuleCount `json:"old,omitempty"`
-	NewlyRefused int64      `json:"newly_refused,omitempty"` // requests; counts for each rule of the new directory that refuses
-	NewlyPassed  int64      `json:"newly_passed,omitempty"`  // requests that the rule of the old directory refused
+	NewlyRefused int64      `json:"newly_refused,omitempty"` // requests; counts for each rule of the new directory that denies
+	NewlyPassed  int64      `json:"newly_passed,omitempty"`  // requests that the rule of the old directory denied
 }
 
 func (r *Rule) requests() int64    { return both(r, func(c *RuleCount) int64 { return c.Requests }) }
@@ -109,8 +109,8 @@ func both(r *Rule, of func(*RuleCount) int64) int64 {
 // RuleCount has the counts of a rule in one directory.
 type RuleCount struct {
 	Requests    int64   `json:"requests"`     // descriptors that matched
-	Refused     int64   `json:"refused"`      // of these, over the limit in a refused request
-	NotEnforced int64   `json:"not_enforced"` // of these, over the limit without a refusal: shadow mode, quota mode
+	Refused     int64   `json:"refused"`      // of these, over the limit in a denied request
+	NotEnforced int64   `json:"not_enforced"` // of these, over the limit without a denial: shadow mode, quota mode
 	Limits      []Limit `json:"limits,omitempty"`
 }
 
@@ -119,10 +119,10 @@ type Limit struct {
 	Name  string `json:"name,omitempty"`
 	Limit string `json:"limit"`           // 5 per minute
 	Burst string `json:"burst,omitempty"` // of a bucket, in addition to its rate: 20, or 20 may wait
-	Over  int64  `json:"over"`            // how often it refused, enforced or not
+	Over  int64  `json:"over"`            // how often it denied, enforced or not
 }
 
-// Callers has the results of the callers that were refused or whose verdicts change, and of the busiest other callers.
+// Callers has the results of the callers that were denied or whose verdicts change, and of the busiest other callers.
 type Callers struct {
 	Seen  int64    `json:"seen"`  // number of different callers
 	Exact bool     `json:"exact"` // false: there were too many to count individually, and Seen is a lower bound
@@ -139,16 +139,16 @@ type Caller struct {
 	OldRefused   int64  `json:"old_refused,omitempty"`
 	NewlyRefused int64  `json:"newly_refused,omitempty"`
 	NewlyPassed  int64  `json:"newly_passed,omitempty"`
-	// The limits that refused it most, at most five each: of the new rules, of the new rules for newly refused
+	// The limits that denied it most, at most five each: of the new rules, of the new rules for newly denied
 	// requests, and of the old rules.
 	RefusedBy      []RefusedBy `json:"refused_by,omitempty"`
 	NewlyRefusedBy []RefusedBy `json:"newly_refused_by,omitempty"`
 	OldRefusedBy   []RefusedBy `json:"old_refused_by,omitempty"`
-	First          *time.Time  `json:"first,omitempty"`   // when it was first refused; with two directories, newly refused
+	First          *time.Time  `json:"first,omitempty"`   // when it was first denied; with two directories, newly denied
 	Missing        int64       `json:"missing,omitempty"` // by how much Requests may be too small
 }
 
-// RefusedBy is a limit that refused requests of a caller. A request that several limits refuse counts for each.
+// RefusedBy is a limit that denied requests of a caller. A request that several limits deny counts for each.
 type RefusedBy struct {
 	Rule     string `json:"rule"` // its path
 	Name     string `json:"name,omitempty"`

@@ -20,7 +20,7 @@ func identity(r *descriptor.Rule) string {
 	return b.String()
 }
 
-// byRule combines the counts of both engines. The rules that refuse most come first.
+// byRule combines the counts of both engines. The rules that deny most come first.
 func byRule(now, old *engine) (rows []Rule, unreached []string) {
 	places := make(map[string]int)
 	row := func(r *descriptor.Rule) *Rule {

@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// busiest is how many callers without refusals are reported.
+// busiest is how many callers without denials are reported.
 const busiest = 100
 
 // report builds the Report.
@@ -94,7 +94,7 @@ func (r *run) changes() (newly, passed *Change) {
 	return newly, passed
 }
 
-// reportedCallers returns all callers that were refused or whose verdicts change, and the busiest of the others.
+// reportedCallers returns all callers that were denied or whose verdicts change, and the busiest of the others.
 func (r *run) reportedCallers() Callers {
 	all := r.callers.sorted()
 	out := Callers{Seen: int64(len(all)), Exact: r.callers.dropped == 0}

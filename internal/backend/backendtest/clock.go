@@ -54,7 +54,7 @@ func runClock(t *testing.T, open func(t testing.TB) backend.Store) {
 			c.now = c.now.Add(2*time.Second - 24*time.Hour)
 			c.recovers(2*window, true)
 		})
-		// Callers who only ask how much is left, and requests that another counter refuses, do not keep it from recovering.
+		// Callers who only ask how much is left, and requests that another counter denies, do not keep it from recovering.
 		t.Run(name+", back by an hour, without a take of its own", func(t *testing.T) {
 			c := newStepped(t, open(t), l, epoch.Add(48*time.Hour+17*time.Second))
 			c.fill()
@@ -122,7 +122,7 @@ func (c *stepped) take(hits int64) backend.Outcome {
 	return one(c.T, c.store, c.now, backend.Take{Key: c.key, Limit: c.limit, Hits: hits})
 }
 
-// fill takes all hits, one by one, and one more, which is refused.
+// fill takes all hits, one by one, and one more, which is denied.
 func (c *stepped) fill() {
 	c.Helper()
 	for n := range c.limit.Capacity() {

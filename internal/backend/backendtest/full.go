@@ -23,7 +23,7 @@ type BoundedStore interface {
 }
 
 // RunFull checks what a store still promises when it is much too small for its callers. No caller is admitted more than it
-// would be alone in a store with room. A caller with its own counter is counted exactly. A request that is refused as a whole
+// would be alone in a store with room. A caller with its own counter is counted exactly. A request that is denied as a whole
 // consumes nothing. open makes a store for at most that many counters and shared counters.
 func RunFull(t *testing.T, open func(most, shared int) BoundedStore) {
 	t.Run("property", func(t *testing.T) {

@@ -275,7 +275,7 @@ func (p *plain) addToSubWindows(now int64, hits *big.Int) {
 	}
 }
 
-// addToLog adds hits, or takes the newest ones back. Refused hits push out the oldest ones: no decision looks further back.
+// addToLog adds hits, or takes the newest ones back. Denied hits push out the oldest ones: no decision looks further back.
 func (p *plain) addToLog(now, hits int64, allowed bool) {
 	q := p.limit.Arithmetic.Quantum
 	var live []int64

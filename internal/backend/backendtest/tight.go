@@ -10,10 +10,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// runTight checks what one counter says about the future, while the clock goes forward. A refused take is refused until its
+// runTight checks what one counter says about the future, while the clock goes forward. A denied take stays denied until its
 // RetryAfter has passed, and then it passes. After MoreAfter more hits fit, and not before. After ResetAfter nothing is in use any
 // more, or a window ends. Hits that are taken and refunded at the same time leave no trace, except under a concurrency limit, where a
-// refund takes the oldest; peeks and refused takes leave none either.
+// refund takes the oldest; peeks and denied takes leave none either.
 func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {

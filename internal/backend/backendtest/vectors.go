@@ -36,9 +36,9 @@ type vectorStep struct {
 }
 
 // corrected holds steps that are recorded wrong. In clock-back-gcra the clock goes back by ten seconds, which is two drains of
-// the bucket. The recording refuses hits until the clock has caught up, although each of its answers promises a hit one second
+// the bucket. The recording denies hits until the clock has caught up, although each of its answers promises a hit one second
 // later. The correction follows the vector's own source, which allows one bucket of debt at most: one second after the first
-// refusal a hit passes, and ten seconds after that the bucket is full.
+// denial a hit passes, and ten seconds after that the bucket is full.
 var corrected = map[string]map[int]vectorStep{
 	"clock-back-gcra": {
 		2: {T: 1490832091000000, Hits: 1, Allowed: true, ResetAfter: 5_000_000},
@@ -95,7 +95,7 @@ func (v *vector) limit(t *testing.T) *descriptor.Limit {
 }
 
 // runVectors tests a store with worked examples from the literature and from other implementations. Fixed windows in them
-// drop refused hits, except where an example says otherwise. Steps that are recorded wrong are in corrected.
+// drop denied hits, except where an example says otherwise. Steps that are recorded wrong are in corrected.
 func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 	raw, err := testdata.ReadFile("testdata/algorithms.json")
 	if err != nil {

@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// upToDate is how soon a process that reaches Redis has a change of the overrides, with some to spare.
+// upToDate is the time within which a replica that reaches Redis has learned of a change of the overrides, with some
+// to spare.
 const upToDate = 2 * time.Second
 
-// compare marks live processes whose rules or overrides differ from the ones that most processes have, or whose overrides are older
-// than the overrides of another process.
+// compare marks live replicas whose rules or overrides differ from the ones that most replicas have, or whose overrides are older
+// than the overrides of another replica.
 func compare(all []Process, every time.Duration) {
 	rules := most(all, func(p *Process) string { return strconv.FormatUint(p.Rules.Checksum, 10) })
 	overrides := most(all, overridesOf)
@@ -24,8 +25,8 @@ func compare(all []Process, every time.Duration) {
 	}
 }
 
-// overridesOf returns the part of a process' overrides that must be equal everywhere. The version of overrides in Redis is not part of
-// it, because processes learn of a new version at different times.
+// overridesOf returns the part of a replica's overrides that must be equal everywhere. The version of overrides in Redis is not part of
+// it, because replicas learn of a new version at different times.
 func overridesOf(p *Process) string {
 	if p.Overrides.Source == OverridesInFile { // the version says which content the file has
 		return OverridesInFile + strconv.FormatInt(p.Overrides.Version, 10)
@@ -33,7 +34,7 @@ func overridesOf(p *Process) string {
 	return p.Overrides.Source
 }
 
-// isBehind reports whether a process still had older overrides when another one had had newer ones for a while.
+// isBehind reports whether a replica still had older overrides when another one had had newer ones for a while.
 func isBehind(p *Process, all []Process, every time.Duration) bool {
 	return p.Overrides.Source == OverridesInRedis && slices.ContainsFunc(all, func(q Process) bool {
 		hadThem := q.Seen.Add(-2 * every)
@@ -41,8 +42,8 @@ func isBehind(p *Process, all []Process, every time.Duration) bool {
 	})
 }
 
-// most returns a function that reports whether a process has the value that most live ones have. If two values are equally frequent, no
-// process has it.
+// most returns a function that reports whether a replica has the value that most live ones have. If two values are equally frequent, no
+// replica has it.
 func most(all []Process, value func(*Process) string) func(*Process) bool {
 	count := make(map[string]int)
 	for i := range all {
@@ -61,7 +62,7 @@ func most(all []Process, value func(*Process) string) func(*Process) bool {
 	return func(p *Process) bool { return single && value(p) == best }
 }
 
-// IsTroubled reports whether an operator should look at a process.
+// IsTroubled reports whether an operator should look at a replica.
 func (p *Process) IsTroubled() bool {
 	switch p.State {
 	case Gone:
@@ -74,7 +75,7 @@ func (p *Process) IsTroubled() bool {
 	}
 }
 
-// sort puts processes in the order in which operators look at them: processes with trouble first, stopped processes last.
+// sort puts replicas in the order in which operators look at them: replicas with trouble first, stopped replicas last.
 func sort(all []Process) {
 	rank := func(p *Process) int {
 		switch {

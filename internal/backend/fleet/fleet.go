@@ -22,42 +22,42 @@ import (
 
 // Options are the settings of a Fleet.
 type Options struct {
-	// Beat writes the name of this process to the list of processes that share a Redis, or takes the name off the list if the process
-	// leaves. It returns how many processes are on the list. A process stays on the list for the time lives after its last beat. Nil:
-	// this process shares its Redis with no other.
+	// Beat writes the name of this replica to the list of replicas that share a Redis, or takes the name off the list if the replica
+	// leaves. It returns how many replicas are on the list. A replica stays on the list for the time lives after its last beat. Nil:
+	// this replica shares its Redis with no other.
 	Beat func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error)
 
-	// Run calls Changed when the number of processes has changed. Nil: nothing is called.
+	// Run calls Changed when the number of replicas has changed. Nil: nothing is called.
 	Changed func(n int)
 
-	// Self returns what this process says of itself. It must not wait. Nil: it is only counted, and List must not be called.
+	// Self returns what this replica says of itself. It must not wait. Nil: the replica is only counted, and List must not be called.
 	Self func() Process
 
 	Client goredis.UniversalClient // reaches the Redis of the list. It should not be the client that counts
 	Names  string                  // key of the list that Beat writes
-	Prefix string                  // of the keys of what processes say
+	Prefix string                  // of the keys of what replicas say
 
 	Every time.Duration // between two beats; default 2 s
-	Lives time.Duration // how long a process is on the list after its last beat; default 10 s
+	Lives time.Duration // how long a replica is on the list after its last beat; default 10 s
 
 	Log *slog.Logger // default slog.Default()
 }
 
 const (
-	keptNumbers = 8               // a lower number of processes is used after it was seen so often
-	kept        = 5 * time.Minute // how long a process is listed after it was last seen
+	keptNumbers = 8               // a lower number of replicas is used after it was seen this many times
+	kept        = 5 * time.Minute // how long a replica is listed after it was last seen
 
 	answerWithin = time.Second // bounds what is written and read, but for Beat
 	fresh        = time.Second // a list is not read again before
-	pageSize     = 100         // processes that are read with one call, so that it does not hold up Redis
+	pageSize     = 100         // replicas that are read with one call, so that it does not hold up Redis
 	maxNames     = 64 << 10    // bytes of the list that are read: it has at most 1,000 names
 
-	// Without being asked, a process reads the list once a minute, and more rarely in a large fleet, because all processes do.
+	// Without being asked, a replica reads the list once a minute, and more rarely in a large fleet, because all replicas do.
 	readEvery   = time.Minute
 	readPerPeer = 600 * time.Millisecond
 )
 
-// Fleet is this process among the processes that share a Redis.
+// Fleet is this replica among the replicas that share a Redis.
 type Fleet struct {
 	o  Options
 	id string
@@ -69,23 +69,23 @@ type Fleet struct {
 	decisions Decisions
 	rates     Rates
 	versions  [3]int64 // of the overrides, at the last three times
-	left      bool     // this process has stopped
+	left      bool     // this replica has stopped
 	beatAt    time.Time
 
 	others     []Process // as they were read
 	readAt     time.Time // zero: never
 	unreadable int
-	silent     int   // processes on the list that say nothing
+	silent     int   // replicas on the list that say nothing
 	failed     error // of the last attempt to reach Redis
 
 	// Only Run uses these.
-	seen   [keptNumbers]int // the latest numbers of processes
+	seen   [keptNumbers]int // the latest numbers of replicas
 	next   int              // index in seen
 	last   int              // the argument of the latest call of Changed
 	logged string           // the error that was logged last
 }
 
-// New returns a Fleet whose first beat, while Run runs, puts this process on the list.
+// New returns a Fleet whose first beat, while Run runs, puts this replica on the list.
 func New(o Options) *Fleet {
 	if o.Every <= 0 {
 		o.Every = 2 * time.Second
@@ -101,10 +101,10 @@ func New(o Options) *Fleet {
 	return &Fleet{o: o, id: hex.EncodeToString(name)}
 }
 
-// ID is the name of this process. It has another one after a restart.
+// ID is the name of this replica. It changes with a restart.
 func (f *Fleet) ID() string { return f.id }
 
-// Run writes heartbeats, and what this process says of itself. When ctx ends, it takes this process off the list, and returns nil.
+// Run writes heartbeats, and what this replica says of itself. When ctx ends, it takes this replica off the list, and returns nil.
 func (f *Fleet) Run(ctx context.Context) error {
 	next := time.NewTimer(f.o.Every)
 	defer next.Stop()
@@ -135,7 +135,7 @@ func (f *Fleet) readAfter() time.Duration {
 	return max(readEvery, time.Duration(len(f.others))*readPerPeer)
 }
 
-// beat sends a heartbeat, and writes what this process says.
+// beat sends a heartbeat, and writes what this replica says.
 func (f *Fleet) beat(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, f.o.Every)
 	defer cancel()
@@ -152,7 +152,7 @@ func (f *Fleet) beat(ctx context.Context) error {
 	return err
 }
 
-// count calls Changed if the number of processes has changed. A higher number is used at once, and a lower one only after it was seen
+// count calls Changed if the number of replicas has changed. A higher number is used at once, and a lower one only after it was seen
 // keptNumbers times in a row: when Redis comes back empty, or was stopped for a while, the heartbeats of the others have yet to arrive. While
 // Redis does not answer, the last number stays.
 func (f *Fleet) count(n int) {
@@ -166,7 +166,7 @@ func (f *Fleet) count(n int) {
 	}
 }
 
-// report logs, once, that Redis refuses what this process writes. If Redis does not answer at all, others log that.
+// report logs, once, that Redis rejects what this replica writes. If Redis does not answer at all, others log that.
 func (f *Fleet) report(ctx context.Context, err error) {
 	answer := goredis.Error(nil)
 	switch {
@@ -198,7 +198,7 @@ func (f *Fleet) measure(now time.Time) {
 	f.versions = [3]int64{f.versions[1], f.versions[2], self.Overrides.Version}
 }
 
-// says is what this process says of itself now.
+// says is what this replica says of itself now.
 func (f *Fleet) says(now time.Time) Process {
 	p := f.o.Self()
 	f.mu.Lock()
@@ -223,13 +223,13 @@ func (f *Fleet) leave(ctx context.Context) {
 	if f.o.Self != nil {
 		_ = f.say(ctx)
 	}
-	_, _ = f.o.Beat(ctx, f.id, f.o.Lives, true) // if it fails, the process is forgotten after a while
+	_, _ = f.o.Beat(ctx, f.id, f.o.Lives, true) // if it fails, the replica is forgotten after a while
 }
 
-// saidKey is the key of what a process says. All of them are in one slot of a cluster.
+// saidKey is the key of what a replica says. All of them are in one slot of a cluster.
 func (f *Fleet) saidKey(name string) string { return f.o.Prefix + "{fleet}:" + name }
 
-// say writes what this process says of itself.
+// say writes what this replica says of itself.
 func (f *Fleet) say(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -243,7 +243,7 @@ func (f *Fleet) say(ctx context.Context) error {
 	return err
 }
 
-// read reads the list, and what the others say. A process that was on the list before, and is not any more, has stopped or was killed.
+// read reads the list, and what the others say. A replica that was on the list before, and is not any more, has stopped or was killed.
 func (f *Fleet) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -267,7 +267,7 @@ func (f *Fleet) read(ctx context.Context) error {
 	return err
 }
 
-// learn is read without the lock. seen has the processes that were known before.
+// learn is read without the lock. seen contains the replicas that were known before.
 func (f *Fleet) learn(ctx context.Context, seen map[string]time.Time, now, beatAt time.Time) (others []Process, unreadable, silent int, err error) {
 	list, err := f.o.Client.GetRange(ctx, f.o.Names, 0, maxNames).Result()
 	if err != nil {
@@ -314,8 +314,8 @@ func (f *Fleet) learn(ctx context.Context, seen map[string]time.Time, now, beatA
 
 var aName = regexp.MustCompile(`(?m)^([0-9a-f]{16}) ([0-9]{1,15})$`)
 
-// namesOf returns the names on the list with the times of their last beats by the clock of this process. The list has them by the clock of
-// Redis; of the own beat, or else of the newest, both are known.
+// namesOf returns the names on the list with the times of their last beats by the clock of this replica. The list has them
+// by the clock of Redis; the difference is known from this replica's own beat, or else from the newest one.
 func (f *Fleet) namesOf(list string, now, beatAt time.Time) map[string]time.Time {
 	beats := make(map[string]int64)
 	newest := int64(0)
@@ -336,19 +336,19 @@ func (f *Fleet) namesOf(list string, now, beatAt time.Time) map[string]time.Time
 	return names
 }
 
-// View is what is known of the processes.
+// View is what is known of the replicas.
 type View struct {
-	Self      string    // the ID of this process
+	Self      string    // the ID of this replica
 	Shared    bool      // it shares a Redis with others
-	Processes []Process // processes with trouble first
+	Processes []Process // replicas with trouble first
 	ReadAt    time.Time // when the others were read; zero: never
 	Err       error     // why they could not be read now
 
-	Unreadable int // entries that no process of this version writes
+	Unreadable int // entries that no replica of this version writes
 	More       int // processes that share the Redis and say nothing of themselves, such as Go programs with package ratelimit
 }
 
-// List returns the processes that share the Redis, or what was last known of them if it does not answer.
+// List returns the replicas that share the Redis, or what was last known of them if it does not answer.
 func (f *Fleet) List(ctx context.Context) View {
 	if f.o.Beat == nil {
 		return f.view(time.Now())

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Process is what a process says of itself.
+// Process is what a replica says of itself.
 type Process struct {
 	ID      string    `json:"-"` // made when it starts
 	Host    string    `json:"host"`
@@ -26,18 +26,18 @@ type Process struct {
 	Caches    []Cache   `json:"caches,omitempty"`
 	PerSecond Rates     `json:"per_second"` // over the last Every
 
-	Decisions Decisions `json:"-"` // since it began, of this process only
+	Decisions Decisions `json:"-"` // since it began, of this replica only
 	State     State     `json:"-"`
 	Seen      time.Time `json:"-"` // when it last wrote, by the clock of the reader
 
-	RulesDiffer     bool `json:"-"` // from the rules of most processes
-	OverridesDiffer bool `json:"-"` // from the overrides of most processes, or they are older than another process' overrides
+	RulesDiffer     bool `json:"-"` // from the rules of most replicas
+	OverridesDiffer bool `json:"-"` // from the overrides of most replicas, or they are older than another replica's overrides
 }
 
-// State is whether a process runs.
+// State is whether a replica runs.
 type State uint8
 
-// The states of a process.
+// The states of a replica.
 const (
 	Live    State = iota
 	Stopped       // it said so
@@ -71,14 +71,14 @@ const (
 	OverridesInFile  = "file"
 )
 
-// Redis is what a process sees of one Redis.
+// Redis is what a replica sees of one Redis.
 type Redis struct {
 	Name        string   `json:"name"`
 	Open        []string `json:"open,omitempty"` // nodes that do not answer: their breakers are open. Some of them, if there are many
 	Connections uint64   `json:"connections"`
 }
 
-// Cache is something that a process remembers.
+// Cache is something that a replica remembers.
 type Cache struct {
 	Name    string `json:"name"`
 	Entries uint64 `json:"entries"`
@@ -92,7 +92,7 @@ type Rates struct {
 	Passed  float64 `json:"passed"`
 	Refused float64 `json:"refused"`
 	Failed  float64 `json:"failed"`   // the backend could not answer
-	OnError float64 `json:"on_error"` // of the passed and refused ones: decided without the backend
+	OnError float64 `json:"on_error"` // of the passed and denied ones: decided without the backend
 }
 
 // since returns the rates between two numbers of decisions.
@@ -106,7 +106,7 @@ func (d Decisions) since(before Decisions, took time.Duration) Rates {
 	return Rates{rate(d.Passed, before.Passed), rate(d.Refused, before.Refused), rate(d.Failed, before.Failed), rate(d.OnError, before.OnError)}
 }
 
-// The bounds of what a process says. Together they keep a list of 1,000 processes below the 4 MiB that a gRPC client takes.
+// The bounds of what a replica says. Together they keep a list of 1,000 replicas below the 4 MiB that a gRPC client takes.
 const (
 	maxRecord   = 8 << 10 // bytes of it in Redis
 	maxHost     = 128     // bytes
@@ -139,7 +139,7 @@ func cut(s string, most int) string {
 	return s[:most]
 }
 
-// encode returns the process as it is written, within the bounds.
+// encode returns a replica's entry as it is written, within the bounds.
 func (p Process) encode() []byte {
 	p.Host, p.Version, p.Overrides.Error = cut(p.Host, maxHost), cut(p.Version, maxVersion), cut(p.Overrides.Error, maxError)
 	p.Redis = slices.Clone(p.Redis[:min(len(p.Redis), maxRedis)])
@@ -163,7 +163,7 @@ func (p Process) encode() []byte {
 
 var isID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
-// decode reads what a process wrote.
+// decode reads what a replica wrote.
 func decode(id, text string) (Process, error) {
 	var p Process
 	if !isID.MatchString(id) || len(text) > maxRecord {

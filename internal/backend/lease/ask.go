@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// ask calls the backend and settles its answers. A refused lease does not show whether the hits of the take itself would be
-// refused too: a second call asks for those.
+// ask calls the backend and settles its answers. A denied lease does not show whether the hits of the take itself would be
+// denied too: a second call asks for those.
 func (l *Leases) ask(ctx context.Context, now time.Time, c *forwarded, r *backend.Request) error {
 	began, within, cancel := time.Now(), ctx, context.CancelFunc(func() {})
 	if !c.until.IsZero() { // it has waited before
@@ -124,8 +124,8 @@ func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return bare, func() {}
 }
 
-// settle finishes a take that asked for its own hits. refused means that its group was refused: then nothing was added,
-// unless this take was refused itself and its refused hits count.
+// settle finishes a take that asked for its own hits. refused means that its group was denied: then nothing was added,
+// unless this take was denied itself and its denied hits count.
 func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, refused bool, sent time.Time) {
 	if o.Failed {
 		if p.aside > 0 {
@@ -196,7 +196,7 @@ func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.T
 	}
 
 	if o.Cached && !p.live {
-		// A cached refusal says nothing about the old permits: they stay as they are.
+		// A cached denial says nothing about the old permits: they stay as they are.
 		l.putBack(p)
 		p.unused = 0
 		return false

@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// hotCounter is what this process knows about a hot counter. The lock of its shard protects it, except fields that are set
+// hotCounter is what this replica knows about a hot counter. The lock of its shard protects it, except fields that are set
 // once.
 type hotCounter struct {
 	rule  descriptor.Limit // a copy of the takes' limit: their memory is the caller's
@@ -95,7 +95,7 @@ func (c *hotCounter) unused(now time.Time) int64 { return max(c.alive(now), c.wo
 // or never.
 func (c *hotCounter) returnable(now time.Time, within time.Duration) int64 {
 	if c.terms.Kind == backend.PermitsOfLog {
-		return 0 // the store would drop the newest entries, which may be those of other processes
+		return 0 // the store would drop the newest entries, which may be those of other replicas
 	}
 	return c.worth(c.pool, now.Add(within))
 }
@@ -115,7 +115,7 @@ func (c *hotCounter) drop() (dropped int64) {
 }
 
 // want is how many permits to ask the store for at now, including those that are needed at once. 1 or less means that no
-// lease is wanted. It is what this process uses in half of the life of a lease, but at most a fair share of the capacity, and
+// lease is wanted. It is what this replica uses in half of the life of a lease, but at most a fair share of the capacity, and
 // of what is left.
 func (c *hotCounter) want(now time.Time, replicas int) int64 {
 	if dt := now.Sub(c.since); dt >= c.terms.tau/8 {
@@ -160,7 +160,7 @@ func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 	}
 }
 
-// saw records the answer of the store to a request that was sent at sent. If refused hits were counted, more than the limit
+// saw records the answer of the store to a request that was sent at sent. If denied hits were counted, more than the limit
 // may be in use. Then that many permits are void, and saw returns how many it dropped.
 func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 	c.used = o.Used

@@ -13,7 +13,7 @@ import (
 // Options are the settings of Leases.
 type Options struct {
 	Store    backend.Store // required
-	Replicas int           // processes that lease from the same counters, until SetReplicas; too few waste permits, but never admit more. Default 1
+	Replicas int           // replicas that lease from the same counters, until SetReplicas; too few waste permits, but never admit more. Default 1
 
 	// Timeout is the maximum time that the backend takes to answer. A take that has to wait twice, for an acquisition of
 	// another take and then for its own answer, still ends within it. Default: only the caller's deadline bounds it.
@@ -76,7 +76,7 @@ func New(opts Options) *Leases {
 	return l
 }
 
-// SetReplicas sets how many processes lease from the same counters. Leases that are already held stay as they are.
+// SetReplicas sets how many replicas lease from the same counters. Leases that are already held stay as they are.
 func (l *Leases) SetReplicas(n int) { l.replicas.Store(int64(max(n, 1))) }
 
 func (l *Leases) shard(key []byte) (*shard, uint64) {

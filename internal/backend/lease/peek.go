@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Peek asks the backend how much is used. It reports unused permits of this process as unused, because callers of this
-// process can still use them.
+// Peek asks the backend how much is used. It reports unused permits of this replica as unused, because callers of this
+// replica can still use them.
 func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	if !concerns(r) {
 		return l.opts.Store.Peek(ctx, now, r)
@@ -43,7 +43,7 @@ func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) er
 	return err
 }
 
-// unused is how many permits of a take's counter this process holds.
+// unused is how many permits of a take's counter this replica holds.
 func (l *Leases) unused(t *backend.Take, now time.Time) int64 {
 	sh, _ := l.shard(t.Key)
 	sh.mu.Lock()

@@ -20,7 +20,7 @@ func (l *Leases) void(counters []backend.Counter) {
 	}
 }
 
-// Void drops the permits of a counter that another process has cleared. Permits that calls in flight bring back are lost.
+// Void drops the permits of a counter that another replica has cleared. Permits that calls in flight bring back are lost.
 func (l *Leases) Void(key []byte) {
 	sh, _ := l.shard(key)
 	sh.mu.Lock()

@@ -25,7 +25,7 @@ type forwarded struct {
 	until time.Time
 }
 
-// forwardedTake is one take that goes to the backend, and what this process knows about its counter.
+// forwardedTake is one take that goes to the backend, and what this replica knows about its counter.
 type forwardedTake struct {
 	hits int64 // of the original take
 
@@ -253,7 +253,7 @@ func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take
 	missing := t.Hits - k.alive(now)
 	ask := size // more than is missing, else it is no lease
 	if dormant {
-		// The answer shows how many permits of the old lease still count, even if it is a refusal.
+		// The answer shows how many permits of the old lease still count, even if it is a denial.
 		ask = max(missing, size-k.worth(k.pool, now))
 	}
 	p.lead = k.fetch == nil && t.Hits <= int64(k.limit.Capacity()) && !before(now, k.waiting) &&
@@ -268,7 +268,7 @@ func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take
 	k.fetch = &fetch{done: make(chan struct{})}
 	c.leads = true
 	asked := c.forward(i, p, t)
-	asked.Hits, asked.CountDenied = ask, false // a refused lease is not a refused request
+	asked.Hits, asked.CountDenied = ask, false // a denied lease is not a denied request
 }
 
 // pass adds a take that leases cannot answer to the call to the backend. The permits of an existing lease still matter: a
@@ -316,7 +316,7 @@ func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 func (p *forwardedTake) setAside(k *hotCounter, now time.Time) {
 	alive := k.alive(now)
 	p.unused, p.generation, p.until = k.unused(now), k.generation, k.live
-	if before(now.Add(lasting), k.live) && p.hits <= int64(k.limit.Capacity()) { // takes above the capacity never pass: the backend refuses them
+	if before(now.Add(lasting), k.live) && p.hits <= int64(k.limit.Capacity()) { // takes above the capacity never pass: the backend denies them
 		p.aside = min(alive, p.hits)
 		k.pool -= p.aside
 	}

@@ -1,4 +1,4 @@
-// Package memory keeps counters in this process. It is the embedded default, and the store for on_error: local.
+// Package memory keeps counters in the memory of the process. It is the embedded default, and the store for on_error: local.
 //
 // Store is the store. Its counters are in shards by the hash of their key, and Run sweeps expired counters. A Store may be
 // used by any number of goroutines: takes that are settled together hold the locks of their shards, always in the same order.
@@ -6,7 +6,7 @@
 //
 // A counter in use is never dropped: with eviction, anyone could reset a limit by sending enough different values. If the
 // store is nearly full and a rule has used up its share of it, new callers of the rule are counted in shared counters. These
-// may refuse too much, but never admit too much. A take fails with backend.ErrFull only if there is no shared counter for it
+// may deny too much, but never admit too much. A take fails with backend.ErrFull only if there is no shared counter for it
 // (Options.Shared). Both cases cost the same however much the store holds: only Run and Sweep look for expired counters.
 //
 // Time that has passed is measured with the monotonic clock, which is never set. Only windows on the clock or on a calendar

@@ -62,7 +62,7 @@ func expires(l *descriptor.Limit, state *backend.State, at backend.Times) int64 
 	return at.ToElapsed(l, backend.Expires(l, state))
 }
 
-// counted reports whether a take changed what is counted. If a refused hit takes the place of an older one in a full log, the
+// counted reports whether a take changed what is counted. If a denied hit takes the place of an older one in a full log, the
 // number in use stays the same, but the log has changed.
 func counted(t *backend.Take, o *backend.Outcome) bool {
 	return o.Used != o.Before || t.CountDenied && !o.Allowed

@@ -11,7 +11,7 @@ func (s *Store) addPenalty(at backend.Times, hash uint64, t *backend.Take, state
 }
 
 // keepPenalty adds the counter of a penalty that has begun, to a share. If there is no room for it, keepPenalty returns false, and the
-// penalty has not begun: the limit itself still refuses. The shard of the key is locked, and mu for reading.
+// penalty has not begun: the limit itself still denies. The shard of the key is locked, and mu for reading.
 func (s *Store) keepPenalty(at backend.Times, hash uint64, t *backend.Take, state *backend.State, share *share) bool {
 	table := &s.shards[hash%shardCount].table
 	if table.find(hash, t.Key) != nil { // an earlier take of the group has added it

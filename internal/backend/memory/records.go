@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Records keeps records in this process. Its clock cannot be set back. It implements backend.Records.
+// Records keeps records in memory. Its clock cannot be set back. It implements backend.Records.
 type Records struct {
 	clock backend.Clock
 	most  int
@@ -104,7 +104,7 @@ func (r *Records) take(now int64, takes []backend.Take, outcomes []backend.Outco
 	}
 }
 
-// sweepEvery is how often a full store looks for records that have expired: what is refused for lack of room must cost nothing.
+// sweepEvery is how often a full store looks for records that have expired: what is denied for lack of room must cost nothing.
 const sweepEvery = time.Second
 
 // makeRoom drops records that have expired. It returns false if there are none, or if it looked a moment ago.

@@ -5,8 +5,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// reservations are those of one counter, by id and by time. Each operation costs at most the logarithm of how many
-// there are. No slot has a pointer.
+// reservations are the reservations of one counter, by id and by time. Each operation costs at most the logarithm of
+// how many there are. No slot has a pointer.
 type reservations struct {
 	limit *descriptor.Limit // of the last reservation; Run has no other
 	hash  uint64            // of the counter's key

@@ -130,7 +130,7 @@ func (s *Store) ruleID(r *descriptor.Rule) uint64 {
 	return h.Sum64()
 }
 
-// reserve counts one more counter of a rule, if the rule may have one. It reads before it writes, so that refusals do not
+// reserve counts one more counter of a rule, if the rule may have one. It reads before it writes, so that denials do not
 // make the cores wait for each other.
 func (s *Store) reserve(sh *share) bool {
 	if s.sharing() {

@@ -95,7 +95,7 @@ func (s *Store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *b
 	return true, err
 }
 
-// errFull is made once, so that a refusal for lack of room costs almost nothing.
+// errFull is made once, so that a denial for lack of room costs almost nothing.
 var errFull = fmt.Errorf("count in memory: %w", backend.ErrFull)
 
 func (s *Store) takeOne(at backend.Times, takes []backend.Take, outcomes []backend.Outcome) bool {

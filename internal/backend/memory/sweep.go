@@ -13,7 +13,7 @@ const grace = 5 * time.Second
 // sweep took, if that is longer: a store that stays full costs at most a fifth of a core.
 const restAfterSweep = time.Second
 
-// few is how many counters can be checked at once: in about a millisecond. An idle process would otherwise wake up 26 times a second
+// few is how many counters can be checked at once: in about a millisecond. An idle replica would otherwise wake up 26 times a second
 // for them.
 const few = 10_000
 

@@ -15,15 +15,15 @@ import (
 // Options are the settings of a Cache.
 type Options struct {
 	Store   backend.Store   // required
-	Bytes   int             // maximum size of the refusals, keys included; default 1 MiB
+	Bytes   int             // maximum size of the denials, keys included; default 1 MiB
 	Metrics metric.Registry // nil: no metrics
 
-	// Refunded is called after a refund of a counter that may have been exhausted, so that other processes can forget its
-	// refusals too. A decision waits for it. The key is valid until it returns. Default: nothing is called.
+	// Refunded is called after a refund of a counter that may have been exhausted, so that other replicas can forget its
+	// denials too. A decision waits for it. The key is valid until it returns. Default: nothing is called.
 	Refunded func(key []byte)
 }
 
-// Cache answers takes whose refusal it knows, and forwards the others to the backend.
+// Cache answers takes whose denial it knows, and forwards the others to the backend.
 type Cache struct {
 	clock    backend.Clock
 	store    backend.Store
@@ -37,31 +37,31 @@ type Cache struct {
 
 const (
 	shardCount = 64
-	overhead   = 128 // size of a refusal without its key in bytes, approximately
+	overhead   = 128 // size of a denial without its key in bytes, approximately
 )
 
 type shard struct {
 	mu       sync.Mutex
 	refusals map[string]refusal
 	bytes    int64
-	refunds  uint64 // number of refunds that have begun or ended: a refusal that began at another number may be out of date
+	refunds  uint64 // number of refunds that have begun or ended: a denial that began at another number may be out of date
 }
 
 // earlier is what the cache knew before a take went to the backend.
 type earlier struct {
 	refunds   uint64 // refunds of its shard
-	exhausted bool   // a refund: the counter's refusal was known
+	exhausted bool   // a refund: the counter's denial was known
 }
 
 type refusal struct {
-	until    int64 // an elapsed time: a clock that is set back does not make a refusal longer
+	until    int64 // an elapsed time: a clock that is set back does not make a denial longer
 	reset    int64
-	hits     int64 // the smallest number of hits that is refused
+	hits     int64 // the smallest number of hits that is denied
 	used     int64
 	kept     int64
-	requests uint64 // with burst and classes: the limit that refused
+	requests uint64 // with burst and classes: the limit that denied
 	burst    uint64
-	classes  descriptor.ClassParts // a refusal says nothing about another class of the counter
+	classes  descriptor.ClassParts // a denial says nothing about another class of the counter
 }
 
 // asked holds the takes that go to the backend.
@@ -146,7 +146,7 @@ func (c *Cache) ask(now time.Time, r *backend.Request) *asked {
 	return a
 }
 
-// learn passes on the store's answers, and remembers refusals.
+// learn passes on the store's answers, and remembers denials.
 func (c *Cache) learn(a *asked) {
 	a.Answer(a.whole)
 	for i := range a.Takes {
@@ -162,7 +162,7 @@ func (c *Cache) release(a *asked) {
 	c.pool.Put(a)
 }
 
-// Peek asks the store how much is used, except for counters that are known to refuse everything.
+// Peek asks the store how much is used, except for counters that are known to deny everything.
 func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	var a backend.SubRequest
 	for i := range r.Takes {
@@ -185,8 +185,8 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// refuse answers a group if the cache knows that all its takes are refused. For the limits of one descriptor, one known refusal is
-// enough if it has a vote: then the other limits count nothing. peek means that only the takes with a known refusal are answered; the
+// refuse answers a group if the cache knows that all its takes are denied. For the limits of one descriptor, one known denial is
+// enough if it has a vote: then the other limits count nothing. peek means that only the takes with a known denial are answered; the
 // others are only read, and have an outcome that is allowed.
 func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered, peek bool) {
 	refused, answers, enough := 0, 0, false
@@ -194,7 +194,7 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 		guarded := i > start && r.Takes[i-1].Guards
 		penalised := guarded && !r.Outcomes[i-1].Allowed
 		if guarded && !penalised {
-			return false, false // a penalty may begin, even if another limit refuses the group: only the store begins one
+			return false, false // a penalty may begin, even if another limit denies the group: only the store begins one
 		}
 		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
 			refused++
@@ -223,7 +223,7 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 	return !peek, peek
 }
 
-// known fills the outcome of a take whose refusal is known, and reports whether it is known.
+// known fills the outcome of a take whose denial is known, and reports whether it is known.
 func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	if t.Hits < 0 || t.Limit.Reservable() || t.Reservation != nil {
 		return false
@@ -242,7 +242,7 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	if !e.of(t.Limit) || t.Hits < e.hits {
 		return false
 	}
-	// More hits are refused too, but may have to wait longer than these: only the store knows how long, unless the whole counter is free then.
+	// More hits are denied too, but may have to wait longer than these: only the store knows how long, unless the whole counter is free then.
 	if t.Hits > e.hits && e.until < e.reset && t.Hits <= int64(t.Limit.Capacity()) {
 		return false
 	}
@@ -257,7 +257,7 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	return true
 }
 
-// before is called before a take goes to the backend. A refund forgets the refusal of its counter now, and again afterwards:
+// before is called before a take goes to the backend. A refund forgets the denial of its counter now, and again afterwards:
 // a take in between may have seen the counter before the refund.
 func (c *Cache) before(t *backend.Take) (b earlier) {
 	sh := c.shard(t.Key)
@@ -276,7 +276,7 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 		c.refund(t, o, b)
 		return
 	}
-	if o.Failed || o.Cached || t.Limit.Reservable() { // a refusal may end when a reservation does
+	if o.Failed || o.Cached || t.Limit.Reservable() { // a denial may end when a reservation does
 		return
 	}
 	sh := c.shard(t.Key)
@@ -296,19 +296,19 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 		until: now + o.RetryAfter.Microseconds(), reset: now + o.ResetAfter.Microseconds(),
 		hits: t.Hits, used: o.Used, kept: o.Kept, requests: t.Limit.Requests, burst: t.Limit.Burst, classes: t.Limit.Classes,
 	}
-	// Where all hits are free at once, and refused hits were counted, everything is refused until then, peeks too.
+	// Where all hits are free at once, and denied hits were counted, everything is denied until then, including peeks.
 	if o.Used > int64(t.Limit.Capacity()) && o.MoreAfter == o.ResetAfter {
 		e.until, e.hits = e.reset, 0
 	} else if o.RetryAfter < 0 {
-		return // more hits than the capacity: the refusal says nothing about the counter
+		return // more hits than the capacity: the denial says nothing about the counter
 	}
 	if old, ok := sh.refusals[string(t.Key)]; ok && old.of(t.Limit) && old.hits < e.hits && now < old.until {
-		return // what is known already refuses more takes
+		return // what is known already denies more takes
 	}
 	sh.remember(t.Key, e, c.perShard)
 }
 
-// refund forgets the refusal of a counter after its refund, even if the refund failed: it may have been carried out.
+// refund forgets the denial of a counter after its refund, even if the refund failed: it may have been carried out.
 func (c *Cache) refund(t *backend.Take, o *backend.Outcome, b earlier) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
@@ -324,7 +324,7 @@ func (e *refusal) of(l *descriptor.Limit) bool {
 	return e.requests == l.Requests && e.burst == l.Burst && e.classes == l.Classes
 }
 
-// forget removes the refusal of a counter and reports whether there was one.
+// forget removes the denial of a counter and reports whether there was one.
 func (sh *shard) forget(key []byte) bool {
 	_, ok := sh.refusals[string(key)]
 	if ok {
@@ -356,7 +356,7 @@ func (c *Cache) shard(key []byte) *shard {
 	return &c.shards[maphash.Bytes(c.seed, key)%shardCount]
 }
 
-// Len is the number of refusals in the cache, including those that have ended and were not looked up since.
+// Len is the number of denials in the cache, including those that have ended and were not looked up since.
 func (c *Cache) Len() int {
 	n := 0
 	for i := range c.shards {
@@ -368,5 +368,5 @@ func (c *Cache) Len() int {
 	return n
 }
 
-// Hits is the number of takes that the cache has refused.
+// Hits is the number of takes that the cache has denied.
 func (c *Cache) Hits() uint64 { return c.hits.Load() }

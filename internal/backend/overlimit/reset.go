@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset clears counters in the backend, and then forgets their refusals. A refusal that is on its way at that time is not
+// Reset clears counters in the backend, and then forgets their denials. A denial that is on its way at that time is not
 // remembered: it may be about the counter before the reset.
 func (c *Cache) Reset(ctx context.Context, counters []backend.Counter) error {
 	defer c.forget(counters) // also if it failed: it may have been carried out
@@ -19,7 +19,7 @@ func (c *Cache) forget(counters []backend.Counter) {
 	}
 }
 
-// Forget forgets the refusal of a counter, because hits of it were given back. A refusal that is on its way at that time is not
+// Forget forgets the denial of a counter, because hits of it were given back. A denial that is on its way at that time is not
 // remembered.
 func (c *Cache) Forget(key []byte) {
 	sh := c.shard(key)
@@ -29,7 +29,7 @@ func (c *Cache) Forget(key []byte) {
 	sh.forget(key)
 }
 
-// ForgetAll forgets all refusals, including those that are on their way.
+// ForgetAll forgets all denials, including those that are on their way.
 func (c *Cache) ForgetAll() {
 	for i := range c.shards {
 		sh := &c.shards[i]

@@ -1,9 +1,9 @@
-// Package redis keeps counters in Redis, where any number of processes share them.
+// Package redis keeps counters in Redis, where any number of replicas share them.
 //
 // Store is the store. It sends requests that are in flight together in one call (queue, schedule). A call runs a script of
 // package scripts, which decides in one atomic step which takes add their hits (scriptCall). On a cluster a request is split
 // by slot, and each node has its own queue: a node that hangs delays only its own requests. Pair adds a second Redis for
-// limits per second. Store.Heartbeat counts the processes that share a Redis. Package redisconn makes the client.
+// limits per second. Store.Heartbeat counts the replicas that share a Redis. Package redisconn makes the client.
 //
 // A Store may be used by any number of goroutines.
 //

@@ -12,10 +12,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 )
 
-const maxProcesses = 1000 // most processes that are counted: the list is one value in Redis
+const maxProcesses = 1000 // most replicas that are counted: the list is one value in Redis
 
-// Heartbeat writes the name of a process, in hexadecimal digits, to the list of those that share the Redis, or takes it off the list if the
-// process leaves. It returns how many processes there are. One that was killed is off the list after lives, by Redis' clock.
+// Heartbeat writes the name of a replica, in hexadecimal digits, to the list of replicas that share the Redis, or takes it
+// off the list if the replica leaves. It returns how many there are. A replica that was killed drops off the list after
+// lives, by Redis' clock.
 func (s *Store) Heartbeat(ctx context.Context, key, name string, lives time.Duration, leaves bool) (int, error) {
 	ctx = redisconn.Probe(ctx)
 	at := uint64(0) // Redis' clock decides
@@ -35,7 +36,7 @@ func (s *Store) Heartbeat(ctx context.Context, key, name string, lives time.Dura
 	}
 	if err != nil && goredis.HasErrorPrefix(err, noTime) {
 		s.useCallerClock(err)
-		return s.Heartbeat(ctx, key, name, lives, leaves) // this time by this process' clock
+		return s.Heartbeat(ctx, key, name, lives, leaves) // this time by this replica's clock
 	}
 	if err != nil {
 		return 0, fmt.Errorf("count the replicas that share Redis: %w", err)

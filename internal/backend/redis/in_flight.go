@@ -67,7 +67,7 @@ func (f *inFlight) init(ctx context.Context, at int64, r *backend.Request, done 
 		t := &f.request.Takes[i]
 		end := start + len(t.Key)
 		t.Key = f.keys[start:end:end]
-		if !ofRule(t) { // a request's own limit, and that of an override, live in the caller's memory
+		if !ofRule(t) { // the limits of requests and overrides live in the caller's memory
 			f.limits[i] = *t.Limit
 			t.Limit = &f.limits[i]
 		}

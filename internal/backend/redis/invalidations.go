@@ -24,13 +24,13 @@ import (
 
 // InvalidationsOptions are the settings of Invalidations.
 type InvalidationsOptions struct {
-	// Client is connected to the Redis that the processes share; required. Reading holds a connection all the time, so this
+	// Client is connected to the Redis that the replicas share; required. Reading holds a connection all the time, so this
 	// should not be the client that counts.
 	Client goredis.UniversalClient
 
 	Key string // of the stream; required
 
-	// Forget is called by Run for a counter whose hits another process has given back. cleared means that they were all
+	// Forget is called by Run for a counter whose hits another replica has given back. cleared means that they were all
 	// cleared, which also voids permits. The key is valid until it returns. Required.
 	Forget func(key []byte, cleared bool)
 	// ForgetAll is called by Run when Forget may be due for any counter. Required.
@@ -40,8 +40,8 @@ type InvalidationsOptions struct {
 	Logger  *slog.Logger    // default slog.Default()
 }
 
-// Invalidations tell the processes that share a Redis which counters were cleared, and which exhausted counters had hits
-// given back, so that each process forgets what it remembers of them: refusals and permits. The messages are in a stream.
+// Invalidations tell the replicas that share a Redis which counters were cleared, and which exhausted counters had hits
+// given back, so that each replica forgets what it remembers of them: denials and permits. The messages are in a stream.
 // Run reads it and sends what waits.
 //
 // # Why none is missed
@@ -52,12 +52,12 @@ type InvalidationsOptions struct {
 // message shows that Redis has lost data. In both cases Run starts again.
 //
 // A message that cannot be sent is sent again until Redis takes it. Messages that wait are bounded; beyond the bound, one
-// message for all counters takes their place. To forget a refusal costs a trip to Redis, and to forget permits costs these
-// permits. To keep a refusal that is out of date could refuse a caller for a whole window. A process that is killed
-// loses what has waited for at most a moment (gather).
+// message for all counters replaces them. Forgetting a denial costs a trip to Redis, and forgetting permits costs these
+// permits, but an outdated denial could keep out a caller for a whole window. A replica that is killed loses what has
+// waited for at most a moment (gather).
 type Invalidations struct {
 	opts InvalidationsOptions
-	name string // of this process: it skips its own messages
+	name string // of this replica: it skips its own messages
 
 	refunds, resets pending
 	wake            chan struct{}

@@ -14,7 +14,7 @@ import (
 // one answer is enough: that node's counters can be used. Only ctx bounds it, not Options.Timeout, because Ping checks whether
 // Redis is reachable, not how fast it is. No breaker stops it.
 func (s *Store) Ping(ctx context.Context) error {
-	// The library notices a deadline, but not a cancelled context. A process that is stopping must not wait for the deadline.
+	// The library notices a deadline, but not a cancelled context. A replica that is stopping must not wait for the deadline.
 	answer := make(chan error, 1)
 	go func() { answer <- s.answers(ctx) }()
 	select {

@@ -66,7 +66,7 @@ func (s *queues) ofNode(addr string) *queue {
 	return q
 }
 
-// addrOf returns the address of the node that owns a request's counters, as far as this process knows the cluster, or "".
+// addrOf returns the address of the node that owns a request's counters, as far as this replica knows the cluster, or "".
 func (s *Store) addrOf(ctx context.Context, r *backend.Request) string {
 	m := s.terms(0, true, 0)
 	c := scriptCalls.Get().(*scriptCall)

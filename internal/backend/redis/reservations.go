@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The reservations of a counter are a list (the scripts call it a book), in keys next to that of the counter: a
+// The reservations of a counter are a list (the scripts call it a book), in keys next to the counter's key: a
 // string, or a hash and a sorted set if there are many (holds.lua, holds_large.lua). Requests that concern them share calls with
 // other requests. Such a call runs a script of its own kind.
 //
@@ -39,8 +39,8 @@ const (
 // answerSizes are the bytes that follow the first one.
 var answerSizes = [...]int{noReservation: 0, hasReservation: 40, tooMany: 8}
 
-// reservesHits stands in a packed take instead of whether refused hits count. Then the number of the reservation in its group
-// stands instead of how often the take is repeated.
+// reservesHits is what a packed take of a reservation contains instead of the flag for counting denied hits. Its repeat
+// count is then the number of the reservation in its group.
 const reservesHits = 2
 
 // What a take does with a reservation, for the script.
@@ -113,7 +113,7 @@ func (c *scriptCall) packStep(g *takeGroup, m *terms) {
 	}
 	does, hits := doesOf(t.Reservation), t.Hits
 	if most := bounds.Largest(t.Limit); does == doesReserve && hits > most {
-		hits = int64(t.Limit.Capacity()) + 1 // refused
+		hits = int64(t.Limit.Capacity()) + 1 // denied
 	}
 	b = binary.LittleEndian.AppendUint16(b, uint16(k+1))
 	b = binary.LittleEndian.AppendUint16(b, uint16(c.counters[k].reservations))
@@ -163,7 +163,7 @@ func (c *scriptCall) endReservations(m *terms) {
 // packReservations adds a group with takes that make or change reservations. Those that change one are not among the packed takes: they
 // pass in any case.
 func (c *scriptCall) packReservations(g *takeGroup, m *terms) error {
-	anyPasses := false // a member that votes Any has nothing that could refuse it
+	anyPasses := false // a member that votes Any has nothing that could deny it
 	for i := 0; i < len(g.takes); {
 		end, votes, changes := i, false, true
 		for ; end < len(g.takes) && g.takes[end].Member == g.takes[i].Member; end++ {
@@ -195,7 +195,7 @@ func (c *scriptCall) packReservations(g *takeGroup, m *terms) error {
 			least = t.Reservation.Least
 			if most := bounds.Largest(t.Limit); hits > most {
 				if hits = most; least <= 0 || least > most {
-					hits, least = int64(t.Limit.Capacity())+1, 0 // refused
+					hits, least = int64(t.Limit.Capacity())+1, 0 // denied
 				}
 			}
 		}

@@ -282,7 +282,7 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 	}
 }
 
-// guards stands in a packed take of a penalty instead of whether refused hits count.
+// guards is what a packed take of a penalty contains instead of the flag for counting denied hits.
 const guards = 3
 
 // Which takes are the last ones, for the script.
@@ -554,7 +554,7 @@ func (c *scriptCall) settle() (int64, error) {
 	return now, nil
 }
 
-// unwritten marks the takes that have no answer because nothing was written, and reports whether there are any. A refusal is
+// unwritten marks the takes that have no answer because nothing was written, and reports whether there are any. A denial is
 // an answer, unless hits that were not written may be its reason.
 func (c *scriptCall) unwritten() bool {
 	lost := make([]bool, len(c.counters)) // hits that would have been added
@@ -579,8 +579,8 @@ func (c *scriptCall) unwritten() bool {
 	return c.unwrittenPenalties() || failed
 }
 
-// unwrittenPenalties takes back the penalties that would have begun: the limit itself still refuses. It marks groups that only such a
-// penalty may have refused, and reports whether there are any.
+// unwrittenPenalties takes back the penalties that would have begun: the limit itself still denies. It marks groups that only such a
+// penalty may have denied, and reports whether there are any.
 func (c *scriptCall) unwrittenPenalties() bool {
 	var began map[int]bool // by counter
 	for i := range c.groups {
@@ -614,7 +614,7 @@ func (g *takeGroup) fail() {
 	}
 }
 
-// changes reports whether a group adds or gives back hits. Hits of a refusal that are counted are not considered.
+// changes reports whether a group adds or gives back hits. Hits of a denial that are counted are not considered.
 func (g *takeGroup) changes() bool {
 	refused := backend.Refused(g.takes, g.outcomes)
 	if len(g.takes) == 1 {

@@ -2,10 +2,10 @@ package redis
 
 import "time"
 
-// The keys, after the prefix of all keys, of what the processes share besides counters. No counter has such a key: ours contain a
-// | in their keys, those of envoyproxy/ratelimit a _.
+// The keys, without the common prefix, of what replicas share besides counters. No counter has such a key: ratelimitd's
+// counter keys contain a |, envoyproxy/ratelimit's a _.
 const (
-	ReplicasKey      = "ratelimitd-processes" // the list of processes: Store.Heartbeat
+	ReplicasKey      = "ratelimitd-processes" // the list of replicas: Store.Heartbeat
 	InvalidationsKey = "{invalidations}"      // the stream about counters that were cleared or refunded: Invalidations
 )
 

@@ -40,7 +40,7 @@ type Options struct {
 	// different times cannot share a call.
 	Plain bool
 
-	Invalidations *Invalidations // learn of resets; nil: other processes do not
+	Invalidations *Invalidations // learn of resets; nil: other replicas do not
 
 	Logger *slog.Logger // default slog.Default()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 )
 
-// UsageSets keeps the index of usage in Redis, where any number of processes share it. A set is a sorted set, whose scores are
+// UsageSets keeps the index of usage in Redis, where any number of replicas share it. A set is a sorted set, whose scores are
 // the ends of its texts. It expires with its last text. A set has at most 100,000 texts: those that end last.
 type UsageSets struct {
 	Client goredis.UniversalClient // required

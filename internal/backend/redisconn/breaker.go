@@ -371,7 +371,7 @@ func (b *breaker) end(c *breakerCall, e evidence, err error) {
 	}
 }
 
-// count counts a call among those of this second. The breaker is locked.
+// count adds a call to this second's counts. The breaker is locked.
 func (b *breaker) count(now int64, failures uint32) {
 	if now-b.windowStart >= int64(time.Second) {
 		b.windowStart, b.windowFailures, b.windowCalls = now, 0, 0

@@ -16,7 +16,7 @@ var ErrBreakerOpen = errors.New("the breaker is open: the node did not answer la
 // errSilent is the error of a call that waited while its node sent nothing.
 var errSilent = errors.New("the node sends nothing while calls wait for it")
 
-// IsTimeout reports whether a call failed because its time was up, or that of its wait for a connection.
+// IsTimeout reports whether a call failed because it took too long, or waited too long for a connection.
 func IsTimeout(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, goredis.ErrPoolTimeout) {
 		return true

@@ -11,7 +11,7 @@ import (
 
 type probeKey struct{}
 
-// Probe marks a command as one that this process sends on its own behalf, such as a ping or a heartbeat: no call fails because a probe
+// Probe marks a command as one that this replica sends on its own behalf, such as a ping or a heartbeat: no call fails because a probe
 // has the last connection. A ping that is marked passes the breaker, because it asks whether Redis is there.
 func Probe(ctx context.Context) context.Context { return context.WithValue(ctx, probeKey{}, true) }
 

@@ -12,7 +12,7 @@ import (
 // that certificates can rotate: while a changed file cannot be used, its last good version is.
 type TLSOptions struct {
 	Enabled    bool   // a URL with the scheme rediss enables it too
-	CACert     string // path of the authorities that may sign servers' certificates. Default: those of the system
+	CACert     string // path of the authorities that may sign servers' certificates. Default: the system's
 	ClientCert string // path of the certificate to show to servers. Default: none
 	ClientKey  string // path of its key
 	// SkipHostnameVerification accepts a certificate that was issued for another name. Its authority is still verified.

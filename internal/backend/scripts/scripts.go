@@ -118,7 +118,7 @@ func Clock() *Script {
 	return made(&one[0], func() string { return source("head.lua") + "return pack('<I8', now)\n" })
 }
 
-// Replicas returns the script that counts the processes that share a Redis.
+// Replicas returns the script that counts the replicas that share a Redis.
 func Replicas() *Script {
 	return made(&replicas, func() string { return source("head.lua") + source("states.lua") + source("replicas.lua") })
 }

@@ -210,13 +210,13 @@ func (f *File) report(err error) {
 	f.o.Log.Error("the file of overrides cannot be used: the previous overrides stay active", "file", f.o.Path, "overrides", f.set.Len(), "error", err)
 }
 
-// ReadOnlyError says what people must write into a file of overrides, because this process only reads it. It is ErrReadOnly.
+// ReadOnlyError says what people must write into a file of overrides, because this replica only reads it. It is ErrReadOnly.
 type ReadOnlyError struct {
 	Path  string
 	Steps []string // what to change there
 }
 
-// mostSteps is how many bytes of steps an error has. Clients refuse long messages of errors.
+// mostSteps is how many bytes of steps an error has. Clients reject long messages of errors.
 const mostSteps = 6 << 10
 
 // Error implements error.

@@ -9,12 +9,12 @@ import (
 
 // Source keeps the records of overrides. Its methods may be called at any time, by any number of goroutines.
 type Source interface {
-	// Run calls apply with the set of all overrides, and again after each change by any process, until ctx ends. One call
+	// Run calls apply with the set of all overrides, and again after each change by any replica, until ctx ends. One call
 	// of apply ends before the next begins.
 	Run(ctx context.Context, apply func(*Set)) error
 
 	// Write writes and removes overrides, all of them or none. It returns when the changes will survive a crash of this
-	// process. The records that it returns have their new Version; it is 0 if there was nothing to remove. At most MaxEdits are
+	// replica. The records that it returns have their new Version; it is 0 if there was nothing to remove. At most MaxEdits are
 	// written at once. The error is a *ReadOnlyError, ErrFull, a *ConflictError, an *EditError, or why the source cannot be reached.
 	Write(ctx context.Context, author string, edits []Edit) ([]Override, error)
 
@@ -75,7 +75,7 @@ type Event struct {
 // ErrFull is the error of a write that there is no room for.
 var ErrFull = errors.New("no room for these overrides")
 
-// ErrReadOnly is the error of a write to a source that this process only reads.
+// ErrReadOnly is the error of a write to a source that this replica only reads.
 var ErrReadOnly = errors.New("the overrides are read from a file, which this replica does not change")
 
 // EditError reports an edit that cannot be written, no matter what the source holds.

@@ -16,22 +16,23 @@ const (
 	sweeper    = "ratelimitd" // the author of a removal
 )
 
-// Shared is a source that several processes write.
+// Shared is a source that several replicas write to.
 type Shared interface {
 	Source
 
-	// Turn reports whether this process may do now what only one of those that share the source should do. No other process may for this time.
+	// Turn reports whether this replica may now do what only one of the replicas that share the source should do. No
+	// other replica may do it for this time.
 	Turn(ctx context.Context, span time.Duration) (bool, error)
 }
 
-// Sweeper removes overrides that ended long ago from their source. They count towards MaxOverrides, and use memory in every process.
+// Sweeper removes overrides that ended long ago from their source. They count towards MaxOverrides, and use memory in every replica.
 type Sweeper struct {
 	Source  Shared
-	InForce func() *Set  // what this process has of them
+	InForce func() *Set  // what this replica knows of them
 	Log     *slog.Logger // default slog.Default()
 }
 
-// Run sweeps until ctx ends. Of all processes that share a source, one sweeps at a time.
+// Run sweeps until ctx ends. Of all replicas that share a source, one sweeps at a time.
 func (s *Sweeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -60,7 +61,7 @@ func (s *Sweeper) log() *slog.Logger {
 	return s.Log
 }
 
-// Sweep removes overrides that ended keptAfterEnd before now or earlier, at most MaxEdits of them, unless another process has just done so. It
+// Sweep removes overrides that ended keptAfterEnd before now or earlier, at most MaxEdits of them, unless another replica has just done so. It
 // returns how many it removed. Each removal is logged as one by an operator is, and it is in the history.
 func (s *Sweeper) Sweep(ctx context.Context, now time.Time) (removed int, err error) {
 	before := now.Add(-keptAfterEnd).Unix()

@@ -23,7 +23,7 @@ func (b Backoff) after(failed int, r float64) time.Duration {
 	return spread(min(time.Duration(wait), b.Max), b.Factor, r)
 }
 
-// spread adds jitter to a wait, so that the processes of a fleet do not act at the same moment.
+// spread adds jitter to a wait, so that the replicas of a fleet do not act at the same moment.
 func spread(wait time.Duration, factor, r float64) time.Duration {
 	return wait + time.Duration(float64(wait)*factor*(2*r-1))
 }
@@ -36,17 +36,17 @@ type refusals struct {
 
 	version string
 	content sum
-	reason  string    // empty: nothing is refused
+	reason  string    // empty: nothing is rejected
 	nacks   int       // sent for these rules
 	last    time.Time // when the last NACK was sent
 }
 
-// known returns the reason for which this content was refused before, if it was.
+// known returns the reason for which this content was rejected before, if it was.
 func (r *refusals) known(content sum) (reason string, known bool) {
 	return r.reason, r.reason != "" && r.content == content
 }
 
-// refuse records refused rules, and returns how long to wait before the NACK. Rules with the same version or the same
+// refuse records rejected rules, and returns how long to wait before the NACK. Rules with the same version or the same
 // content are the same rules.
 func (r *refusals) refuse(version string, content sum, reason string, now time.Time) time.Duration {
 	same := r.reason != "" && (r.content == content || r.version == version && version != "")
@@ -71,5 +71,5 @@ func (r *refusals) refuse(version string, content sum, reason string, now time.T
 // sent records that the NACK was sent.
 func (r *refusals) sent(now time.Time) { r.last = now }
 
-// accepted records an ACK: no rules are refused any more.
+// accepted records an ACK: no rules are rejected any more.
 func (r *refusals) accepted() { r.reason, r.nacks = "", 0 }

@@ -137,8 +137,8 @@ func (c *Client) WriteStats(w io.Writer) { c.metrics.writeStats(w) }
 // Run receives rules until ctx is done, and calls apply whenever the active rules change. Calls of apply do not
 // overlap, and the server gets its answer after apply has returned. Run returns nil.
 //
-// While there is no stream the active rules stay, and the rules of a resource stay when its next version is refused. A
-// result without a tree means that all received rules were refused and none were active before.
+// While there is no stream the active rules stay, and the rules of a resource stay when its next version is rejected. A
+// result without a tree means that all received rules were rejected and none were active before.
 func (c *Client) Run(ctx context.Context, apply func(config.Result)) error {
 	for {
 		end := c.stream(ctx, apply)

@@ -33,7 +33,7 @@ const (
 )
 
 // maxDomainKeys is how many different keys and values of the whole domain are collected. No valid domain has
-// as many, so the reader of rule files refuses them in any case, and more of them would only repeat its error.
+// as many, so the reader of rule files rejects them in any case, and more of them would only repeat its error.
 const maxDomainKeys = 100
 
 // sum is a hash of content.

@@ -99,7 +99,7 @@ type session struct {
 	calls discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	apply func(config.Result)
 
-	// version is the last one accepted on this stream. Every stream begins without one, because another process of the
+	// version is the last one accepted on this stream. Every stream begins without one, because another instance of the
 	// server may have given the same version to other rules.
 	version string
 	nonce   string // of the newest response
@@ -123,7 +123,7 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 				s.log.Warn("the xDS server sent resources of another type: ignored", "type", r.GetTypeUrl())
 				continue
 			}
-			refuse.Stop() // a newer response replaces the refused one
+			refuse.Stop() // a newer response replaces the rejected one
 			s.failures, s.logged = 0, complaints{}
 			s.nonce = r.GetNonce()
 			var wait time.Duration
@@ -155,7 +155,7 @@ func (s *session) send(refused *rpcstatus.Status) error {
 	})
 }
 
-// judge applies the rules of a response. If some are refused, it returns the reason, and how long to wait before the
+// judge applies the rules of a response. If some are rejected, it returns the reason, and how long to wait before the
 // NACK.
 func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait time.Duration) {
 	version, content := r.GetVersionInfo(), sumOf(r.GetResources())

@@ -111,7 +111,7 @@ func (r *Reader) node(n *yaml.Node, s step, value any) {
 	case nil:
 		n.Tag, n.Value = "!!null", "null"
 	default:
-		n.Tag = "!unknown" // refused wherever it stands
+		n.Tag = "!unknown" // rejected wherever it stands
 	}
 }
 

@@ -26,7 +26,7 @@ func (v Value) typed() Type {
 	return v.key.Type
 }
 
-// Text reads a text. Whole numbers, times, true and false are taken as written. A number with a point is refused unless
+// Text reads a text. Whole numbers, times, true and false are taken as written. A number with a point is rejected unless
 // the type takes it: 1.10 as a version is one number, and the text that was meant is another.
 func (v Value) Text() (string, bool) {
 	n := v.node()

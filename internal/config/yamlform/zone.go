@@ -27,7 +27,7 @@ func (v Value) Zone() (*time.Location, bool) {
 	return nil, false
 }
 
-// zone is loadZone. It looks a name up once, because that reads files; and no longer looks if the file has too many errors, because then it is refused
+// zone is loadZone. It looks a name up once, because that reads files; and no longer looks if the file has too many errors, because then it is rejected
 // anyway.
 func (r *Reader) zone(name string) *time.Location {
 	if _, none := r.noZones[name]; none || r.errs.more > 0 {

@@ -1,4 +1,4 @@
-// Package events sends CloudEvents about limits to a webhook, a file or the standard output: that a limit refused a request, that a soft
+// Package events sends CloudEvents about limits to a webhook, a file or the standard output: that a limit denied a request, that a soft
 // limit is exceeded, that so much of a limit is in use that its rule asks for a warning, or that a penalty has begun.
 //
 // A decision calls Sink.Due, which says whether an event of this kind about this counter is due: there is one for each kind, counter
@@ -6,10 +6,11 @@
 // finds no room is dropped and counted. Run takes events from the queue, and sends them until the destination has accepted them or they are
 // too old.
 //
-// Several processes that share counters may each send the event of a counter and period. It has the same source and id from all of
-// them, so that the receiver can remove duplicates.
+// Several replicas that share counters may each send the event of a counter and period. All of them give it the same source
+// and id, so that the receiver can remove duplicates.
 //
 // A Sink may be used by any number of goroutines; Run is called once.
 //
-// The package does not know what a decision is: the caller says what was refused, and which text of callers an event may have.
+// The package does not know what a decision is: its caller says what was denied, and which text from requests an
+// event may contain.
 package events

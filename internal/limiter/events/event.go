@@ -16,7 +16,7 @@ type Kind uint8
 
 // The kinds.
 const (
-	Refusal  Kind = iota // a limit refused a request
+	Refusal  Kind = iota // a limit denied a request
 	Exceeded             // a soft limit is exceeded, and the request passed
 	Warning              // as much of a limit is in use as its warn_at says
 	Penalty              // a penalty has begun
@@ -43,8 +43,8 @@ type Event struct {
 	Used       int64         // hits in use after the request
 	RetryAfter time.Duration // until the same request would pass; negative if it never does; 0: it passed
 
-	Override bool   // the numbers are those of an operator's override
-	Blocked  bool   // that override refuses everything
+	Override bool   // the numbers come from an operator's override
+	Blocked  bool   // that override denies everything
 	Degraded string // how on_error answered instead of Redis; empty: it did not
 
 	due Due
@@ -57,7 +57,7 @@ type Due struct {
 	start, end int64             // of the period, in microseconds since the Unix epoch
 }
 
-// id is the same in all processes, and for no other event of the same source.
+// id is the same in all replicas, and for no other event of the same source.
 func (d *Due) id() string {
 	b := append(d.counter[:], d.kind.cloudType()...)
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(b, uint64(d.start)))

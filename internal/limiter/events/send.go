@@ -25,7 +25,7 @@ type laterError struct {
 	after time.Duration
 }
 
-// Waits between attempts. A wait is random, between half of it and all of it, so that processes do not come back together.
+// Waits between attempts. A wait is random, between half of it and all of it, so that replicas do not all retry at once.
 const (
 	firstWait   = time.Second
 	longestWait = 30 * time.Second

@@ -81,7 +81,7 @@ type Sink struct {
 
 	failing bool            // the last attempt
 	wait    time.Duration   // until the next attempt; 0: nothing has failed
-	refused time.Time       // when it was last logged that the destination refuses events
+	refused time.Time       // when it was last logged that the destination rejects events
 	hurry   <-chan struct{} // closed: the next wait ends at once; nil: one has ended so
 	inHand  atomic.Int64    // events that are taken from the queue, and neither sent nor dropped yet
 
@@ -156,7 +156,7 @@ func New(opts Options) (*Sink, error) {
 // now until the window of the counter, or the penalty, ends. Due keeps neither the key nor the limit.
 func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration) (due Due, ok bool) {
 	micros := now.UnixMicro()
-	if kind == Penalty { // its begin is seen once, by one process: there is nothing to remember
+	if kind == Penalty { // its begin is seen once, by one replica: there is nothing to remember
 		if due, ok = s.admit(now, kind, key); ok {
 			due.start, due.end = micros, micros+ends.Microseconds()
 		}

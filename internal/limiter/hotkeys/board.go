@@ -11,7 +11,7 @@ import (
 type Name struct {
 	Domain string `json:"domain"`
 	Rule   string `json:"rule"`        // its path; Overflow and the like stand for several rules
-	Shadow bool   `json:"shadow_mode"` // refusals are measured, not enforced
+	Shadow bool   `json:"shadow_mode"` // denials are measured, not enforced
 }
 
 // Rule counts the keys of one rule. Handles are resolved when rules are loaded.
@@ -60,7 +60,7 @@ type subWindow struct {
 	dropped       uint64 // hits
 }
 
-// Count counts a use of a counter: the requested hits, and whether they were refused. It ignores hits that are not
+// Count counts a use of a counter: the requested hits, and whether they were denied. It ignores hits that are not
 // positive. Concurrent decisions should pass different lanes. The key is copied.
 func (r *Rule) Count(lane uint32, key []byte, hits int64, refused bool) {
 	if hits <= 0 {
@@ -173,7 +173,7 @@ func (b *board) ensure(s **summary) bool {
 	return *s != nil
 }
 
-// countRefused counts a refusal whose use was counted in another board.
+// countRefused counts a denial whose use was counted in another board.
 func (b *board) countRefused(hash uint64, key []byte, hits uint64) {
 	l := &b.lanes[0]
 	if !l.mu.TryLock() {

@@ -1,4 +1,4 @@
-// Package hotkeys finds, for each rule, the counters that were used and refused most in the last minute, in bounded
+// Package hotkeys finds, for each rule, the counters that were used and denied most in the last minute, in bounded
 // memory.
 //
 // A Tracker hands out a Rule for each rule of the configuration. A decision calls Rule.Count for every counter that it
@@ -24,5 +24,5 @@
 //
 // A Tracker and its Rules may be used by any goroutine.
 //
-// The package knows nothing about rules, requests or decisions: the caller decides what counts as a use or a refusal.
+// The package knows nothing about rules, requests or decisions: the caller decides what counts as a use or a denial.
 package hotkeys

@@ -12,10 +12,10 @@ type Query struct {
 	Domain string // only this domain; empty: all
 	Rule   string // the rule with this path, and those below it; empty: all
 	Limit  int    // keys in each list; 0: 10, at most MaxLimit
-	ByUsed bool   // rules are sorted by hits used, not by hits refused
+	ByUsed bool   // rules are sorted by hits used, not by hits denied
 }
 
-// MaxLimit is the longest list of keys: a rule has one summary of uses and one of refusals.
+// MaxLimit is the longest list of keys: a rule has one summary of uses and one of denials.
 const MaxLimit = 2 * slots
 
 // Report lists the hottest counters of the last minute. In JSON it has the names of the admin service.
@@ -31,10 +31,10 @@ type Report struct {
 type RuleReport struct {
 	Name
 
-	HitsUsed    uint64 `json:"hits_used"` // of all counters of the rule, refused or not, exactly
+	HitsUsed    uint64 `json:"hits_used"` // of all counters of the rule, denied or not, exactly
 	HitsRefused uint64 `json:"hits_refused"`
 	HitsDropped uint64 `json:"hits_dropped"`          // hits that were not counted; each AtMost of the rule may be too small by this number
-	Refused     []Key  `json:"most_refused,omitzero"` // the most refused first; nil in JSON: left out
+	Refused     []Key  `json:"most_refused,omitzero"` // the most denied first; nil in JSON: left out
 	Used        []Key  `json:"most_used,omitzero"`
 }
 
@@ -141,7 +141,7 @@ func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
 	return r
 }
 
-// join merges the uses and the refusals of each key. A refused hit is a used hit too.
+// join merges the uses and the denials of each key. A denied hit is a used hit too.
 func join(name Name, used, refused *keyHits) []Key {
 	keys := make([]Key, 0, len(used.entries)+len(refused.entries))
 	places := make(map[uint64]int, len(used.entries))
@@ -160,7 +160,7 @@ func join(name Name, used, refused *keyHits) []Key {
 	for i := range keys {
 		k := &keys[i]
 		k.Used.AtLeast = max(k.Used.AtLeast, k.Refused.AtLeast)
-		k.Used.AtMost = max(k.Used.AtMost, k.Used.AtLeast) // uses may have been dropped although their refusals were counted
+		k.Used.AtMost = max(k.Used.AtMost, k.Used.AtLeast) // uses may have been dropped although their denials were counted
 		k.Refused.AtMost = min(k.Refused.AtMost, k.Used.AtMost)
 	}
 	return keys
@@ -169,7 +169,7 @@ func join(name Name, used, refused *keyHits) []Key {
 func usedOf(k *Key) Range    { return k.Used }
 func refusedOf(k *Key) Range { return k.Refused }
 
-// first returns the keys with the highest lower bound of uses or refusals. Keys whose lower bound is 0 are left out.
+// first returns the keys with the highest lower bound of uses or denials. Keys whose lower bound is 0 are left out.
 func first(keys []Key, of func(*Key) Range, limit int) []Key {
 	keys = slices.DeleteFunc(keys, func(k Key) bool { return of(&k).AtLeast == 0 })
 	slices.SortFunc(keys, func(a, b Key) int {

@@ -23,7 +23,7 @@ const Overflow = "overflow"
 // Options are the settings of a Tracker.
 type Options struct {
 	// Keys is how many keys are tracked at once; default 32,768. A list has 128 of them. A busy rule has, for each of
-	// its lanes, one list of uses and one of refusals. A key takes 213 bytes, and up to 224 more for each of six
+	// its lanes, one list of uses and one of denials. A key takes 213 bytes, and up to 224 more for each of six
 	// sub-windows in which its rule was busy.
 	Keys int
 
@@ -258,7 +258,7 @@ func (t *Tracker) close(b *board) bool {
 	return idle
 }
 
-// releaseRefused returns empty lists of refusals to the budget.
+// releaseRefused returns empty lists of denials to the budget.
 func (t *Tracker) releaseRefused(b *board) {
 	for i := range b.lanes {
 		l := &b.lanes[i]

@@ -2,9 +2,9 @@
 //
 // Index keeps, for each domain and entry, the descriptors with this entry that have a live counter. It knows no counts: who
 // lists descriptors looks at their counters. Decisions record descriptors (Record); Run writes them to a Store in batches.
-// Each process writes a counter at most about once per window. What does not fit the bounds is dropped and counted: then a
+// Each replica writes a counter at most about once per window. What does not fit the bounds is dropped and counted: then a
 // counter is missing in lists until it is used again.
 //
-// An Index may be used by any number of goroutines. Memory is a Store in this process;
-// package backend/redis has one for Redis.
+// An Index may be used by any number of goroutines. Memory keeps a Store in the memory of one replica; package
+// backend/redis keeps one in Redis.
 package usage

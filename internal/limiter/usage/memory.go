@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Memory is a Store in this process. The zero value is ready.
+// Memory is a Store in the memory of one replica. The zero value is ready.
 type Memory struct {
 	mu    sync.Mutex
 	sets  map[string]map[string]int64

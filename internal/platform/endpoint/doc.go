@@ -1,4 +1,4 @@
-// Package endpoint has what every port of the process needs, whether callers, operators or scrapers use it: opening the
+// Package endpoint contains what every port of the process needs, whether callers, operators or scrapers use it: opening the
 // listener, time limits for HTTP, recovery from panics, and a stop that ends in time.
 //
 // Shared holds what the ports of a process have in common: the log, the metrics, and the settings that apply to all of

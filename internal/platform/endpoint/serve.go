@@ -35,7 +35,7 @@ func (s *Shared) StopTimeout() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), s.stopTimeout)
 }
 
-// StopGRPC refuses new calls and waits for those in flight. When ctx ends it cuts them off.
+// StopGRPC rejects new calls and waits for those in flight. When ctx ends it cuts them off.
 func (s *Shared) StopGRPC(ctx context.Context, g *grpc.Server) {
 	stopped := make(chan struct{})
 	go func() {
@@ -75,7 +75,7 @@ func (s *Shared) CutGRPC(ctx context.Context, g *grpc.Server) {
 	}
 }
 
-// StopHTTP refuses new requests and waits for those in flight. When ctx ends it cuts them off.
+// StopHTTP rejects new requests and waits for those in flight. When ctx ends it cuts them off.
 func (s *Shared) StopHTTP(ctx context.Context, what string, h *http.Server) {
 	if err := h.Shutdown(ctx); err != nil {
 		s.Log.Warn(what+" requests did not finish in time and are cut off", "timeout", s.stopTimeout)

@@ -21,7 +21,7 @@ type Options struct {
 
 // Shared is what the ports of a process have in common. It is made by New.
 type Shared struct {
-	Connections *intake.Metrics // connections by listener, and the calls that are refused
+	Connections *intake.Metrics // connections by listener, and the calls that are rejected
 	Metrics     prometheus.Registerer
 	Log         *slog.Logger
 

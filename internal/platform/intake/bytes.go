@@ -10,7 +10,7 @@ const (
 	// Messages are usually a few hundred bytes, so this is the usual case.
 	step = 64 << 10
 
-	// slack is subtracted in addition to the message when a call ends: for padding, and for messages of refused calls.
+	// slack is subtracted in addition to the message when a call ends: for padding, and for messages of rejected calls.
 	slack = 1 << 10
 )
 

@@ -42,7 +42,7 @@ type InFlight struct {
 	detached bool  // it counts no longer
 }
 
-// Begin admits a call before its message is read. If it returns false, the caller refuses the call and must not call
+// Begin admits a call before its message is read. If it returns false, the caller rejects the call and must not call
 // End. The connection may be nil. If b is nil, each call is admitted, and none is counted.
 func (b *Calls) Begin(c *Conn) (InFlight, bool) {
 	if b == nil {
@@ -92,7 +92,7 @@ func (b *Calls) admit(c *Conn, calls int64) bool {
 }
 
 // More counts a call that has arrived as some more calls, because it makes as much work as they would. If it returns false, the
-// caller refuses the call, and ends it as ever.
+// caller rejects the call, and ends it as usual.
 func (b *Calls) More(call *InFlight, calls int) bool {
 	if b == nil || calls <= 0 {
 		return true

@@ -55,7 +55,7 @@ const (
 	readAtOnce = 2 << 10
 
 	// maxComing is how many calls of a connection may be read but not begun; then reading waits. maxPause bounds that
-	// wait, because calls that the transport itself refuses never begin.
+	// wait, because calls that the transport itself rejects never begin.
 	maxComing = 16
 	maxPause  = 20 * time.Millisecond
 

@@ -10,7 +10,7 @@
 // HTTP/2 connection with Conn.Frames, which counts the bytes of unfinished messages. And it calls Calls.Begin before it
 // works on a call.
 //
-// Everything beyond a bound is refused at once, in constant time. A connection over a bound is closed; none is slowed
+// Everything beyond a bound is rejected at once, in constant time. A connection over a bound is closed; none is slowed
 // down silently for good.
 //
 // All methods may be called concurrently, except that one goroutine at a time may read from a Conn.

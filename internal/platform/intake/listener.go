@@ -31,7 +31,7 @@ type Options struct {
 }
 
 const (
-	// logEvery is the shortest time between two log lines about refused connections.
+	// logEvery is the shortest time between two log lines about rejected connections.
 	logEvery = time.Minute
 
 	// maxLooks bounds how many connections are examined to find one that may be closed.
@@ -47,7 +47,7 @@ type Listener struct {
 	options Options
 	share   int // connections that a peer keeps when all are in use
 	metrics listenerMetrics
-	logged  atomic.Int64 // when refused connections were last logged, by clock
+	logged  atomic.Int64 // when rejected connections were last logged, by clock
 
 	done chan struct{} // closed with the listener
 	stop func()

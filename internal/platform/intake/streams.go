@@ -28,8 +28,8 @@ const (
 	OverConnection Refusal = "connection"
 )
 
-// Begin admits a stream. If it refuses the stream, the caller must not call End. The connection may be nil. A connection with a stream
-// is in use: it neither waits for its first call, nor makes place for another connection.
+// Begin admits a stream. If it rejects the stream, the caller must not call End. The connection may be nil. A connection with a stream
+// is in use: it neither waits for its first call, nor makes room for another connection.
 func (b *Streams) Begin(c *Conn) Refusal {
 	free := b.most - b.total.Add(1)
 	if free < 0 {

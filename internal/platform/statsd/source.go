@@ -4,7 +4,7 @@ package statsd
 // that reading ten thousand numbers does not build ten thousand names. visit may be called twice with one name:
 // counters are added up, and of gauges the last one counts.
 type Source struct {
-	Counters func(visit func(path, stat string, n uint64)) // since the process began
+	Counters func(visit func(path, stat string, n uint64)) // since the process started
 	Gauges   func(visit func(path, stat string, n uint64)) // nil: there are none
 }
 

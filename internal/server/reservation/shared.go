@@ -11,7 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// SharedKey is a key that all processes of a Redis find there. The first one makes it.
+// SharedKey is a key that all replicas of a Redis find there. The first one makes it.
 type SharedKey struct {
 	Client goredis.UniversalClient
 	Key    string // of Redis
@@ -25,7 +25,7 @@ type SharedKey struct {
 
 const (
 	askAgain   = time.Second // while Redis does not answer
-	lookAgain  = time.Minute // a Redis that has lost the key gets it again, and a process that has another one learns it
+	lookAgain  = time.Minute // a Redis that has lost the key gets it again, and a replica that has another one learns it
 	answerTime = time.Second
 )
 

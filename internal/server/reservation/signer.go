@@ -21,7 +21,7 @@ func NewNonce() (n Nonce) {
 	return n
 }
 
-// Key signs ids. Processes with the same key accept each other's ids.
+// Key signs ids. Replicas with the same key accept each other's ids.
 type Key [32]byte
 
 // NewKey returns a random key.

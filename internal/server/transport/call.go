@@ -97,7 +97,7 @@ func (c *Call) Value(any) any { return nil }
 // Path returns the path of the method: "/package.Service/Method".
 func (c *Call) Path() string { return c.head.path }
 
-// More counts the call as some more calls in flight. If it returns false, there are too many, and the handler refuses the call. The
+// More counts the call as some more calls in flight. If it returns false, there are too many, and the handler rejects the call. The
 // handler may use it before it returns.
 func (c *Call) More(calls int) bool { return c.stream.conn.server.opts.Calls.More(&c.inFlight, calls) }
 
@@ -164,7 +164,7 @@ func (c *Call) release() {
 		conn.flushLater()
 	}
 	watched := c.endWatch()
-	c.freeParts()        // of a message that was refused before its end
+	c.freeParts()        // of a message that was rejected before its end
 	if kept || watched { // the connection still refers to the stream, or a context that was made from c still refers to c
 		c.Message, c.head, c.values, c.buf = nil, head{}, nil, nil
 		return

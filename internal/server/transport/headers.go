@@ -43,7 +43,7 @@ type head struct {
 // A client that does not trace sends the same block again and again. If a block has left the table as it was, the same bytes say the same
 // again.
 //
-// The reader must read every block, even of a request that is refused, because later blocks refer to the table that a block changes.
+// The reader must read every block, even of a request that is rejected, because later blocks refer to the table that a block changes.
 type headerReader struct {
 	*vocabulary
 
@@ -275,7 +275,7 @@ func (r *headerReader) add(f *field, in source) {
 		return
 	}
 	r.size += f.size()
-	if len(r.fields) <= maxFields || f.kind == typeField && !r.typed { // more are refused, or nobody looks at them
+	if len(r.fields) <= maxFields || f.kind == typeField && !r.typed { // more are rejected, or nobody looks at them
 		r.fields = append(r.fields, placed{f.span, in, f.kind})
 	}
 	r.bad = r.bad || f.bad

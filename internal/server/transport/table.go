@@ -15,9 +15,9 @@ const (
 
 // table is the dynamic table of HPACK: the fields that the blocks of a connection have defined (RFC 7541, section 2.3.2).
 //
-// A client that traces replaces entries with each call, so no entry has memory of its own: names and values stand one after the other in
-// text, and those of evicted entries are overwritten. This happens between blocks only: within a block, text only grows, so that what it
-// had when a field was looked up stays valid.
+// A client that traces replaces entries with each call, so entries have no memory of their own: names and values stand one
+// after the other in text, and the text of evicted entries is overwritten. This happens between blocks only: within a
+// block, text only grows, so that a field that was looked up stays valid.
 type table struct {
 	text    []byte
 	entries []field // oldest first

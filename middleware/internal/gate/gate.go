@@ -18,7 +18,7 @@ const endTimeout = time.Second
 type Gate struct {
 	Decider   limits.Decider
 	Reserver  limits.Reserver  // nil: Ask reserves nothing
-	OnFailure limits.OnFailure // default: limits.OnFailureAllow; all others refuse
+	OnFailure limits.OnFailure // default: limits.OnFailureAllow; all others deny
 	Logger    *slog.Logger     // nil: slog.Default()
 
 	mu       sync.Mutex
@@ -29,7 +29,7 @@ type Gate struct {
 // Ask decides a request, or reserves what it uses, and waits if it is delayed. If the decider fails, the decision has the source
 // limits.FailOpen or limits.FailClosed, and the cause in Err. Ask itself returns an error only if ctx has ended.
 //
-// A request whose turn comes after its deadline is refused. What it used of the limit is not given back, unless it was reserved.
+// A request whose turn comes after its deadline is denied. The hits that it used are not given back, unless they were reserved.
 func (g *Gate) Ask(ctx context.Context, r *limits.Request) (*limits.Reservation, error) {
 	held, err := g.ask(ctx, r)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 const delayHeader = "X-RateLimit-Delay-Ms"
 
 // Headers returns the headers for the client. These are the headers of the decision. If the decision has none and made is set, they are
-// RateLimit-Limit and so on, made from the status that decided. A refusal always has Retry-After, unless no wait helps or the time is not known.
+// RateLimit-Limit and so on, made from the status that decided. A denial always has Retry-After, unless no wait helps or the time is not known.
 func Headers(d *limits.Decision, made bool) []limits.Header {
 	all := make([]limits.Header, 0, len(d.Headers)+4)
 	retryAfter := false
@@ -35,7 +35,7 @@ func Headers(d *limits.Decision, made bool) []limits.Header {
 	return all
 }
 
-// tightest returns the status that headers describe: the last one that refused, else the one with the least left. Nil: no limit
+// tightest returns the status that headers describe: the last one that denied, else the one with the least left. Nil: no limit
 // applies.
 func tightest(d *limits.Decision) *limits.Status {
 	var best *limits.Status

@@ -156,7 +156,7 @@ func (w *markdownWriter) newlyPassed(r *simulate.Report) {
 	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyPassed, c.OldRefusedBy })
 }
 
-// eachCaller writes a row for each caller of which requests are counted, with the limit that refused most.
+// eachCaller writes a row for each caller with a count, and the limit that denied it most.
 func (w *markdownWriter) eachCaller(r *simulate.Report, counted func(*simulate.Caller) (int64, []simulate.RefusedBy)) {
 	n := 0
 	for i := range r.Callers.Rows {
@@ -226,7 +226,7 @@ func (w *markdownWriter) callers(r *simulate.Report) {
 	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })
 }
 
-// first writes the rule and the limit that refused most.
+// first writes the rule and the limit that denied most.
 func first(by []simulate.RefusedBy) (rule, limit string) {
 	if len(by) == 0 {
 		return "", ""

@@ -69,7 +69,7 @@ func span(r *simulate.Report) string {
 	return from + " to " + to + " UTC"
 }
 
-// by writes a limit and its number of refusals: its rule, shortened to most characters (0: any length), and the limit.
+// by writes a limit and its number of denials: its rule, shortened to most characters (0: any length), and the limit.
 func by(r simulate.RefusedBy, most int) string {
 	name := clip(r.Rule, most)
 	if limit := rate(r.Name, r.Limit, r.Burst); limit != "" {
@@ -90,7 +90,7 @@ func rate(name, limit, burst string) string {
 	return text + ", burst " + burst
 }
 
-// mostly returns the limit that refused a caller most. With two directories it prefers the one that newly refused it most.
+// mostly returns the limit that denied a caller most. With two directories it prefers the one that newly denied it most.
 func mostly(c *simulate.Caller, most int) string {
 	switch {
 	case len(c.NewlyRefusedBy) > 0:

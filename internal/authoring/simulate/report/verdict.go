@@ -109,7 +109,7 @@ func ofChange(r *simulate.Report) verdict {
 	return v
 }
 
-// foremost is the sentence about the caller with most refusals.
+// foremost is the sentence about the caller with most denials.
 func foremost(r *simulate.Report, of func(*simulate.Caller) (int64, []simulate.RefusedBy)) []phrase {
 	var most *simulate.Caller
 	count, by := int64(0), []simulate.RefusedBy(nil)

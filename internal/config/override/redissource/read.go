@@ -21,7 +21,7 @@ const (
 	headWithin = 2 * time.Second // bounds the question for the newest version, which a start waits for
 )
 
-// position is how far a process has read.
+// position is how far a replica has read.
 type position struct {
 	version int64
 	id      string // of the write that made this version

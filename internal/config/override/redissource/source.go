@@ -69,7 +69,7 @@ func (s *Source) key(name string) string { return s.o.Prefix + "{overrides}:" + 
 func (s *Source) versionKey() string { return s.key("version") } // a hash: n, id, born, count
 func (s *Source) changesKey() string { return s.key("changes") } // a stream
 func (s *Source) domainsKey() string { return s.key("domains") } // a set
-func (s *Source) turnKey() string    { return s.key("turn") }    // anything, while it is the turn of some process
+func (s *Source) turnKey() string    { return s.key("turn") }    // anything, while it is the turn of some replica
 
 func (s *Source) recordsKey(domain string) string { return s.key("domain:" + domain) } // a hash: Identity.String() to its record
 func (s *Source) orderKey(domain string) string   { return s.key("order:" + domain) }  // a sorted set of the fields of that hash
