@@ -20,7 +20,7 @@ import (
 // Exit codes of subcommands, besides 0, 1 for a failure and 2 for an invalid command line.
 const (
 	exitNothing   = 3 // no rule matches
-	exitOverLimit = 4 // the request is refused
+	exitOverLimit = 4 // the request is denied
 )
 
 // verdict is an exit code without a message: the output says why.

@@ -36,7 +36,7 @@ func (*callCommand) about() about {
 	}
 }
 
-// Run sends the requests. It returns nil if they pass, exit code 4 if one is refused, and an error without an answer.
+// Run sends the requests. It returns nil if they pass, exit code 4 if one is denied, and an error without an answer.
 func (o *callCommand) Run(ctx context.Context, s streams) error {
 	request, err := o.request()
 	if err != nil {

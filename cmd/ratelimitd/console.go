@@ -14,7 +14,7 @@ import (
 // consolePing bounds how long the console waits for a Redis: it asks once a second.
 const consolePing = 700 * time.Millisecond
 
-// process returns what the console shows of this process.
+// process returns what the console shows of this replica.
 func (s *service) process() func(context.Context) *operator.Process {
 	host, _ := os.Hostname() // empty where the system does not know
 	started, version := time.Now(), thisBuild().Version
@@ -36,7 +36,7 @@ func (s *service) process() func(context.Context) *operator.Process {
 	}
 }
 
-// overridesState is what this process knows of the overrides; nil: they are off.
+// overridesState is what this replica knows of the overrides; nil: they are off.
 func (s *service) overridesState() *operator.OverrideState {
 	if s.overrides == nil {
 		return nil
@@ -52,7 +52,7 @@ func (s *service) overridesState() *operator.OverrideState {
 	return state
 }
 
-// showCache adds something that this process remembers to what the console shows.
+// showCache adds the size of a cache to what the console shows.
 func (s *service) showCache(name string, entries func() int) {
 	s.caches = append(s.caches, func() operator.Cache { return operator.Cache{Name: name, Entries: uint64(max(entries(), 0))} })
 }

@@ -20,7 +20,7 @@ const ownPrefix = "RATELIMITD_"
 // serviceLink matches variables that Kubernetes adds to every pod for a Service whose name begins with ratelimitd.
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// checkEnvironment refuses variables with our prefix that belong to no flag.
+// checkEnvironment rejects variables with ratelimitd's prefix that belong to no flag.
 func checkEnvironment(model *kong.Application, environ []string) error {
 	known := variables(model)
 	for _, e := range environ {

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
-// fleetCommand is the subcommand that lists the processes that share a Redis.
+// fleetCommand is the subcommand that lists the replicas that share a Redis.
 type fleetCommand struct {
 	Port   portOptions   `embed:""`
 	Output outputOptions `embed:"" group:"Output"`
@@ -32,7 +32,7 @@ func (*fleetCommand) about() about {
 	}
 }
 
-// Run shows the processes.
+// Run shows the replicas.
 func (o *fleetCommand) Run(ctx context.Context, s streams) error {
 	client, err := o.Port.client(s.err)
 	if err != nil {
@@ -48,7 +48,8 @@ func (o *fleetCommand) Run(ctx context.Context, s streams) error {
 		func(w io.Writer) error { return serviceclient.WriteMessage(w, found) })
 }
 
-// joinFleet makes this process known to the processes that share its Redis, and shows these processes to the operators of this one.
+// joinFleet makes this replica known to the replicas that share its Redis, and shows those replicas to the operators
+// of this one.
 func (s *service) joinFleet() *fleet.Fleet {
 	host, _ := os.Hostname() // empty where the system does not know
 	started, version := time.Now(), thisBuild().Version

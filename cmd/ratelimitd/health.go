@@ -27,7 +27,7 @@ const noRules = "no usable rules are loaded; the log and /rlconfig on the admin 
 
 // healthy reports whether the active rules suffice. Without FORCE_START_WITHOUT_INITIAL_CONFIG rules must have been loaded,
 // even if they are empty. With it no rules need to have been loaded yet, because a control plane without rules sends nothing.
-// If only bad rules have arrived, the process is unhealthy, because nothing enforces the limits in them. With
+// If only bad rules have arrived, the replica is unhealthy, because nothing enforces the limits in them. With
 // HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED there must be a domain.
 func (s *service) healthy() bool {
 	o := &s.options.Rules

@@ -51,8 +51,8 @@ func main() {
 	os.Exit(run(untilSignal(stopSignals()...), arguments(os.Args), os.Stdout, os.Stderr))
 }
 
-// stopSignals end a command in good order. SIGHUP is one of them, because it ends envoyproxy/ratelimit in good order too,
-// unless nohup has this process ignore it.
+// stopSignals end a command cleanly. SIGHUP is one of them, because it shuts down envoyproxy/ratelimit cleanly too,
+// unless nohup makes this process ignore it.
 func stopSignals() []os.Signal {
 	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {

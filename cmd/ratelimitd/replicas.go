@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// replicas is the number of processes that share the limits, and its source.
+// replicas is the number of replicas that share the limits, and its source.
 type replicas struct {
 	set     int          // RATELIMITD_REPLICAS; 0: unset
 	counted atomic.Int64 // in Redis; 0: not yet
@@ -31,7 +31,7 @@ func (r *replicas) Collect(all chan<- prometheus.Metric) {
 	all <- prometheus.MustNewConstMetric(replicasDesc, prometheus.GaugeValue, float64(n), source)
 }
 
-// replicasChanged uses another number of processes, unless it is set.
+// replicasChanged uses another number of replicas, unless it is set.
 func (s *service) replicasChanged(n int) {
 	if s.replicas.set > 0 {
 		return

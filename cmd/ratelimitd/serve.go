@@ -339,8 +339,8 @@ func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, er
 		counters = s.cache
 	}
 	if inRedis {
-		// Leases are in front of the denial cache: a refund must reach the cache to clear it, and a cached refusal must
-		// not hide permits that this process holds.
+		// Leases are in front of the denial cache: a refund must reach the cache to clear it, and a cached denial must
+		// not hide permits that this replica holds.
 		s.leases = lease.New(lease.Options{Store: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: prom.With(registry)})
 		s.workers = append(s.workers, s.leases.Run)
 		s.showCache("leases", s.leases.Len)
@@ -462,7 +462,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	return nil
 }
 
-// untilRules is what happens to requests of a process that never had rules.
+// untilRules is what happens to requests of a replica that has never had rules.
 const untilRules = "requests are answered with UNAVAILABLE until there are some"
 
 // apply puts loaded rules into force, unless no file can be used and there were no rules before.

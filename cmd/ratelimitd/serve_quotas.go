@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
-// shareKeys is what the keys of processes' shares in Redis begin with, after CACHE_KEY_PREFIX.
+// shareKeys is what the keys of replicas' shares in Redis begin with, after CACHE_KEY_PREFIX.
 const shareKeys = "ratelimitd-shares:"
 
 // assignQuotas makes what shares limits among the clients of the rate limit quota service.

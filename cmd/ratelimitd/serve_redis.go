@@ -68,7 +68,7 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
 }
 
-// shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. The messages about them go through the
+// shareInvalidations makes the replicas that share a Redis learn of each other's resets and refunds. The messages about them go through the
 // Redis of REDIS_URL, including for counters in the Redis of REDIS_PERSECOND_URL.
 func (s *service) shareInvalidations(registry prometheus.Registerer) error {
 	counting := &s.options.Backend
@@ -119,7 +119,7 @@ func (s *service) openOne(settings string, o *redisOptions, registry prometheus.
 	if settings == settingsOfPerSecond {
 		what = "counting limits per second in another Redis"
 	}
-	// Processes share counters only if these are equal.
+	// Replicas share counters only if these are equal.
 	s.log.Info(what, "type", strings.ToLower(o.Type), "address", connection.Where(), "key_format", counting.KeyFormat, "key_prefix", counting.KeyPrefix)
 	conns.Register(metrics)
 	s.shutdown = append(s.shutdown, client.Close)
@@ -143,7 +143,7 @@ func (o *backendOptions) keyFormat(inRedis bool) descriptor.KeyFormat {
 }
 
 // pingRedis finds out before the service listens whether each Redis answers. Without RATELIMITD_REDIS_STARTUP_SERVE, health is red until all of them have answered: a rollout
-// should stop if a new process cannot reach its Redis, because of a wrong address for example. Meanwhile calls are answered by on_error.
+// should stop if a new replica cannot reach its Redis, because of a wrong address for example. Meanwhile calls are answered by on_error.
 func (s *service) pingRedis(ctx context.Context) {
 	if s.options.Backend.Startup.Serve && !s.options.Backend.Active {
 		return

@@ -113,7 +113,7 @@ func isMisuse(err error) bool {
 	return errors.As(err, &bad) || errors.As(err, &log) || errors.Is(err, simulate.ErrNoRequest)
 }
 
-// oneReader refuses a command line on which two flags would read the standard input.
+// oneReader rejects a command line on which two flags would read the standard input.
 func (o *simulateCommand) oneReader() error {
 	var readers []string
 	for _, f := range append([][2]string{{"--rules", o.Rules}, {"--against", o.Against}, {"--mapping", o.Lines.Mapping}, {"--overrides", o.Overrides}}, logsOf(o.Logs)...) {

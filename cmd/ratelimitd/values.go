@@ -21,7 +21,7 @@ import (
 //	form:"header"         of texts, see forms
 //	nonempty:""           of texts: an empty variable counts as unset
 //
-// envoyproxy/ratelimit accepts every value that it can read. So its variables adjust a value instead of refusing it, and the log
+// envoyproxy/ratelimit accepts every value that it can read. So its variables adjust a value instead of rejecting it, and the log
 // says so once (adjustments.go).
 //
 //	clamp:"1..65535"      a value outside becomes the nearer end

@@ -103,7 +103,7 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 // applyFrom returns the function that puts rules of a server into force.
 func (s *service) applyFrom(server string) func(config.Result) {
 	return func(r config.Result) {
-		if r.Tree == nil { // all rules were refused, and there were none before
+		if r.Tree == nil { // all rules were rejected, and there were none before
 			s.health.refused.Store(true)
 			s.reportHealth()
 			return

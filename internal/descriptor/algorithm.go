@@ -52,7 +52,7 @@ type algorithm struct {
 	compile func(l *Limit, length int64) error // fills in the arithmetic for a window of length microseconds; nil: nothing to fill in
 	words   func(l *Limit) string              // describes its settings for people; nil: nothing to describe
 
-	countsDenied bool // refused hits count, unless the limit says otherwise
+	countsDenied bool // denied hits count, unless the limit says otherwise
 }
 
 // windows says how an algorithm forgets hits.
@@ -144,7 +144,7 @@ func (l *Limit) WindowEnds() bool { return algorithms[l.Algorithm].windows == en
 // Slides reports whether the window of a limit ends now, at any time.
 func (l *Limit) Slides() bool { return algorithms[l.Algorithm].windows == slidingWindows }
 
-// CountsDenied reports whether refused hits count in the request of a descriptor that counts for itself.
+// CountsDenied reports whether denied hits count in the request of a descriptor that counts for itself.
 func (l *Limit) CountsDenied() bool {
 	if l.CountDenied == DeniedDefault {
 		return algorithms[l.Algorithm].countsDenied

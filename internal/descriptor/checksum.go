@@ -11,7 +11,7 @@ import (
 // files, domains and siblings does not matter. It does matter among siblings with patterns, because the first one that
 // matches wins.
 //
-// While a version is replaced, processes of both versions compare their checksums. So the bytes of the keys below never change, and a new
+// While a version is replaced, replicas of both versions compare their checksums. So the bytes of the keys below never change, and a new
 // key is not added to them: Fact.hashed appends it where it is used.
 type checksums struct {
 	sum  uint64
@@ -149,7 +149,7 @@ func (c *checksums) rule(r *Rule) {
 }
 
 // overrideBound returns the number that a checksum has for the bound of overrides. No bound is 1<<32 - 1, as in the versions where
-// that was the largest bound: while such a version is replaced, all processes report the same rules.
+// that was the largest bound: while such a version is replaced, all replicas report the same rules.
 func overrideBound(most uint64) uint64 {
 	switch {
 	case most == OverrideUnbounded:

@@ -2,7 +2,7 @@ package descriptor
 
 import "slices"
 
-// refusal is whom a rule refuses what is above its limits.
+// refusal says to which callers a rule denies what is above its limits.
 type refusal uint8
 
 const (
@@ -27,7 +27,7 @@ func (r *Rule) refusal() refusal {
 	return whom
 }
 
-// refusesWhom is refusal for a rule of a tree, and for none.
+// refusesWhom returns the refusal of a rule that may be nil.
 func (r *Rule) refusesWhom() refusal {
 	if r == nil {
 		return refusesNobody
@@ -52,8 +52,8 @@ const maxCutTries = 64
 // matches an expression. Taking it for a match is right if the rule limits the caller, because a caller could otherwise escape a limit
 // by making a value longer. It is wrong if the rule exempts the caller, because a caller could then escape the other rules in the same way.
 //
-// So the expressions are taken in file order until a rule is found that refuses all callers what is above a limit. If there is none, these
-// values match no expression, unless one leads to a rule that refuses at least some callers and the other patterns do not.
+// So the expressions are taken in file order until a rule is found that denies all callers what is above a limit. If there is none, these
+// values match no expression, unless one leads to a rule that denies at least some callers and the other patterns do not.
 func (d *Domain) matchCut(entries []Entry) *cutMatch {
 	m := &cutMatch{Domain: d, entries: slices.Clone(entries), try: make([]node, 0, len(entries))} // so that the slices of Match stay on its caller's stack
 	m.from(root)
@@ -71,7 +71,7 @@ type cutMatch struct {
 	rule *Rule
 }
 
-// from tries the ways that continue from a node, and reports whether one leads to a rule that refuses all callers.
+// from tries the ways that continue from a node, and reports whether one leads to a rule that denies all callers.
 func (m *cutMatch) from(n node) bool {
 	level := len(m.try)
 	if level == len(m.entries) || n == noNode {

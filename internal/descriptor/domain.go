@@ -7,7 +7,7 @@ type Admission uint8
 const (
 	AdmissionDefault Admission = iota
 	Independent                // each descriptor counts for itself
-	AllOrNothing               // a refused request adds no hits to any counter
+	AllOrNothing               // a denied request adds no hits to any counter
 )
 
 // AdmissionNames are the names in rule files and flags; AdmissionDefault has none.

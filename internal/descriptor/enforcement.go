@@ -2,18 +2,18 @@ package descriptor
 
 import "fmt"
 
-// Enforcement is whom a limit refuses.
+// Enforcement says for whom a limit denies requests.
 type Enforcement uint8
 
 // The enforcements. All limits are counted and measured.
 const (
 	EnforcedForAll   Enforcement = iota
 	EnforcedForSome              // for Limit.EnforcePercent percent of the callers; for the others as EnforcedInShadow
-	EnforcedInShadow             // refuses nothing, and answers do not show the limit
-	EnforcedSoftly               // refuses nothing, and answers warn callers that are above the limit
+	EnforcedInShadow             // denies nothing, and answers do not show the limit
+	EnforcedSoftly               // denies nothing, and answers warn callers that are above the limit
 )
 
-// Varies reports whether the limit does more or less than refuse what is above it, for all callers.
+// Varies reports whether the limit does anything else than deny every caller what is above it.
 func (l *Limit) Varies() bool { return l.Enforcement != EnforcedForAll || l.WarnAt > 0 }
 
 // AppendCaller appends the text by which EnforcedFor chooses callers: <domain>|<key>=<value>|<name>. The entries are as in KeyBuilder's
@@ -26,7 +26,7 @@ func (r *Rule) AppendCaller(dst []byte, domain string, entries []Entry, limit in
 }
 
 // EnforcedFor reports whether the limit is enforced for a caller, whom AppendCaller describes. The answer is the same in every
-// process and version, and a larger percentage only adds callers: it compares the upper 32 bits of a hash with the share. The hash is
+// replica and version, and a larger percentage only adds callers: it compares the upper 32 bits of a hash with the share. The hash is
 // FNV-1a with 64 bits, h, mixed as (h ^ h>>32) * 0x9e3779b97f4a7c15.
 func (l *Limit) EnforcedFor(caller []byte) bool {
 	switch l.Enforcement {

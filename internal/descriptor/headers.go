@@ -79,7 +79,7 @@ const (
 	FieldResetUnix               // the same as a Unix time
 	FieldWindow                  // length in seconds; a concurrency limit has none
 	FieldName                    // the limit's name; an unnamed limit has none
-	FieldRetryAfter              // seconds until the refused request would pass, rounded up; none if it passes, or never will
+	FieldRetryAfter              // seconds until the denied request would pass, rounded up; none if it passes, or never will
 )
 
 // HeaderFieldNames are the names in rule files; FieldNone has none.
@@ -144,7 +144,7 @@ const (
 	HeadersReference  HeaderFamilies = 1 << iota // RateLimit-Limit, -Remaining and -Reset, or names set by the operator
 	HeadersDraft03                               // X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy writes them
 	HeadersIETF                                  // RateLimit-Policy and RateLimit, the structured fields of the IETF draft
-	HeadersRetryAfter                            // Retry-After on refusals
+	HeadersRetryAfter                            // Retry-After on denials
 )
 
 // HeaderFamilyNames are the names of the families in rule files and flags, in the order of their bits.

@@ -25,10 +25,10 @@ type Limit struct {
 	Interval bool // token bucket: refilled by Requests at each window's boundary instead of continuously
 	FirstHit bool // fixed window, interval refill: windows start at a counter's first hit instead of on the clock
 
-	// CountDenied sets whether refused hits count too. With DeniedDefault the algorithm and the domain's admission decide.
+	// CountDenied sets whether denied hits count too. With DeniedDefault the algorithm and the domain's admission decide.
 	CountDenied Denied
 
-	// Lease allows this process to take permits from Redis in batches and to hand them out locally.
+	// Lease allows this replica to take permits from Redis in batches and to hand them out locally.
 	Lease bool
 
 	Scheduled bool // it applies only at some times: Rule.Schedule. It then does not share the counter of a limit that always applies
@@ -49,13 +49,13 @@ type Limit struct {
 
 	Regions *Regions // nil: each region counts on its own
 
-	// Penalty is active for some time after a caller exceeded this limit, and refuses its requests: NewPenalty. Nil: there is none.
+	// Penalty is active for some time after a caller exceeded this limit, and denies its requests: NewPenalty. Nil: there is none.
 	Penalty *Limit
 
 	Arithmetic Arithmetic // filled in by Compile
 }
 
-// Denied is what to do with refused hits.
+// Denied is what to do with denied hits.
 type Denied uint8
 
 // The choices of count_denied.

@@ -23,7 +23,7 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 // shorter or longer descriptor does not match. An empty value is not an exact value: it matches the rule without a value, and
 // patterns that match the empty text.
 //
-// Expressions see only the beginning of a long value. Such a value matches an expression only if the rule that is found then refuses
+// Expressions see only the beginning of a long value. Such a value matches an expression only if the rule that is found then denies
 // requests, see matchCut.
 func (d *Domain) Match(entries []Entry) *Rule {
 	r := d.match(entries)

@@ -1,6 +1,6 @@
 package descriptor
 
-// Needs is a set of what a decision under a rule needs besides counting hits and refusing them. Most rules need nothing.
+// Needs is a set of what a decision under a rule needs besides counting hits and denying them. Most rules need nothing.
 type Needs uint8
 
 // What rules need.

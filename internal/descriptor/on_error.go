@@ -9,7 +9,7 @@ const (
 	OnErrorError                  // the request gets an error, and the caller's own failure mode decides
 	OnErrorAllow                  // the descriptor passes
 	OnErrorDeny                   // the descriptor is over its limit
-	OnErrorLocal                  // the descriptor is counted in this process, at the limit divided by the number of replicas
+	OnErrorLocal                  // the descriptor is counted in this replica, at the limit divided by the number of replicas
 )
 
 // OnErrorNames are the names in rule files and flags; OnErrorDefault has none.

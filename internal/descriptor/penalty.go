@@ -8,7 +8,7 @@ import (
 // MaxPenalty is the longest penalty.
 const MaxPenalty = 30 * 24 * time.Hour
 
-// NewPenalty returns the Penalty of a limit whose callers are refused for a time after they have exceeded it. The time is in whole
+// NewPenalty returns the Penalty of a limit whose callers are denied for a time after they have exceeded it. The time is in whole
 // seconds, and at most MaxPenalty. It is the window. It is also the number of requests, by which stores notice that a rule has
 // changed.
 func NewPenalty(lasts time.Duration) *Limit {
@@ -36,8 +36,9 @@ func (l *Limit) PenaltyWords() string {
 	return ", penalty " + l.PenaltyText()
 }
 
-// A penalty has a key of its own: that of the counter, and one of these words. No counter has such an end: its key ends with an
-// algorithm and a window. Where the limit is not enforced, the penalty has another key. So what begins there is never enforced.
+// A penalty's key is the counter's key followed by one of these words. No counter's key ends with one: it ends with an
+// algorithm and a window. Where the limit is not enforced, the penalty has another key, so a penalty that begins there is
+// never enforced.
 const (
 	penaltyWord       = "penalty"
 	shadowPenaltyWord = "penalty_in_shadow"

@@ -38,7 +38,7 @@ func (r *Reservations) Largest(l *Limit) int64 {
 	return int64(n)
 }
 
-// Reservable reports whether hits of a limit can be reserved. Then they may be returned one by one at any time: a refusal may end
+// Reservable reports whether hits of a limit can be reserved. Then they may be returned one by one at any time: a denial may end
 // at any moment, and no hits can be taken in advance.
 func (l *Limit) Reservable() bool { return l.Reservations != nil || l.Algorithm == Concurrency }
 

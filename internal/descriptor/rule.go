@@ -12,7 +12,7 @@ type Rule struct {
 	Limits    []Limit  // all must admit; empty if Unlimited
 	Replaces  []string // names of limits that do not apply to a request when this rule matches
 	Unlimited bool     // every request passes, and nothing is counted
-	Varies    bool     // a limit does more or less than refuse what is above it, for all callers; filled in by Compile
+	Varies    bool     // a limit does anything else than deny every caller what is above it; filled in by Compile
 	refuses   refusal  // filled in by Compile
 	Needs     Needs    // filled in by Compile
 	Index     int32    // index in Tree.Rules; metric handles are looked up by it, not by name
@@ -45,7 +45,7 @@ type RuleSettings struct {
 	OverrideMax    uint64  // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
 	OnError        OnError // what to do when the backend cannot read its counters
 	Shadow         bool    // decided and measured, but not enforced
-	Quota          bool    // quota mode: the request is refused only when all quota-mode descriptors are over their limits
+	Quota          bool    // quota mode: the request is denied only when all quota-mode descriptors are over their limits
 	Usage          bool    // operators may list its counters by an entry
 	DetailedMetric bool    // the metric's name comes from the request's entries instead of Path
 }

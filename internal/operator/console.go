@@ -23,7 +23,7 @@ type Decisions interface {
 	RuleTotals() (*descriptor.Tree, func(index int) *limiter.RuleTotals)
 }
 
-// Process is what the console shows of this process. The texts are for people.
+// Process is what the console shows of this replica. The texts are for people.
 type Process struct {
 	Host    string    `json:"host"`
 	Version string    `json:"version"`
@@ -32,7 +32,7 @@ type Process struct {
 	Redis   []Redis   `json:"redis"`
 	Caches  []Cache   `json:"caches"`
 
-	Overrides *OverrideState `json:"overrides"` // nil: this process has none
+	Overrides *OverrideState `json:"overrides"` // nil: this replica has none
 }
 
 // Redis is the state of one Redis.
@@ -43,18 +43,18 @@ type Redis struct {
 	Connections uint64  `json:"connections"`
 }
 
-// Cache is something that this process remembers.
+// Cache is the state of one of this replica's caches.
 type Cache struct {
 	Name    string `json:"name"`
 	Entries uint64 `json:"entries"`
 }
 
-// OverrideState is what this process knows of the overrides.
+// OverrideState is what this replica knows of the overrides.
 type OverrideState struct {
 	Count   int    `json:"count"`
 	Version int64  `json:"version,string"`
 	Error   string `json:"error"` // why the source is not reached; empty: it is
-	File    bool   `json:"file"`  // the source is a file, which this process only reads
+	File    bool   `json:"file"`  // the source is a file, which this replica only reads
 }
 
 // live is one event.
@@ -64,8 +64,8 @@ type live struct {
 	Rules     liveRules       `json:"rules"`
 	Decisions *limiter.Totals `json:"decisions"` // nil: not known
 	Hot       *liveHot        `json:"hot"`       // nil: hot keys are off
-	Buckets   int             `json:"buckets"`   // quota buckets that clients of this process use
-	Regions   bool            `json:"regions"`   // this process is in a region
+	Buckets   int             `json:"buckets"`   // quota buckets that clients of this replica use
+	Regions   bool            `json:"regions"`   // this replica is in a region
 }
 
 type liveRules struct {
@@ -245,7 +245,7 @@ const (
 )
 
 // ServeHTTP answers with a page of rules: from is the index to begin at, find a text that must be in the path, the name or
-// the file, domain a domain that must be the rule's, refused wants only rules that refused something, limit is the size of the page.
+// the file, domain a domain that must be the rule's, refused lists only rules that denied something, limit is the size of the page.
 func (p *rulePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	query := r.URL.Query()
@@ -282,10 +282,10 @@ type ruleQuery struct {
 	from, limit int
 	find        string // in lower case
 	domain      string // empty: all
-	refused     bool   // only rules that refused something
+	refused     bool   // only rules that denied something
 }
 
-// fill adds the rules of a tree that a query wants, with what they did since the process began.
+// fill adds the rules of a tree that a query wants, with what they did since the replica started.
 func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, totals func(index int) *limiter.RuleTotals) error {
 	if tree == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Fleet lists the processes that share a Redis.
+// Fleet lists the replicas that share a Redis.
 type Fleet interface {
 	List(ctx context.Context) fleet.View
 }

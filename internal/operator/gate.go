@@ -33,7 +33,7 @@ type gate struct {
 	names        hostNames
 	origins      *http.CrossOriginProtection
 	log          *slog.Logger
-	some         logging.Sampler // of the refusals
+	some         logging.Sampler // of the rejections
 }
 
 func newGate(opts *Options) *gate {
@@ -147,7 +147,7 @@ func (g *gate) check(r *http.Request, who *identity) *refusal {
 	return nil
 }
 
-// report logs some of the refusals.
+// report logs some of the rejections.
 func (g *gate) report(r *http.Request, who *identity, no *refusal) {
 	if !g.some.Pick(time.Now()) {
 		return

@@ -37,7 +37,7 @@ type Options struct {
 	Decisions Decisions
 	Process   func(context.Context) *Process
 
-	Fleet Fleet // the processes that share a Redis; nil: not known
+	Fleet Fleet // the replicas that share a Redis; nil: not known
 
 	Regions func() regions.Status // what is known about other regions; nil: no region is set
 
@@ -46,7 +46,7 @@ type Options struct {
 }
 
 // Access says who may use the admin port. With Tokens every request needs one, with ClientCerts every client needs a
-// certificate, with both, both. With neither the pages are open to everybody, and calls of Counters are refused.
+// certificate, with both, both. With neither the pages are open to everybody, and calls of Counters are rejected.
 type Access struct {
 	Tokens      Tokens
 	TLS         *tls.Config // nil: plain text

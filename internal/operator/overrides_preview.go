@@ -50,7 +50,7 @@ func (o *overrides) preview(ctx context.Context, now time.Time, edits []override
 		}
 		changes[i] = &adminv1.OverrideChange{Before: overrideMessage(records[i]), Effects: effects(&before, &after)}
 		if reset {
-			for _, effect := range changes[i].Effects { // only what admits nothing at all still refuses
+			for _, effect := range changes[i].Effects { // only what admits nothing at all still denies
 				effect.RefusedAfter = effect.RefusedAfter && effect.CapacityAfter == 0
 			}
 		}

@@ -29,7 +29,7 @@ func (a *admin) ListRegions(context.Context, *adminv1.ListRegionsRequest) (*admi
 	return regionsMessage(a.regions, a.rules.Tree), nil
 }
 
-// regionsMessage is what the process knows. status is nil if no region is set.
+// regionsMessage is what the replica knows. status is nil if no region is set.
 func regionsMessage(status func() regions.Status, rules func() *descriptor.Tree) *adminv1.ListRegionsResponse {
 	if status == nil {
 		return &adminv1.ListRegionsResponse{}
@@ -98,7 +98,7 @@ func writeRegions(w http.ResponseWriter, opts *Options) {
 	endpoint.WriteText(w, http.StatusOK, b.String())
 }
 
-// WriteRegions writes what a process knows about the other regions, for people. Times are written as they are from now.
+// WriteRegions writes what a replica knows about the other regions, for people. Times are written as they are from now.
 func WriteRegions(to io.Writer, r *adminv1.ListRegionsResponse, now time.Time) error {
 	var b strings.Builder
 	if r.GetRegion() == "" {

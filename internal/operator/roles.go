@@ -20,7 +20,7 @@ const (
 type need struct {
 	role string
 
-	// named: it is refused where the port requires neither tokens nor certificates, because the log could not name who
+	// named: it is rejected where the port requires neither tokens nor certificates, because the log could not name who
 	// did it.
 	named bool
 }
@@ -32,7 +32,7 @@ var (
 
 // needs are what methods and pages need. A path that ends with a slash is for all paths below it; the longest one counts.
 // For a page, the row is about GET and HEAD: other methods need the role operate. A method of a service that is not here is
-// refused.
+// rejected.
 var needs = map[string]need{
 	adminconnect.AdminServiceListRuleFilesProcedure: toRead,
 	adminconnect.AdminServiceExplainProcedure:       toRead,

@@ -22,7 +22,7 @@ import (
 // when it has been decoded, and then empty ones take about fifty times the bytes that they had.
 const maxMessageBytes = 256 << 10
 
-// maxAnswerBytes is the largest list in an answer. Clients with gRPC's defaults refuse messages above 4 MiB.
+// maxAnswerBytes is the largest list in an answer. Clients with gRPC's defaults reject messages above 4 MiB.
 const maxAnswerBytes = 3 << 20
 
 // serviceNames are the services that reflection lists.
@@ -99,7 +99,7 @@ func writeError(w http.ResponseWriter, r *http.Request, err *connect.Error) {
 	_ = errorWriter.Write(w, r, err)
 }
 
-// strictJSON reads and writes messages as JSON. It refuses fields that a message does not have: a misspelled one must not have the
+// strictJSON reads and writes messages as JSON. It rejects fields that a message does not have: a misspelled one must not have the
 // effect of one that is absent.
 type strictJSON struct{ name string }
 

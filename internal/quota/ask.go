@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Claim says that a subscriber that has just joined holds what another process has given it, and that it was seen to use rate tokens
+// Claim says that a subscriber that has just joined holds what another replica has given it, and that it was seen to use rate tokens
 // per second.
 func (b *Bucket) Claim(now time.Time, s *Subscriber, rate float64) {
 	s.claim = claim{rate: max(rate, least), since: now, until: now.Add(patience), expires: now.Add(TTL + margin)}
 }
 
-// SetRemaining sets how many tokens may pass at once, if no process holds a share of the limit yet.
+// SetRemaining sets how many tokens may pass at once, if no replica holds a share of the limit yet.
 func (b *Bucket) SetRemaining(tokens float64) { b.remaining = max(tokens, 0) }
 
-// Ask returns what this process asks of the store that divides the limit among processes. The tokens that it returns are gone then, even
+// Ask returns what this replica asks of the store that divides the limit among replicas. The tokens that it returns are gone then, even
 // if the store does not answer.
 func (b *Bucket) Ask(now time.Time, key string) Ask {
 	b.save(now)
@@ -35,13 +35,13 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 		}
 	}
 	a.ClaimRate = min(a.ClaimRate, a.Rate)
-	b.questions = max(b.questions+1, uint64(now.UnixMicro())) // also later than those of an earlier bucket of the same limit
+	b.questions = max(b.questions+1, uint64(now.UnixMicro())) // higher than the numbers of an earlier bucket of the same limit, too
 	a.Number, a.Answered = b.questions, b.answered
 	b.asked, b.askedAt = a, now
 	return a
 }
 
-// End returns the last question of a process that ends: it keeps only what its clients still hold.
+// End returns the last question of a replica that ends: it keeps only what its clients still hold.
 func (b *Bucket) End(now time.Time, key string) Ask {
 	a := b.Ask(now, key)
 	a.Ends, a.Demand, a.ClaimRate, a.ClaimAge = true, 0, 0, 0
@@ -68,7 +68,7 @@ func (b *Bucket) Answer(now time.Time, s Share) {
 }
 
 // grant divides a claimed rate and its tokens among the subscribers that wait for them. From then on these subscribers are counted as holding
-// their parts, until this process gives them its own assignments. If no subscriber waits any more, the clients have gone
+// their parts, until this replica gives them its own assignments. If no subscriber waits any more, the clients have gone
 // elsewhere but still hold what was claimed, so it counts as lost until it expires.
 func (b *Bucket) grant(now time.Time, rate, tokens float64) {
 	all := 0.0
@@ -108,10 +108,10 @@ func uncertainty(rate float64) float64 {
 // brings makes what was claimed for a subscriber count as held by it.
 func (s *Subscriber) brings() {
 	f := former{rate: s.claim.got, burst: s.claim.tokens, kept: 1, sent: s.claim.since, expires: s.claim.expires}
-	s.former = append(s.former[:0], f) // of an earlier answer: a subscriber that waits has no assignment of this process
+	s.former = append(s.former[:0], f) // of an earlier answer: a subscriber that waits has no assignment of this replica
 }
 
-// Unanswered says that there was no answer to Ask. The store may have taken what this process did not hold, so it keeps only the rest.
+// Unanswered says that there was no answer to Ask. The store may have taken what this replica did not hold, so it keeps only the rest.
 func (b *Bucket) Unanswered(now time.Time) {
 	b.save(now)
 	b.share.Rate, b.share.Burst = min(b.share.Rate, b.asked.HeldRate), min(b.share.Burst, b.asked.HeldBurst)
@@ -133,7 +133,7 @@ func (s *Subscriber) claims(now time.Time) bool {
 	return s.claim.got < enoughOfClaim*s.claim.rate && now.Before(s.claim.until)
 }
 
-// Unsettled reports whether shares are moving between processes: this one holds more than its part, or waits for what others hold.
+// Unsettled reports whether shares are moving between replicas: this one holds more than its part, or waits for what others hold.
 func (b *Bucket) Unsettled() bool {
 	return b.waiting || b.share.Rate > b.share.FairRate*(1+spare) || b.share.Rate < b.share.FairRate*(1-spare)
 }

@@ -27,15 +27,15 @@ const (
 	enough = 1.02
 
 	// surplus is how much more than its demand a subscriber gets while the rate does not suffice for all. What it does not use is lost to the
-	// others, so it is small. Demand that grows shows in the next report, because refused requests are part of it.
+	// others, so it is small. Demand that grows shows in the next report, because denied requests are part of it.
 	surplus = 1.03
 
-	// enoughOfClaim concerns a client that comes with an assignment of another process. It keeps the old assignment until this process can
+	// enoughOfClaim concerns a client that comes with an assignment of another replica. It keeps the old assignment until this replica can
 	// give it at least this part of the old rate.
 	enoughOfClaim = 0.9
 
-	// settling is how long a process does not hand out the uncertain part of a rate that it took over for claims. Other clients of the
-	// ended process went to other processes, which replace the assignments of these clients in this time. Until then the sum of all
+	// settling is how long a replica does not hand out the uncertain part of a rate that it took over for claims. Other clients of the
+	// ended replica went to other replicas, which replace the assignments of these clients in this time. Until then the sum of all
 	// assignments could exceed the limit.
 	settling = 3 * time.Second
 
@@ -62,7 +62,7 @@ const (
 // must wait for that report.
 type Bucket struct {
 	rate  Rate    // of the whole limit
-	share Share   // of this process
+	share Share   // of this replica
 	saved float64 // tokens; with the subscribers' tokens at most share.Burst
 	until time.Time
 
@@ -80,7 +80,7 @@ type Bucket struct {
 	answered  uint64    // the last one whose answer arrived
 	uncertain float64   // the part of the rate that is not handed out until certain
 	certain   time.Time
-	remaining float64   // tokens that may pass at once if no process holds a share
+	remaining float64   // tokens that may pass at once if no replica holds a share
 	now       time.Time // of the last plan
 	waiting   bool      // a subscriber waits for its first token
 
@@ -107,7 +107,7 @@ func NewSharedBucket(now time.Time, r Rate) *Bucket {
 	return &Bucket{rate: r, until: now}
 }
 
-// whole is the share of a process that shares the limit with no other process.
+// whole is the share of a replica that shares the limit with no other replica.
 func whole(r Rate) Share {
 	return Share{Rate: r.PerSecond, Burst: r.Burst, FairRate: r.PerSecond, FairBurst: r.Burst, Processes: 1}
 }
@@ -115,10 +115,10 @@ func whole(r Rate) Share {
 // Rate returns the rate of the whole limit.
 func (b *Bucket) Rate() Rate { return b.rate }
 
-// Share returns the share of this process.
+// Share returns the share of this replica.
 func (b *Bucket) Share() Share { return b.share }
 
-// SetRate changes the rate of a limit that only this process hands out. The interval stays as it is, because Envoy ignores a change of it.
+// SetRate changes the rate of a limit that only this replica hands out. The interval stays as it is, because Envoy ignores a change of it.
 func (b *Bucket) SetRate(now time.Time, r Rate) {
 	b.SetWholeRate(r)
 	b.save(now)
@@ -132,7 +132,7 @@ func (b *Bucket) SetWholeRate(r Rate) {
 	b.rate = r
 }
 
-// Slow lowers the rate of the limit to perSecond, if it is higher, and the share of this process in proportion, until another rate is set.
+// Slow lowers the rate of the limit to perSecond, if it is higher, and the share of this replica in proportion, until another rate is set.
 func (b *Bucket) Slow(now time.Time, perSecond float64) {
 	if b.rate.PerSecond <= perSecond {
 		return
@@ -144,7 +144,7 @@ func (b *Bucket) Slow(now time.Time, perSecond float64) {
 	b.share.FairRate *= part
 }
 
-// SetShare changes the share of this process. Its saved tokens are added.
+// SetShare changes the share of this replica. Its saved tokens are added.
 func (b *Bucket) SetShare(now time.Time, s Share) {
 	b.save(now)
 	b.share = s
@@ -346,8 +346,8 @@ func (b *Bucket) Plan(now time.Time) []*Subscriber {
 	return b.told
 }
 
-// deny lets nothing pass at a subscriber. A subscriber that came with an assignment of another process keeps that assignment while this
-// process tries to take it over.
+// deny lets nothing pass at a subscriber. A subscriber that came with an assignment of another replica keeps that assignment while this
+// replica tries to take it over.
 func (b *Bucket) deny(s *Subscriber) {
 	if s.claims(b.now) {
 		return
@@ -416,8 +416,8 @@ func (b *Bucket) hand() float64 {
 	return min(b.share.Rate, b.share.FairRate) * (1 - part)
 }
 
-// tokens returns how many whole tokens can be handed out. A limit with too few tokens for all processes gives them to some processes at a
-// time. While it is the turn of other processes, there are none.
+// tokens returns how many whole tokens can be handed out. A limit with too few tokens for all replicas gives them to some replicas at a
+// time. While it is the turn of other replicas, there are none.
 func (b *Bucket) tokens() int {
 	return int(min(b.share.Burst, b.share.FairBurst, math.MaxInt32))
 }

@@ -46,8 +46,8 @@ type former struct {
 	expires     time.Time
 }
 
-// claim is about an assignment that another process gave to a subscriber: the rate that the subscriber was seen to use, and how much of
-// the rate and the tokens this process has taken over.
+// claim is about an assignment that another replica gave to a subscriber: the rate that the subscriber was seen to use, and how much of
+// the rate and the tokens this replica has taken over.
 type claim struct {
 	rate        float64
 	got, tokens float64
@@ -71,7 +71,7 @@ const (
 	// margin is how much longer an assignment may last at the client than its time to live says.
 	margin = time.Second
 
-	// patience is how long a subscriber waits for what it claims. The ended process counts as gone 12 s after its last question. The
+	// patience is how long a subscriber waits for what it claims. The ended replica counts as gone 12 s after its last question. The
 	// client's assignment lasts that long, because it was renewed at half of its TTL.
 	patience = 14 * time.Second
 

@@ -23,7 +23,7 @@ func jsonFlood(ctx context.Context, at string, short bool) error {
 	const small = `{"domain":"attack","descriptors":[{"entries":[{"key":"key","value":"one"}]}]}`
 	batch := bytes.Repeat(post(len(small), small), 100)
 
-	// As many objects as a request may have, and as large as it may be: the most work that is not refused at once.
+	// As many objects as a request may have, and as large as it may be: the most work that is not rejected at once.
 	entries := strings.Repeat(`{},`, 255) + `{}`
 	descriptors := strings.Repeat(`{"entries":[`+entries+`]},`, 255) + `{"entries":[` + entries + `]}`
 	large := `{"domain":"attack","descriptors":[` + descriptors + `]}`

@@ -110,7 +110,7 @@ type connection struct {
 	in       *bufio.Reader
 	out      *bufio.Writer
 	first    [][]byte // header blocks of the first requests: they fill the server's header table
-	repeated [][]byte // those of all others, again and again
+	repeated [][]byte // header blocks of all other requests, again and again
 	decoder  *hpack.Decoder
 	payload  *payload
 	request  []byte // the payload, with this call's numbers

@@ -119,7 +119,7 @@ func commitsMet(ctx context.Context, metrics string) error {
 	for lines.Scan() {
 		if _, rest, ok := strings.Cut(lines.Text(), `ratelimitd_reservations_total{result="`); ok {
 			result, value, _ := strings.Cut(rest, `"} `)
-			counts[result], _ = strconv.ParseFloat(value, 64) // 0 is refused below
+			counts[result], _ = strconv.ParseFloat(value, 64) // 0 is rejected below
 		}
 	}
 	if err := lines.Err(); err != nil {

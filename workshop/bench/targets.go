@@ -34,7 +34,7 @@ type target struct {
 	paced []measurement // in an open loop
 }
 
-// setup is how a target differs from one process with one rule, one Redis and no encryption.
+// setup is how a target differs from one replica with one rule, one Redis and no encryption.
 type setup struct {
 	values    int // so many values have a rule each; 0: one rule for all values
 	processes int // of the server, on one Redis; 0: one

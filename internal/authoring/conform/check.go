@@ -88,7 +88,7 @@ func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem stri
 	return problem
 }
 
-// Collides reports whether two windows of the case begin at the same moment now, such as those of an hour and a day in the first hour
+// Collides reports whether two windows of the case begin at the same moment now, such as an hour's and a day's in the first hour
 // of a day. The keys of envoyproxy/ratelimit have that moment and no unit, so such windows share a counter there. The recordings were
 // made when none did.
 func (c *Case) Collides(now time.Time) bool {

@@ -18,11 +18,11 @@ type Report struct {
 
 	HeadersAsked bool `json:"headers_asked"` // the domain or the server enables headers
 
-	// Headers of the answer to the first request, and to the first refused one.
+	// Headers of the answer to the first request, and to the first denied one.
 	Passing []Header `json:"headers_passing"`
 	Refused []Header `json:"headers_refused"`
 	Passes  bool     `json:"passes"`  // the first request passes
-	Refuses bool     `json:"refuses"` // such requests are refused at some point
+	Refuses bool     `json:"refuses"` // such requests are denied at some point
 }
 
 // Choice is the value of a setting, and the place where it is set: "rule", "domain" or "server".

@@ -21,9 +21,9 @@ type State struct {
 	Reset       float64   `json:"reset_seconds"`
 	ResetAt     time.Time `json:"reset_at"` // when no hits are in use, or the window ends
 
-	PenaltySeconds float64 `json:"penalty_seconds,omitempty"` // for how long the limit's penalty refuses everything
+	PenaltySeconds float64 `json:"penalty_seconds,omitempty"` // for how long the limit's penalty denies everything
 
-	Cached bool `json:"from_over_limit_cache"` // comes from a refusal in the server's denial cache, not from the store
+	Cached bool `json:"from_over_limit_cache"` // comes from a denial in the server's denial cache, not from the store
 }
 
 // String returns the state in words.

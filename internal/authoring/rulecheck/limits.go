@@ -140,7 +140,7 @@ func (c *checker) delay(d *domain) {
 	}
 }
 
-// requests finds limits that refuse every request.
+// requests finds limits that deny every request.
 func (c *checker) requests(n *node, l *limit) {
 	if l.Requests > 0 {
 		return
@@ -151,7 +151,7 @@ func (c *checker) requests(n *node, l *limit) {
 		return
 	}
 	if l.Scheduled {
-		return // the usual way to refuse everything at some hours
+		return // the usual way to deny everything at some hours
 	}
 	severity, whom := Warning, "nothing that reaches this rule passes"
 	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {

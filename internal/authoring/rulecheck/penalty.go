@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// penalty finds penalties that have hardly any effect, and penalties that refuse callers that did not exceed a limit.
+// penalty finds penalties that have hardly any effect, and penalties that deny callers that did not exceed a limit.
 func (c *checker) penalty(n *node, l *limit) {
 	if l.Penalty == nil {
 		return
@@ -21,7 +21,7 @@ func (c *checker) penalty(n *node, l *limit) {
 	}
 }
 
-// refuses returns for how long at most a limit refuses one hit, if all that it allows has been used.
+// refuses returns for how long at most a limit denies one hit, if all that it allows has been used.
 func refuses(l *descriptor.Limit) (length time.Duration, text string) {
 	bucket := l.Algorithm == descriptor.TokenBucket && !l.Interval || l.Algorithm == descriptor.LeakyBucket
 	if bucket && l.Requests > 0 {

@@ -168,7 +168,7 @@ func (c *checker) catchAll(nodes []*node) {
 	}
 }
 
-// admits reports whether a request can pass the node's own limits. A node that refuses everything is an exception.
+// admits reports whether a request can pass the node's own limits. A node that denies everything is an exception.
 func (n *node) admits() bool {
 	return n.rule != nil && !slices.ContainsFunc(n.rule.Limits, func(l descriptor.Limit) bool { return l.Requests == 0 })
 }

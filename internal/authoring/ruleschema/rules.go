@@ -48,7 +48,7 @@ func headers() *jsonschema.Schema {
 	return &jsonschema.Schema{Type: "array", UniqueItems: true, Items: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{enum(descriptor.HeaderFamilyNames), ref("header")}}}
 }
 
-// relateHeader adds the names that no header may have, and that only an answer to a refused request can say how long to wait.
+// relateHeader adds the names that no header may have, and that only an answer to a denied request can say how long to wait.
 func relateHeader(h *jsonschema.Schema) {
 	name, value, of := config.MaxHeaderName, config.MaxHeaderValue, config.MaxHeaderOf
 	h.AllOf = append(h.AllOf,
@@ -154,7 +154,7 @@ func relateLimit(l *jsonschema.Schema) {
 			Then: is("refill", "interval"),
 		},
 		&jsonschema.Schema{If: has("scale"), Then: never("lease", yes())},
-		&jsonschema.Schema{ // a window on the clock, in which refused hits do not count
+		&jsonschema.Schema{ // a window on the clock, in which denied hits do not count
 			If: has("classes"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
 				not(has("penalty")), never("lease", yes()), never("count_denied", yes()), never("align", &jsonschema.Schema{Enum: []any{"first_hit"}}),
@@ -183,7 +183,7 @@ func relateLimit(l *jsonschema.Schema) {
 	}
 	leased := &jsonschema.Schema{Required: []string{"lease"}, Properties: map[string]*jsonschema.Schema{"lease": yes()}}
 	l.AllOf = append(l.AllOf, together(has("penalty"), leased), together(has("penalty"), soft))
-	l.AllOf = append(l.AllOf, together(shadow, soft), together(shadow, share), together(soft, share), // whom the limit refuses
+	l.AllOf = append(l.AllOf, together(shadow, soft), together(shadow, share), together(soft, share), // whom the limit denies
 		together(has("replaces"), &jsonschema.Schema{AnyOf: []*jsonschema.Schema{shadow, share}}))
 	// Next to `unlimited: true`, keys about counting are not allowed.
 	var counting []*jsonschema.Schema

@@ -73,7 +73,7 @@ type answer struct {
 	limiter.Status
 	descriptor int // which descriptor it is about; -1 if none decided
 
-	wouldRefuse []string // the names of the limits that would have refused, if they were enforced
+	wouldRefuse []string // the names of the limits that would have denied, if they were enforced
 }
 
 // whole returns the answer to the request: the limit that decided, as in the headers of clients, and the longest times.
@@ -105,7 +105,7 @@ func (o *observed) of(i int) answer {
 	return answer{Status: o.decision.Statuses[i], descriptor: i, wouldRefuse: o.unenforced(i)}
 }
 
-// unenforced returns the names of the limits of a descriptor that would have refused; of all descriptors if i is negative.
+// unenforced returns the names of the limits of a descriptor that would have denied; of all descriptors if i is negative.
 func (o *observed) unenforced(i int) []string {
 	var names []string
 	for _, n := range o.decision.Notices {

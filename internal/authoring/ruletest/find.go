@@ -143,8 +143,8 @@ func (s *suite) compileFor(o descriptor.Options) (*descriptor.Tree, []*yamlform.
 	return config.Compile(s.rules, config.CompileOptions{Merge: s.merge, Lenient: true, Tree: o})
 }
 
-// compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It refuses
-// requests for domains without rules: they would always pass. It also refuses overrides that do not fit the rules.
+// compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It rejects
+// requests for domains without rules: they would always pass. It also rejects overrides that do not fit the rules.
 func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlform.Error) {
 	if tree, errs = s.compileFor(descriptor.Options{}); len(errs) > 0 {
 		return nil, "", errs

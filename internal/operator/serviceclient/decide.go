@@ -101,7 +101,7 @@ type Header struct {
 	Value string `json:"value"`
 }
 
-// OverLimit is the code of a request that is refused.
+// OverLimit is the code of a request that is denied.
 const OverLimit = "OVER_LIMIT"
 
 // Decide sends one request.

@@ -20,7 +20,7 @@ var stateNames = map[adminv1.ProcessState]string{
 	adminv1.ProcessState_PROCESS_STATE_GONE:    "gone",
 }
 
-// Fleet lists the processes that share a Redis.
+// Fleet lists the replicas that share a Redis.
 func (c *Client) Fleet(ctx context.Context) (*adminv1.FleetServiceListResponse, error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
@@ -39,7 +39,7 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// WriteFleet writes processes for people. Times are written as they are from now.
+// WriteFleet writes replicas for people. Times are written as they are from now.
 func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PROCESS\tSTATE\tVERSION\tSTARTED\tRULES\tOVERRIDES\tREDIS\tPASSED/S\tREFUSED/S\tFAILED/S\tMEMORY")

@@ -24,9 +24,9 @@ type Limiter interface {
 	Overrides() *override.Set
 }
 
-// Store divides limits among processes.
+// Store divides limits among replicas.
 type Store interface {
-	// Renew asks for the share of this process of each limit. It returns one share per ask, in their order. With an error, the shares without a TTL
+	// Renew asks for the share of this replica of each limit. It returns one share per ask, in their order. With an error, the shares without a TTL
 	// have no answer.
 	Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error)
 }
@@ -34,7 +34,7 @@ type Store interface {
 // Options are the settings of an Assigner.
 type Options struct {
 	Limiter Limiter // required
-	Store   Store   // nil: this process shares its limits with no other
+	Store   Store   // nil: this replica shares its limits with no other
 
 	MaxSubscriptions int // on all streams together; default 500,000
 	MaxBuckets       int // different ones; default 200,000
@@ -54,7 +54,7 @@ const (
 	pause       = 10 * time.Millisecond  // between rounds, so that what arrives together is planned together
 	replan      = time.Second            // between two plans of a pool
 	renewEvery  = 5 * time.Second        // between two questions to the store
-	claimEvery  = time.Second            // the same while shares are moving between processes
+	claimEvery  = time.Second            // the same while shares are moving between replicas
 	renewWithin = 2 * time.Second        // bounds a question to the store
 	endWithin   = time.Second            // bounds the last one
 	lookEvery   = 5 * time.Second        // between two looks at counters that change
@@ -140,7 +140,7 @@ func (a *Assigner) Run(ctx context.Context) error {
 	}
 }
 
-// end gives back what no client holds. What clients hold goes with them to other processes.
+// end gives back what no client holds. What clients hold goes with them to other replicas.
 func (a *Assigner) end(ctx context.Context) {
 	if a.o.Store == nil {
 		return

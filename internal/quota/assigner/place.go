@@ -93,7 +93,7 @@ func answerOf(f *found) answer {
 		own.rated = false
 		return fixed(quota.DenyAll, fixedTTL)
 	}
-	own.key = keys.String() // processes of other versions have the same one
+	own.key = keys.String() // replicas of other versions have the same one
 	return own
 }
 

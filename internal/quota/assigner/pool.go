@@ -139,7 +139,7 @@ func (a *Assigner) plan(now time.Time, p *pool) {
 	a.due.set(p, p.next(now))
 }
 
-// guard keeps a process that has lost touch with the store from renewing shares that others may have by now.
+// guard keeps a replica that has lost touch with the store from renewing shares that others may have by now.
 func (p *pool) guard(now time.Time) {
 	switch {
 	case now.Add(quota.TTL + shareMargin).Before(p.until):
@@ -152,7 +152,7 @@ func (p *pool) guard(now time.Time) {
 	}
 }
 
-// fixOnError gives all clients what on_error says. With error, and with local if this process has no share to keep dividing, the
+// fixOnError gives all clients what on_error says. With error, and with local if this replica has no share to keep dividing, the
 // assignments of the clients expire.
 func (p *pool) fixOnError() {
 	switch p.onError {

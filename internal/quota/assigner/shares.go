@@ -17,10 +17,10 @@ type BucketShares struct {
 	Limit   string             // the limits in words; empty: there is none
 	Rate    quota.Rate         // of the whole limit
 
-	ProcessRate, ProcessBurst float64 // the part of this process
+	ProcessRate, ProcessBurst float64 // the part of this replica
 	Processes                 int     // that share the limit
 
-	Held []HeldShare // by this process' clients: the clients that hold most first
+	Held []HeldShare // by this replica's clients: the clients that hold most first
 }
 
 // HeldShare is what one client holds.

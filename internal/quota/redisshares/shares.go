@@ -18,20 +18,20 @@ import (
 type Options struct {
 	Client  goredis.UniversalClient // required
 	Prefix  string                  // of every key
-	Process string                  // the name of this process among the processes that share limits; not empty
+	Process string                  // the name of this replica among the replicas that share limits; not empty
 }
 
-// Shares divides limits among processes.
+// Shares divides limits among replicas.
 type Shares struct{ o Options }
 
-// New returns the shares of a process.
+// New returns the shares of a replica.
 func New(o Options) *Shares { return &Shares{o} }
 
 const (
-	// ttl is how long a share lasts: longer than an assignment of a client, because clients keep what they have when a process dies.
+	// ttl is how long a share lasts: longer than an assignment of a client, because clients keep what they have when a replica dies.
 	ttl = 45 * time.Second
 
-	// ended is how long the share of a process lasts that has ended: until everything has expired at its clients.
+	// ended is how long the share of a replica lasts that has ended: until everything has expired at its clients.
 	ended = quota.TTL + 2*time.Second
 
 	// atOnce is how many questions are sent together.
@@ -43,7 +43,7 @@ var renewText string
 
 var renew = goredis.NewScript(renewText)
 
-// Renew asks for the share of this process of each limit. It returns one share per ask, in their order. With an error, the shares without a TTL
+// Renew asks for the share of this replica of each limit. It returns one share per ask, in their order. With an error, the shares without a TTL
 // have no answer, and the others are valid: one node of a cluster may be unreachable.
 func (s *Shares) Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error) {
 	shares := make([]quota.Share, len(asks))

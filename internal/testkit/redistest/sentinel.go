@@ -189,7 +189,7 @@ func (w *Watched) Failover(t testing.TB) *Server {
 	if asked < 0 {
 		t.Fatal("no sentinel runs")
 	}
-	// A sentinel refuses until it knows a good replica.
+	// A sentinel rejects the command until it knows a good replica.
 	await(t, "the sentinel to begin a failover", func(ctx context.Context) error {
 		return w.Sentinels[asked].admin.Do(ctx, "sentinel", "failover", w.Name).Err()
 	})

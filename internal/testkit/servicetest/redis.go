@@ -32,7 +32,7 @@ func Counts(t testing.TB, prefix string, servers ...*redistest.Server) map[strin
 	for _, server := range servers {
 		conn := server.Client(t).Conn()
 		defer func() { _ = conn.Close() }()
-		_ = conn.ReadOnly(ctx).Err() // lets a replica of a cluster answer; other servers may refuse it
+		_ = conn.ReadOnly(ctx).Err() // lets a replica of a cluster answer; other servers may reject it
 		keys, err := conn.Keys(ctx, prefix+"*=*|*").Result()
 		if err != nil {
 			t.Fatal(err)

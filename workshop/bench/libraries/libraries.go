@@ -72,7 +72,7 @@ type library struct {
 
 	promise promise
 
-	paces bool // delays instead of refusing
+	paces bool // delays instead of denying
 }
 
 const (
