@@ -31,7 +31,7 @@ func (*regionsCommand) about() about {
 			{"as JSON, from another machine", "ratelimitd regions -s 10.0.0.7:6070 --token-file token --json"},
 		},
 		exits: []exitCode{
-			{0, "The regions were shown, even if none is set."}, {1, "The server does not answer, or rejects the call; or the move is not safe as it is."},
+			{0, "The regions were shown, even if none is set."}, {1, "The server does not answer, or rejects the call; or the move is not safe."},
 			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}

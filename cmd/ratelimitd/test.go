@@ -33,7 +33,7 @@ func (*testCommand) about() about {
 			{"in a pipeline", "ratelimitd test --min-coverage 90 --junit report.xml config/domains"},
 		},
 		exits: []exitCode{
-			{0, "All cases pass."}, {1, "A case fails, or the tests reach too few rules for --min-coverage."},
+			{0, "All cases pass."}, {1, "A case fails, or the tests reach too few rules."},
 			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}
