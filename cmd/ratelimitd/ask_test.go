@@ -70,7 +70,7 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"--at", "2026-03-10T12:00:00Z", "method=GET,path=/search"}, 0, "of the first that is denied\n           Retry-After: 24408000\n", ""},
 		{[]string{"--cache-key-prefix", "blue_", "method=GET,path=/sea"}, 0, "key      blue_edge|method=GET|path=/sea|s31536000\n", ""},
 		{[]string{"--limit", "50/30s", "method=GET,path=/search"}, 0, "limit    50 per 30 seconds, fixed window\n", ""},
-		{[]string{"--shadow-mode", "method=GET,path=/search"}, 0, "refused  never", ""},
+		{[]string{"--shadow-mode", "method=GET,path=/search"}, 0, "denied   never", ""},
 		{[]string{"method=GET,path=/"}, 0, "unlimited: everything passes", ""},
 		{[]string{"method=GET,path=/search", "nobody=knows"}, 0, "no rule  nothing matches entry 1", ""},
 		{[]string{"method=GTE"}, 3, "did you mean method=GET?", ""},

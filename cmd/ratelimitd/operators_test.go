@@ -40,7 +40,7 @@ func TestLogLevelAtRunTime(t *testing.T) {
 	set("info")
 	refusedOf("seen")
 
-	line := p.Log.Wait(t, "refused")
+	line := p.Log.Wait(t, "request denied")
 	for field, want := range map[string]any{"level": "info", "domain": "d", "entries": "k=seen", "rule": "d.k", "key": "p:d|k=seen|f86400", "wait": "forever"} {
 		if line[field] != want {
 			t.Errorf("%s is %v, want %v", field, line[field], want)

@@ -95,7 +95,7 @@ func variablesOfRules() []variable {
 			return i.log.String()[:1]
 		}), unset: "t", set: "{"},
 		{name: "RATELIMITD_LOG_REFUSALS", value: "5", look: then(answers(heavy(6, ask("d", "k", "v"))), running(func(_ *testing.T, i *instance) string {
-			return either(strings.Contains(i.log.String(), `"refused"`), "a line", "no line")
+			return either(strings.Contains(i.log.String(), `"request denied"`), "a line", "no line")
 		})), unset: "no line", set: "a line"},
 	}
 }

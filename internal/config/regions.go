@@ -129,11 +129,11 @@ func (r *ruleReader) applyRegionsTo(rule *descriptor.Rule, d *descriptor.DomainS
 func notAcrossRegions(d *descriptor.DomainSpec, rule *descriptor.Rule, l *descriptor.Limit) string {
 	switch {
 	case d.Admission == descriptor.AllOrNothing:
-		return "`admission: all_or_nothing`: what a refused request took in one region would have to be given back from another; leave out one of them"
+		return "`admission: all_or_nothing`: what a denied request took in one region would have to be given back from another; leave out one of them"
 	case d.QuotaBuckets != nil:
 		return "`quota_buckets`: shares of a limit are divided in one region only; leave out one of them"
 	case rule.Quota:
-		return "`quota_mode: true`: a region cannot know what the others refuse; leave out one of them"
+		return "`quota_mode: true`: a region cannot know what the others deny; leave out one of them"
 	case l.Algorithm == descriptor.Concurrency:
 		return "`algorithm: concurrency`: places are counted in one region only"
 	case l.Algorithm == descriptor.LeakyBucket && l.NoDelay != descriptor.NoDelayAll:
@@ -147,7 +147,7 @@ func notAcrossRegions(d *descriptor.DomainSpec, rule *descriptor.Rule, l *descri
 	case l.Lease && l.Regions.Mode == descriptor.Eventual:
 		return "`lease: true`: what a replica holds in advance would count as used in all regions; leave out `lease`"
 	case l.Lease:
-		return "`lease: true`: the permits of a region do for its processes what a lease does; leave out `lease`"
+		return "`lease: true`: the permits of a region do for its replicas what a lease does; leave out `lease`"
 	case l.Scheduled:
 		return "`active`: the regions would begin and end at different moments; leave out one of them"
 	case l.CountDenied == descriptor.DeniedCount:

@@ -51,7 +51,7 @@ func (r *refusals) write(req *limiter.Request, d *limiter.Decision) {
 		if n := r.some.Missed(); n > 0 {
 			attrs = append(attrs, slog.Int64("not_logged", n))
 		}
-		r.log.LogAttrs(context.Background(), slog.LevelInfo, "refused", attrs...)
+		r.log.LogAttrs(context.Background(), slog.LevelInfo, "request denied", attrs...)
 		return
 	}
 }

@@ -70,7 +70,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 			t.Errorf("logged %q", got)
 		}
 	}
-	has(asking("37s"), "msg=refused", "domain=edge", `entries="wait=37s"`, "requests_per_unit=5", "wait=37s", "rule=edge.wait", `key="p:edge|wait=37s|f60"`)
+	has(asking("37s"), `msg="request denied"`, "domain=edge", `entries="wait=37s"`, "requests_per_unit=5", "wait=37s", "rule=edge.wait", `key="p:edge|wait=37s|f60"`)
 	has(asking("never"), "wait=forever")
 	nothing(asking("3s")) // the third within a second
 	nothing(asking("4s"))

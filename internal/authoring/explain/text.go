@@ -213,7 +213,7 @@ func (w reportWriter) headers(r *Report) {
 		w.list(r.Refused)
 	}
 	if !r.Refuses {
-		w.row("refused", "never: no limit of this request is enforced")
+		w.row("denied", "never: no limit of this request is enforced")
 	}
 }
 

@@ -82,7 +82,7 @@ func runClock(t *testing.T, open func(t testing.TB) backend.Store) {
 				c.now = c.now.Add(window)
 			}
 			if o := c.take(int64(l.Capacity())); !o.Allowed {
-				t.Errorf("three windows after a request that another counter refused: %s", outcomeText(&o))
+				t.Errorf("three windows after a request that another counter denied: %s", outcomeText(&o))
 			}
 		})
 	}

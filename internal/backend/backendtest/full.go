@@ -168,7 +168,7 @@ func (c *crowd) request(crowd int) {
 			limitText(w.rule.limit), r.Takes[i].Hits, outcomeText(&r.Outcomes[i]), held[i], c.store.Holds(w.key))
 		c.check(w, r, i, held[i], refused)
 		if after := c.peek(w); refused && !counted && after.Used != before[w].Used {
-			c.Fatalf("%s: a refused request has changed what is used from %d to %d", limitText(w.rule.limit), before[w].Used, after.Used)
+			c.Fatalf("%s: a denied request has changed what is used from %d to %d", limitText(w.rule.limit), before[w].Used, after.Used)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) 
 	case w.exact && held && !refused && counts && want[0] != *o:
 		c.Fatalf("%s, %d hits: a counter of its own says %s, and should say %s", limitText(t.Limit), t.Hits, outcomeText(o), outcomeText(&want[0]))
 	case t.Hits > 0 && o.Allowed && !refused && !t.Limit.FirstHit && !want[0].Allowed:
-		c.Fatalf("%s, %d hits: admitted, and alone refused: %s", limitText(t.Limit), t.Hits, outcomeText(&want[0]))
+		c.Fatalf("%s, %d hits: admitted, and alone denied: %s", limitText(t.Limit), t.Hits, outcomeText(&want[0]))
 	case t.Hits > 0 && o.Allowed && !refused && t.Limit.FirstHit:
 		w.passed = append(w.passed, admission{c.now, t.Hits})
 		w.shared = append(w.shared, !holds)

@@ -32,7 +32,7 @@ func runRefunds(t *testing.T, open func(t testing.TB) backend.Store) {
 			case hits > 0 && !o.Allowed:
 				continue
 			case hits < 0 && !o.Allowed:
-				rt.Fatalf("%s: a refund was refused", limitText(l))
+				rt.Fatalf("%s: a refund was denied", limitText(l))
 			case hits < 0 && before.Used < -hits && isBucket:
 				if o.Used != 0 {
 					rt.Fatalf("%s: %d hits were given back of %d, which left %d", limitText(l), -hits, before.Used, o.Used)

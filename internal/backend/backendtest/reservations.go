@@ -378,7 +378,7 @@ func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Sto
 				return nil
 			})
 			if o := one(t, s, epoch, backend.Take{Key: k, Limit: l}); o.Used != used.Load() {
-				t.Errorf("%d in use, %d were taken or committed; %d reservations were refused", o.Used, used.Load(), refused.Load())
+				t.Errorf("%d in use, %d were taken or committed; %d reservations were denied", o.Used, used.Load(), refused.Load())
 			}
 		})
 	}

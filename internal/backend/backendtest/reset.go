@@ -45,7 +45,7 @@ func runReset(t *testing.T, open func(t testing.TB) backend.Store) {
 					}
 				}
 				if o := one(t, s, epoch, backend.Take{Key: k, Limit: l, Hits: 1, CountDenied: round == 1}); o.Allowed {
-					t.Fatalf("round %d: %s, want refused", round, outcomeText(&o))
+					t.Fatalf("round %d: %s, want denied", round, outcomeText(&o))
 				}
 				clearAll(t, s, backend.Counter{Key: k, Limit: l})
 				if o := one(t, s, epoch, backend.Take{Key: k, Limit: l}); o.Used != 0 {

@@ -40,7 +40,7 @@ func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 				}
 			case !o.Allowed:
 				if after := take(0); after != before {
-					rt.Fatalf("%s: a refused take changed %s into %s", limitText(l), outcomeText(&before), outcomeText(&after))
+					rt.Fatalf("%s: a denied take changed %s into %s", limitText(l), outcomeText(&before), outcomeText(&after))
 				}
 				now += o.RetryAfter.Microseconds() - 1
 				if early := take(hits); early.Allowed || early.RetryAfter != time.Microsecond {

@@ -62,7 +62,7 @@ func (w answerWriter) bucket(b *adminv1.BucketShares, now time.Time) {
 		w.row("limit", "%s", terminal.Clean(b.GetLimit()))
 	}
 	if b.GetProcessRate() != nil && b.GetProcesses() > 1 {
-		w.row("process", "%s, burst %.0f: its part of the limit, which %d replicas share",
+		w.row("replica", "%s, burst %.0f: its part of the limit, which %d replicas share",
 			perTime(b.GetProcessRate().GetPerSecond()), b.GetProcessRate().GetBurst(), b.GetProcesses())
 	}
 	var table strings.Builder

@@ -202,7 +202,7 @@ func (l *Listener) logRefusal() {
 	if now-last < int64(logEvery) || !l.logged.CompareAndSwap(last, now) {
 		return
 	}
-	l.options.Log.Warn("too many connections: new ones are refused", "listener", l.options.Name, "most", l.options.MaxConnections)
+	l.options.Log.Warn("too many connections: new ones are rejected", "listener", l.options.Name, "most", l.options.MaxConnections)
 }
 
 // sweepEvery returns how often connections are checked for time bounds.
