@@ -23,6 +23,7 @@ type Limiter struct {
 	swapping  sync.Mutex    // guards writes to snapshot, replicas and overrides
 	replicas  int           // set by SetReplicas; 0: not called yet
 	overrides *override.Set // set by SetOverrides
+	ruling    atomic.Pointer[ruling]
 	works     sync.Pool
 	lanes     atomic.Uint32 // number of works created so far
 }

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -34,4 +35,37 @@ func (l *Limiter) Resolve(now time.Time, domain string, entries []descriptor.Ent
 		}
 	}
 	return backend.Counter{}, false
+}
+
+// ruling is what Rules returns for a snapshot, for some time.
+type ruling struct {
+	of          *snapshot
+	from, until int64 // seconds since the Unix epoch
+	rules       uint64
+}
+
+// Rules returns a number that stands for all that Resolve depends on: the rules, the overrides, and which of these are active. Processes with
+// the same ones return the same. 0: there are no rules, or one that counts across regions has active times.
+func (l *Limiter) Rules(now time.Time) uint64 {
+	snap, at := l.snapshot.Load(), now.Unix()
+	if snap == nil {
+		return 0
+	}
+	if r := l.ruling.Load(); r != nil && r.of == snap && r.from <= at && at < r.until {
+		return r.rules
+	}
+	r := &ruling{of: snap}
+	r.from, r.until = snap.overrides.Span(at)
+	timed := slices.ContainsFunc(snap.tree.Rules, func(rule *descriptor.Rule) bool {
+		return rule.Scheduled() && slices.ContainsFunc(rule.Limits, func(l descriptor.Limit) bool { return l.Regions != nil })
+	})
+	if !timed {
+		for _, n := range [...]uint64{snap.tree.Checksum, snap.overrides.Sum(), uint64(r.from)} {
+			r.rules = (r.rules ^ n) * 0x9e3779b97f4a7c15
+			r.rules ^= r.rules >> 32
+		}
+		r.rules |= 1 // not 0
+	}
+	l.ruling.Store(r)
+	return r.rules
 }

@@ -76,3 +76,42 @@ func TestResolve(t *testing.T) {
 		t.Errorf("of a blocked caller: %+v, %v", c.Limit, ok)
 	}
 }
+
+// Rules is the same number in processes with the same rules and overrides, and another one as soon as Resolve may differ.
+func TestRules(t *testing.T) {
+	create := func(requests uint64, changes ...func(*descriptor.Rule)) *fixture {
+		return newFixture(t, limiter.Settings{}, perMinute("far", "", requests, append(changes, overridable, acrossRegions)...))
+	}
+	if n := limiter.New(limiter.Options{Store: memory.New(memory.Options{})}).Rules(noon); n != 0 {
+		t.Errorf("%d without rules", n)
+	}
+	if n := create(10, atNight).Rules(noon); n != 0 {
+		t.Errorf("%d of a rule with active times", n)
+	}
+	a, b := create(10), create(10)
+	same := func(what string, want bool) {
+		t.Helper()
+		if x, y := a.Rules(a.now), b.Rules(b.now); x == 0 || y == 0 || (x == y) != want || x != a.Rules(a.now) {
+			t.Errorf("%s: %d and %d", what, x, y)
+		}
+	}
+	same("the same rules", true)
+	b.SetReplicas(3) // which divides nothing here
+	same("another number of replicas", true)
+	b = create(11)
+	same("another limit", false)
+	b = create(10)
+	block := override.Numbers{Kind: override.Blocked, NotBefore: noon.Unix() + 60, ExpiresAt: noon.Unix() + 120}
+	a.override("d.far", "", block, "far=b")
+	same("an override", false)
+	b.override("d.far", "", override.Numbers{Kind: override.Unlimited}, "far=b")
+	same("another override", false)
+	b.override("d.far", "", block, "far=b")
+	same("the same overrides", true)
+	for _, at := range []time.Duration{60, 119, 120} {
+		a.now = noon.Add(at * time.Second)
+		same("later", b.now.Unix() >= noon.Unix()+60 && at == 119)
+		b.now = a.now
+		same("then", true)
+	}
+}

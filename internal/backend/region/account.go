@@ -27,6 +27,7 @@ type Account struct {
 	Full      bool   // the last answer was Full: until Again, a take is refused by the limit
 	Remaining int64  // at the home, by its last answer
 	Limit     uint64 // the same
+	Rules     uint64 // the same
 
 	demand demand
 }
@@ -46,7 +47,8 @@ const (
 	patience = second / 2
 
 	// refresh is how often an account in use asks at least, so that a limit that was lowered, or a caller who was blocked, is known soon.
-	refresh = second
+	// While the home says to others that its rules are those of the last answer, it asks every rarely: to report what it uses.
+	refresh, rarely = second, 5 * second
 
 	// idle is after which time without a take an account returns what it holds.
 	idle = second
@@ -108,26 +110,27 @@ func (a *Account) Take(r Reading, hits int64) Taken {
 			}
 		}
 	}
-	t.Due = a.due(r.Now, hits)
+	t.Due = a.due(r, hits)
 	t.Full = !t.Allowed && a.Full && r.Now < a.Again
 	return t
 }
 
 // Offer is what takes may do without a step on the account, as long as nobody changes it. What they have used is taken in by Spent before
-// the next step. They may use Left permits together, before Until. It is time for a step, which may ask the home, from Due on, or from
-// Again on if less than Low is left.
+// the next step. They may use Left permits together, before Until. It is time for a step, which may ask the home, from Again on if less
+// than Low is left, and from Due on unless Rules is not 0 and the home's rules are known to be these.
 type Offer struct {
 	Left, Low         int64
 	Until, Again, Due int64
+	Rules             uint64
 	Full              bool // until Again, a take that finds too little is refused by the limit
 	Remaining         int64
 }
 
 // Offer returns what takes may do after now. All permits must be valid for it, because nobody will know which of them were used.
 func (a *Account) Offer(now int64) Offer {
-	o := Offer{Left: a.Left(now), Low: a.demand.size / 2, Until: a.Bound(now), Again: a.Again, Full: a.Full, Remaining: a.Remaining, Due: max(a.Again, a.SentAt+refresh)}
+	o := Offer{Left: a.Left(now), Low: a.demand.size / 2, Until: a.Bound(now), Again: a.Again, Full: a.Full, Remaining: a.Remaining, Due: max(a.Again, a.SentAt+refresh), Rules: a.Rules}
 	if a.Waiting {
-		o.Low, o.Due = 0, a.SentAt+patience
+		o.Low, o.Due, o.Rules = 0, a.SentAt+patience, 0
 	}
 	return o
 }
@@ -146,12 +149,13 @@ func (a *Account) Bound(now int64) int64 {
 // Spent takes in what was used under Offers until now. The account may have been offered several times, and grants may have expired
 // since. Each permit was used while all that were valid then sufficed for it and for those before it. So the valid ones may have
 // been used, whichever these are; what they do not suffice for was used before the others expired, beginning with the last to expire.
-func (a *Account) Spent(now, hits int64) {
+// The last of them was used at last, or before.
+func (a *Account) Spent(now, hits, last int64) {
 	if hits <= 0 {
 		return
 	}
 	a.demand.count += hits
-	a.demand.last = max(a.demand.last, now)
+	a.demand.last = max(a.demand.last, last)
 	use := func(g *Grant) {
 		n := min(hits, g.rest())
 		g.Used += n
@@ -218,18 +222,23 @@ func (a *Account) GiveBack(r Reading, hits int64) bool {
 func (a *Account) Fresh() bool { return a.Incarnation == 0 && a.Question.Number == 0 }
 
 // Due reports whether the home has to be asked at now, for so many permits that requests wait for.
-func (a *Account) Due(now, need int64) bool { return a.due(now, need) }
+func (a *Account) Due(r Reading, need int64) bool { return a.due(r, need) }
 
 // due reports whether the home has to be asked at now: because a take needs permits, because the account is half empty, or to
 // return what is not used. A take that needs permits does not ask while the last answer said that there are none.
-func (a *Account) due(now, need int64) bool {
+func (a *Account) due(r Reading, need int64) bool {
+	now := r.Now
 	if a.Waiting {
 		return now >= a.SentAt+patience
 	}
 	if now < a.Again {
 		return false
 	}
-	return need > 0 || a.low(now) || now >= a.SentAt+idle && a.returns(now) > 0 || now >= a.SentAt+refresh && a.Left(now) > 0
+	again := a.SentAt + refresh
+	if a.Rules != 0 && a.Rules == r.Rules {
+		again = a.SentAt + rarely
+	}
+	return need > 0 || a.low(now) || now >= a.SentAt+idle && a.returns(now) > 0 || now >= again && a.Left(now) > 0
 }
 
 // low reports whether an account in use is half empty.
@@ -273,7 +282,7 @@ func (d *demand) measure(now int64) {
 
 // Ask returns the question that has to be sent to the home at now, if there is one. need is how many permits a request waits for.
 // fresh is random: it becomes the nonce of a new question, and the incarnation of a new account.
-func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64, fresh uint64) (Question, bool) {
+func (a *Account) Ask(r Reading, region string, epoch uint64, need int64, fresh uint64) (Question, bool) {
 	if !a.enter(r) || epoch < a.Epoch {
 		return Question{}, false
 	}
@@ -285,7 +294,7 @@ func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64,
 		a.Waiting = false // what the answer brings would have expired
 	}
 	a.demand.measure(r.Now)
-	if !a.due(r.Now, need) {
+	if !a.due(r, need) {
 		return Question{}, false
 	}
 	a.SentAt = r.Now
@@ -312,7 +321,7 @@ func (a *Account) Ask(r Reading, region string, epoch, limit uint64, need int64,
 	}
 	a.Waiting, a.AskedAt = true, r.Now
 	a.Question = Question{
-		Region: region, Epoch: epoch, Incarnation: a.Incarnation, Number: a.Question.Number + 1, Nonce: fresh, Limit: limit,
+		Region: region, Epoch: epoch, Incarnation: a.Incarnation, Number: a.Question.Number + 1, Nonce: fresh,
 		Grants: slices.Clone(a.Grants), Want: want, Need: need,
 	}
 	return a.Question.clone(), true
@@ -352,7 +361,7 @@ func (a *Account) Apply(r Reading, ans *Answer) bool {
 			a.Grants[i].giveUp()
 		}
 	}
-	a.Limit = ans.Limit
+	a.Limit, a.Rules = ans.Limit, ans.Rules
 	switch ans.Result {
 	case Stale: // begin anew: the home counts what this account held as used
 		a.Grants, a.Incarnation, a.Question.Number = nil, 0, 0

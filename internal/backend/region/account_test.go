@@ -51,7 +51,7 @@ func newSystem(t *testing.T, l descriptor.Limit) *system {
 func (s *system) ask(now, need int64) Question {
 	s.t.Helper()
 	s.n++
-	q, ok := s.a.Ask(at(now), "b", s.d.Epoch, s.l.Requests, need, s.n)
+	q, ok := s.a.Ask(at(now), "b", s.d.Epoch, need, s.n)
 	if !ok {
 		s.t.Fatal("the account asks nothing")
 	}
@@ -210,14 +210,14 @@ func TestReturnsAreFreeOnce(t *testing.T) {
 func TestALostAnswerIsFreeAgain(t *testing.T) {
 	s := newSystem(t, descriptor.Limit{})
 	s.answer(noon, s.ask(noon, 10)) // its answer is lost
-	if _, ok := s.a.Ask(at(noon+patience-1), "b", 1, fixed, 1, 7); ok {
+	if _, ok := s.a.Ask(at(noon+patience-1), "b", 1, 1, 7); ok {
 		t.Error("the account does not wait for the answer")
 	}
-	again, ok := s.a.Ask(at(noon+patience), "b", 1, fixed, 99, 7)
+	again, ok := s.a.Ask(at(noon+patience), "b", 1, 99, 7)
 	if !ok || again.Number != 1 || again.Need != 10 || again.Nonce != s.a.Question.Nonce {
 		t.Errorf("the question is not repeated as it was: %+v", again)
 	}
-	next, ok := s.a.Ask(at(noon+longestLife), "b", 1, fixed, 20, 7)
+	next, ok := s.a.Ask(at(noon+longestLife), "b", 1, 20, 7)
 	if !ok || next.Number != 2 || next.Need != 20 {
 		t.Fatalf("the account waits for ever: %+v", next)
 	}
@@ -231,9 +231,9 @@ func TestALostAnswerIsFreeAgain(t *testing.T) {
 	s.answer(noon+longestLife, next)
 	s.wantCounted(noon+longestLife, 100)
 	// What a caller does with a question does not change the account's.
-	s.a.Ask(at(noon+longestLife+patience), "b", 1, fixed, 1, 7)
+	s.a.Ask(at(noon+longestLife+patience), "b", 1, 1, 7)
 	s.a.Question.Grants = []Grant{{Number: 1}}
-	q, _ := s.a.Ask(at(noon+longestLife+2*patience), "b", 1, fixed, 1, 7)
+	q, _ := s.a.Ask(at(noon+longestLife+2*patience), "b", 1, 1, 7)
 	if q.Grants[0].Number = 99; s.a.Question.Grants[0].Number != 1 {
 		t.Error("the question is shared")
 	}
@@ -397,7 +397,7 @@ func TestAForgetfulHomeChargesAgain(t *testing.T) {
 
 func TestGrantSizes(t *testing.T) {
 	s := newSystem(t, descriptor.Limit{})
-	q := Question{Region: "b", Epoch: 1, Incarnation: 1, Limit: fixed}
+	q := Question{Region: "b", Epoch: 1, Incarnation: 1}
 	grant := func(want, need, permits int64) {
 		t.Helper()
 		q.Number++
@@ -485,12 +485,12 @@ func TestWhoMayAskWhom(t *testing.T) {
 	if _, ok := c.Take(at(noon), s.l, s.d, 1); ok {
 		t.Error("it takes")
 	}
-	if _, ok := (&Account{Epoch: 1}).Ask(at(noon), "b", 0, fixed, 1, 7); ok {
+	if _, ok := (&Account{Epoch: 1}).Ask(at(noon), "b", 0, 1, 7); ok {
 		t.Error("a process with an older list than the account's asks")
 	}
 	// A new list: the answer to the question that waits may come from a home that is none any more.
 	a := s.answer(noon, q)
-	next, ok := s.a.Ask(at(noon+1), "b", 2, fixed, 1, 7)
+	next, ok := s.a.Ask(at(noon+1), "b", 2, 1, 7)
 	if !ok || next.Epoch != 2 || next.Number != q.Number+1 {
 		t.Errorf("%+v", next)
 	}
@@ -557,7 +557,7 @@ func TestWhenAnAccountAsks(t *testing.T) {
 	if s.a.Take(at(noon+2*second), 0); s.a.returns(noon+3*second-1) != 0 {
 		t.Error("it is not idle yet")
 	}
-	if s.a.returns(noon+3*second) == 0 || !s.a.due(noon+3*second, 0) {
+	if s.a.returns(noon+3*second) == 0 || !s.a.due(at(noon+3*second), 0) {
 		t.Error("it keeps what it does not use")
 	}
 	// A steady rate: what is used in half of a grant's life.
@@ -587,12 +587,12 @@ func TestWhenAnAccountAsks(t *testing.T) {
 	}
 	// Half empty, but idle.
 	b = Account{demand: demand{size: 40, last: noon}}
-	if b.due(noon+second, 0) || !b.due(noon+second-1, 0) {
+	if b.due(at(noon+second), 0) || !b.due(at(noon+second-1), 0) {
 		t.Error("an idle account asks for more")
 	}
 	// What is returned waits for a second.
 	b = Account{SentAt: noon, Grants: []Grant{{Permits: 1, Expires: noon - 1}}}
-	if b.due(noon+second-1, 0) || !b.due(noon+second, 0) || b.returns(noon-1) != 1 || b.returns(noon-2) != 1 {
+	if b.due(at(noon+second-1), 0) || !b.due(at(noon+second), 0) || b.returns(noon-1) != 1 || b.returns(noon-2) != 1 {
 		t.Error("it does not return once a second")
 	}
 	b = Account{Grants: []Grant{{Permits: 1, Expires: noon}}, demand: demand{last: noon, size: 9}}
@@ -610,12 +610,12 @@ func TestWhenAnAccountAsks(t *testing.T) {
 	// What it wants is what it will use, less what it has. It wants more if the last grant was used up within two seconds.
 	for _, y := range []struct{ size, asked, want int64 }{{10, noon, 30 - 7}, {14, noon, 30 - 7}, {40, noon, 80}, {15, noon, 30 - 7}, {16, noon, 32}, {40, noon - 2*second, 30 - 7}, {16, noon - 2*second + 1, 32}} {
 		b = Account{Grants: []Grant{{Permits: 7, Expires: never}}, demand: demand{asked: y.asked, size: y.size, last: noon, since: noon, rate: 2.0 / second}}
-		if q, ok := b.Ask(at(noon), "b", 1, fixed, 1, 7); !ok || q.Want != y.want {
+		if q, ok := b.Ask(at(noon), "b", 1, 1, 7); !ok || q.Want != y.want {
 			t.Errorf("%+v: %+v", y, q)
 		}
 	}
 	b = Account{demand: demand{asked: noon, size: 2, last: noon, since: noon, rate: 2.0 / second}}
-	if q, _ := b.Ask(at(noon), "b", 1, fixed, 1, 7); q.Want != 30 {
+	if q, _ := b.Ask(at(noon), "b", 1, 1, 7); q.Want != 30 {
 		t.Errorf("%+v", q)
 	}
 	b.demand.rate = 1e300
@@ -675,7 +675,7 @@ func TestDemandIsKept(t *testing.T) {
 	}
 	for range mostGrants + 3 {
 		s.a.demand = demand{last: noon + second, since: noon + second, size: s.a.Left(noon + second)}
-		if q, ok := s.a.Ask(at(noon+second), "b", 1, fixed, 3, 7); ok {
+		if q, ok := s.a.Ask(at(noon+second), "b", 1, 3, 7); ok {
 			a := s.answer(noon+second, q)
 			s.a.Apply(at(noon+second), &a)
 		}
@@ -733,7 +733,7 @@ func TestAClockThatWasSetBack(t *testing.T) {
 	if s.a.Apply(Reading{Now: noon, Least: noon + 1}, &a) {
 		t.Error("a process applies an answer although it knows that the clock was set back")
 	}
-	if _, ok := (&Account{}).Ask(Reading{Now: noon, Least: noon + 1}, "b", 1, fixed, 1, 7); ok {
+	if _, ok := (&Account{}).Ask(Reading{Now: noon, Least: noon + 1}, "b", 1, 1, 7); ok {
 		t.Error("a process asks although it knows that the clock was set back")
 	}
 

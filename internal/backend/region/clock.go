@@ -22,6 +22,9 @@ type Reading struct {
 	Now        int64  // what the Redis' clock shows
 	Least      int64  // what it shows at least, unless it was set back: Watch.Least
 	Generation uint64 // how often it was set back, as far as the caller knows
+
+	// Rules is Answer.Rules of what the home of an account has answered last, to whomever, in the last moments. 0: not known.
+	Rules uint64
 }
 
 // Watch is what a process knows about the clock of a Redis. The process reads it at least once a second.

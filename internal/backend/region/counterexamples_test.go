@@ -80,7 +80,7 @@ var counterexamples = map[string]func(*history){
 	"first": func(h *history) {
 		q := h.ask(noon+40*second, 10)
 		h.answer(noon+40*second, q)
-		again, ok := h.a.Ask(at(noon+58*second), "b", h.d.Epoch, fixed, 10, 7)
+		again, ok := h.a.Ask(at(noon+58*second), "b", h.d.Epoch, 10, 7)
 		if !ok {
 			h.t.Fatal("the question is not repeated")
 		}

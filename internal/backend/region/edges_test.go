@@ -17,8 +17,8 @@ import (
 func TestTheFormOfRecords(t *testing.T) {
 	grants := []Grant{{Incarnation: 7, Number: 1, Permits: 5, Used: 2, Returned: 1, Charged: 90, Ends: 95, Expires: 99}, {Incarnation: 8, Number: 2, Permits: 3}}
 	for want, v := range map[string]recorded{
-		"410107000000000000000102c8010113090208d804000000000000e03f0201030a130200010a0402130a0101080000000000000002060000c70100c7010301620107000000000000000900000000000000d80401040100010a0402130a01": &Account{Incarnation: 7, Epoch: 1, Generation: 2, Seen: 100, Grants: grants, Waiting: true, AskedAt: 90, SentAt: 95, Again: 101, Remaining: 4, Limit: 600,
-			Question: Question{Region: "b", Epoch: 1, Incarnation: 7, Number: 3, Nonce: 9, Limit: 600, Want: -1, Need: 2, Grants: grants[:1]},
+		"410207000000000000000102c8010113090208d804000000000000e03f0201030a130200010a0402130a0101080000000000000002060000c70100c701030162010700000000000000090000000000000001040100010a0402130a010500000000000000": &Account{Rules: 5, Incarnation: 7, Epoch: 1, Generation: 2, Seen: 100, Grants: grants, Waiting: true, AskedAt: 90, SentAt: 95, Again: 101, Remaining: 4, Limit: 600,
+			Question: Question{Region: "b", Epoch: 1, Incarnation: 7, Number: 3, Nonce: 9, Want: -1, Need: 2, Grants: grants[:1]},
 			demand:   demand{rate: 0.5, count: 1, since: 99, last: 98, size: 5, asked: 90}},
 		"4301780a0402010000000201000001060801016207000000000000000309000000000000000600000000000000010200010a04023c0a4e01080000000000000002060000770077": &Counter{State: backend.State{Start: 60, Count: 5, Prev: 2, Tail: []uint32{1, 258}}, Epoch: 1, From: 3, Learning: 4,
 			Peers: []Peer{{Region: "b", Incarnation: 7, Number: 3, Nonce: 9, Former: 6, Settled: 1, Grants: grants}}},
@@ -258,11 +258,11 @@ func TestTheBoundOfAnAccount(t *testing.T) {
 // A single hit that was spent counts, even if the permit has expired since: as one of the grant that expired last.
 func TestOneHitIsSpent(t *testing.T) {
 	a := Account{Grants: []Grant{{Number: 1, Permits: 1, Expires: noon - 1}, {Number: 2, Permits: 1, Expires: noon - 2}}}
-	a.Spent(noon, 1)
+	a.Spent(noon, 1, noon)
 	if a.Grants[0].Used != 1 || a.Grants[1].Used != 0 || a.demand.count != 1 {
 		t.Errorf("%+v", a)
 	}
-	a.Spent(noon, 1)
+	a.Spent(noon, 1, noon)
 	if a.Grants[1].Used != 1 {
 		t.Errorf("%+v", a)
 	}
@@ -270,12 +270,12 @@ func TestOneHitIsSpent(t *testing.T) {
 
 // An account that waits for an answer offers all that it has, and is due when its patience ends; one permit that is left is reason to ask.
 func TestTheOfferOfAnAccountThatWaits(t *testing.T) {
-	a := Account{Waiting: true, SentAt: noon, Grants: []Grant{{Permits: 1, Expires: noon + 9*second}}, demand: demand{last: noon + refresh, size: 10}}
-	if o := a.Offer(noon); o.Low != 0 || o.Left != 1 || o.Due != noon+patience {
+	a := Account{Waiting: true, SentAt: noon, Rules: 7, Grants: []Grant{{Permits: 1, Expires: noon + 9*second}}, demand: demand{last: noon + refresh, size: 10}}
+	if o := a.Offer(noon); o.Low != 0 || o.Left != 1 || o.Due != noon+patience || o.Rules != 0 {
 		t.Errorf("%+v", o)
 	}
 	a.Waiting, a.demand.size = false, 1
-	if a.Due(noon+refresh-1, 0) || !a.Due(noon+refresh, 0) {
+	if a.Due(at(noon+refresh-1), 0) || !a.Due(at(noon+refresh), 0) {
 		t.Error("an account with one permit does not ask when its answer is old, or asks earlier")
 	}
 }
@@ -286,10 +286,10 @@ func TestFreshAndDue(t *testing.T) {
 	if !a.Fresh() {
 		t.Error("an account that has never asked is not fresh")
 	}
-	if a.Due(noon, 0) || !a.Due(noon, 1) {
+	if a.Due(at(noon), 0) || !a.Due(at(noon), 1) {
 		t.Error("an empty account is due without need, or not due with it")
 	}
-	if _, ok := a.Ask(at(noon), "b", 1, fixed, 1, 5); !ok || a.Fresh() {
+	if _, ok := a.Ask(at(noon), "b", 1, 1, 5); !ok || a.Fresh() {
 		t.Error("an account that has asked is fresh")
 	}
 	a.Incarnation = 0
@@ -313,7 +313,7 @@ func TestAReportWantsNothing(t *testing.T) {
 			Grants: []Grant{{Incarnation: 1, Number: 4, Permits: 50, Expires: noon + 20*second}},
 			demand: demand{rate: 1500.0 / 15 / second, last: noon, since: noon, size: c.size},
 		}
-		q, ok := a.Ask(at(noon), "b", 1, fixed, 0, 5)
+		q, ok := a.Ask(at(noon), "b", 1, 0, 5)
 		if !ok || q.Want != c.want || q.Need != 0 {
 			t.Fatalf("an account with 50 permits of %d asks for %d, %v, want %d", c.size, q.Want, ok, c.want)
 		}
@@ -330,7 +330,7 @@ func TestHowLongAGrantLasts(t *testing.T) {
 	const life = 4_000_000 - 10_000 - 1 - 50_000
 	for _, c := range []struct{ late, left int64 }{{0, 7}, {life - 1, 7}, {life, 0}} {
 		a := Account{Seen: noon}
-		q, _ := a.Ask(at(noon), "b", 1, fixed, 1, 5)
+		q, _ := a.Ask(at(noon), "b", 1, 1, 5)
 		if !a.Apply(at(noon+c.late), &Answer{Epoch: 1, Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Permits: 7, Limit: fixed, ValidFor: 4 * second}) {
 			t.Fatal("the account does not wait for the answer")
 		}

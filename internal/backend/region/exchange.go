@@ -7,7 +7,6 @@ type Question struct {
 	Incarnation uint64 // of the account
 	Number      uint64 // counts the questions of an incarnation
 	Nonce       uint64 // random: an account that has lost writes may ask another question with the same number
-	Limit       uint64 // what the region believes the limit to be
 
 	Grants []Grant // all that the account knows: what it has used and returned, as totals
 
@@ -23,6 +22,10 @@ type Answer struct {
 	Nonce       uint64
 	Result      Result
 	Limit       uint64 // at the home, which counts
+
+	// Rules stands for the rules and overrides that the process of the home has decided by: while it is the same number, so is Limit. 0:
+	// unknown.
+	Rules uint64
 
 	Permits  int64 // granted; the other fields of the grant follow
 	Charged  int64

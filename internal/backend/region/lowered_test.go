@@ -73,11 +73,42 @@ func TestRefresh(t *testing.T) {
 	}
 	s.a.Take(at(now), s.a.Left(now)-1) // half empty
 	now += 10_000
-	if s.a.Take(at(now), 1); !s.a.due(now, 0) {
+	if s.a.Take(at(now), 1); !s.a.due(at(now), 0) {
 		t.Fatal("it is empty and does not ask")
 	}
 	if q = s.ask(now, 0); q.Want <= 0 || q.Want >= 2*s.a.demand.size {
 		t.Errorf("it wants %d: the last grant of %d lasted for 4 s", q.Want, s.a.demand.size)
+	}
+}
+
+// While the home's rules are known to be those of the last answer, an account asks less often. It asks once a second if they are others, or
+// not known, or if the home does not say by which it answers.
+func TestRefreshOfKnownRules(t *testing.T) {
+	for _, c := range []struct {
+		answer, known uint64
+		after         int64
+	}{{0, 0, refresh}, {0, 7, refresh}, {7, 0, refresh}, {7, 8, refresh}, {7, 7, rarely}} {
+		s := newSystem(t, descriptor.Limit{Requests: 60_000})
+		q := s.ask(noon, 1000)
+		ans := s.c.Exchange(at(noon), s.l, s.d, &q)
+		ans.Rules = c.answer
+		s.a.Apply(at(noon), &ans)
+		r := at(noon + c.after - 1)
+		r.Rules = c.known
+		if s.a.Take(r, 10).Due {
+			t.Errorf("%+v: it asks earlier", c)
+		}
+		r.Now++
+		if !s.a.Take(r, 10).Due {
+			t.Errorf("%+v: it does not ask", c)
+		}
+		if q, ok := s.a.Ask(r, "b", s.d.Epoch, 0, 9); !ok || q.Want > 0 {
+			t.Errorf("%+v: %+v, %v", c, q, ok)
+		}
+		ans = Answer{Epoch: ans.Epoch, Incarnation: ans.Incarnation, Number: ans.Number + 1, Nonce: 9, Result: Enough, Limit: ans.Limit}
+		if s.a.Apply(r, &ans); s.a.Rules != 0 {
+			t.Errorf("%+v: by rules %d after an answer that names none", c, s.a.Rules)
+		}
 	}
 }
 

@@ -23,6 +23,10 @@ type observer struct {
 
 	counts   []counts
 	problems []string
+
+	settled int   // version of the rules that all processes of the first home have
+	since   int64 // when the last of them read it
+	lag     int64 // the longest time from then to a request that an account admitted under a higher limit
 }
 
 type version struct {
@@ -118,6 +122,22 @@ func (o *observer) most(counter int, since int64) (n int64) {
 		}
 	}
 	return n
+}
+
+// read is called when a process of a region has read rules.
+func (o *observer) read(p *place) {
+	first := p.replicas[0].version
+	if p.index == 0 && first > o.settled && !slices.ContainsFunc(p.replicas, func(r *replica) bool { return r.version != first }) {
+		o.settled, o.since = first, o.w.Now()
+	}
+}
+
+// under is called when an account admits a request.
+func (o *observer) under(counter int, a *region.Account) {
+	later := slices.ContainsFunc(o.w.places[0].replicas, func(r *replica) bool { return r.version != o.settled })
+	if !later && a.Limit > o.limits[counter][o.settled].limit.Requests {
+		o.lag = max(o.lag, o.w.Now()-o.since)
+	}
 }
 
 func (o *observer) admitted(p *place, counter int, hits int64, home bool) {

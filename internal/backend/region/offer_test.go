@@ -31,7 +31,7 @@ func TestSpent(t *testing.T) {
 	} {
 		a := Account{Grants: append([]Grant(nil), grants...)}
 		a.demand = demand{count: 3, last: noon - second}
-		a.Spent(c.now, c.hits)
+		a.Spent(c.now, c.hits, c.now)
 		for i, want := range c.used {
 			if got := a.Grants[i].Used; got != want {
 				t.Errorf("%d hits at %d: %d of grant %d are used, want %d", c.hits, c.now-noon, got, i+1, want)
@@ -45,7 +45,7 @@ func TestSpent(t *testing.T) {
 		}
 	}
 	a := Account{demand: demand{last: noon}}
-	if a.Spent(noon-second, 1); a.demand.last != noon {
+	if a.Spent(noon-second, 1, noon-second); a.demand.last != noon {
 		t.Error("the last take was earlier than it was")
 	}
 }
@@ -68,8 +68,11 @@ func TestOffer(t *testing.T) {
 		t.Errorf("after the first permits have expired: %+v", o)
 	}
 	// It is time for a step when Due says so: for an account in use, whatever is left.
+	known := uint64(0)
 	for _, change := range []func(){
 		func() {},
+		func() { s.a.Rules, known = 7, 7 },
+		func() { known = 8 },
 		func() { s.a.Again = now + 3*second },
 		func() { s.a.Full = true },
 		func() { s.a.Waiting = true },
@@ -79,11 +82,11 @@ func TestOffer(t *testing.T) {
 			for at := now; at < now+5*second; at += second / 20 {
 				b, o := s.a, s.a.Offer(now)
 				b.Grants = append([]Grant(nil), s.a.Grants...)
-				b.Spent(at, 45-left)
+				b.Spent(at, 45-left, at)
 				b.demand.last = at
 				b.demand.rate = 100 // it has nothing to return
-				due := at >= o.Due || left < o.Low && at >= o.Again
-				if want := b.Due(at, 0); due != want {
+				due := left < o.Low && at >= o.Again || at >= o.Due && (o.Rules == 0 || o.Rules != known)
+				if want := b.Due(Reading{Now: at, Rules: known}, 0); due != want {
 					t.Fatalf("%d left after %d us: due %v, want %v: %+v", left, at-now, due, want, o)
 				}
 			}

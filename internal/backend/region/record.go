@@ -15,9 +15,15 @@ import (
 // A reader believes nothing. What is not a record of its kind and version, or has numbers that the arithmetic cannot have made, is an
 // error, and the record counts as lost, as if its Redis had been flushed: that is safe.
 
-// version is that of the form of all records. A form that earlier processes cannot read has another version; while both run, what
+// versionOf is that of the form of a kind's records. A form that earlier processes cannot read has another version; while both run, what
 // the others wrote counts as lost.
-const version = 1
+func versionOf(kind byte) byte {
+	switch kind {
+	case 'A':
+		return 2
+	}
+	return 1
+}
 
 // errRecord is the error of all records that cannot be read.
 var errRecord = errors.New("not a record of a limit across regions")
@@ -44,6 +50,7 @@ func (a *Account) AppendRecord(b []byte) []byte {
 	if a.Waiting { // otherwise only the number matters
 		w.question(&a.Question, a.Incarnation, a.Seen)
 	}
+	w.word(a.Rules)
 	return w.b
 }
 
@@ -60,6 +67,7 @@ func (a *Account) ReadRecord(b []byte) error {
 	if a.Waiting {
 		r.question(&a.Question, a.Incarnation, a.Seen)
 	}
+	a.Rules = r.word()
 	return r.end()
 }
 
@@ -250,7 +258,7 @@ func (h *Holding) ReadRecord(b []byte) error {
 	return r.end()
 }
 
-func begin(b []byte, kind byte) []byte { return append(b, kind, version) }
+func begin(b []byte, kind byte) []byte { return append(b, kind, versionOf(kind)) }
 
 // writer appends the parts of a record.
 type writer struct{ b []byte }
@@ -301,7 +309,6 @@ func (w *writer) question(q *Question, incarnation uint64, base int64) {
 	w.count(q.Epoch)
 	w.word(q.Incarnation)
 	w.word(q.Nonce)
-	w.count(q.Limit)
 	w.number(q.Want)
 	w.number(q.Need)
 	w.grants(q.Grants, incarnation, base)
@@ -324,7 +331,7 @@ type reader struct {
 }
 
 func read(b []byte, kind byte) *reader {
-	if len(b) < 2 || b[0] != kind || b[1] != version {
+	if len(b) < 2 || b[0] != kind || b[1] != versionOf(kind) {
 		return new(reader) // of nothing: it fails at once
 	}
 	return &reader{b: b[2:]}
@@ -459,7 +466,7 @@ func (r *reader) grants(incarnation uint64, base int64) (all []Grant) {
 }
 
 func (r *reader) question(q *Question, incarnation uint64, base int64) {
-	q.Region, q.Epoch, q.Incarnation, q.Nonce, q.Limit = r.text(), r.count(), r.word(), r.word(), r.count()
+	q.Region, q.Epoch, q.Incarnation, q.Nonce = r.text(), r.count(), r.word(), r.word()
 	q.Want, q.Need = r.number(), r.number()
 	if q.Want < -latest || q.Want > latest || q.Need < -latest || q.Need > latest {
 		r.fail()

@@ -174,7 +174,7 @@ func use(v recorded, l *descriptor.Limit, now, hits int64) {
 	switch v := v.(type) {
 	case *Account:
 		v.Take(r, max(hits, 0))
-		q, _ := v.Ask(r, "b", 1<<62, l.Requests, max(hits, 0), 7)
+		q, _ := v.Ask(r, "b", 1<<62, max(hits, 0), 7)
 		v.Apply(r, &Answer{Epoch: q.Epoch, Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Permits: 1, ValidFor: second})
 		v.Left(now)
 	case *Counter:

@@ -31,6 +31,7 @@ type setup struct {
 	counters []counted
 	length   int64
 	added    bool // the last region is added by an epoch later
+	old      int  // one of so many processes is of a version that does not know the rules of an answer; 0: none
 
 	weaken func(*world) // what a test breaks on purpose
 }
@@ -96,6 +97,7 @@ type kept struct {
 type taken struct {
 	stamp uint64
 	n     int64
+	last  int64 // when, by the clock of the Redis
 }
 
 // offer is what a process has read of an account.
@@ -109,7 +111,7 @@ type offer struct {
 func (k *kept) account(i int, now int64) *region.Account {
 	a := k.accounts[i]
 	a.Grants = slices.Clone(a.Grants)
-	a.Spent(now, k.offered[i].n)
+	a.Spent(now, k.offered[i].n, now)
 	return &a
 }
 
@@ -130,7 +132,17 @@ type replica struct {
 	version    int // of the rules
 	waiting    [][]*request
 	offers     []*offer // of the accounts
+	heard      heard
 }
+
+// heard is by which rules a home has answered the last question, which was sent then.
+type heard struct {
+	rules uint64
+	sent  int64
+}
+
+// lasting is how long these are taken to be the home's rules.
+const lasting = 1500 * ms
 
 // request is one that waits for an answer of the home.
 type request struct {
@@ -282,10 +294,10 @@ func (r *replica) later(d int64, run func()) {
 // call runs a script in the Redis of the region, and then something in the process.
 func (r *replica) call(script func(at region.Reading), then func()) {
 	w, p := r.p.w, r.p
-	known, generation := r.watch.Least(r.clock.Read(w.Now())), r.generation
+	known, generation, rules := r.watch.Least(r.clock.Read(w.Now())), r.generation, r.rules()
 	w.After(w.Between(100, 2000), func() {
 		shown := p.clock.Read(w.Now())
-		script(region.Reading{Now: shown, Least: known, Generation: generation})
+		script(region.Reading{Now: shown, Least: known, Generation: generation, Rules: rules})
 		p.kept.keep()
 		r.later(w.Between(100, 2000), func() {
 			if r.generation == generation {
@@ -332,16 +344,43 @@ func (r *replica) tick(n int) {
 		if e.Home == p.name {
 			r.act(e, n%5 == 0)
 		}
+		r.tend(e, 0, true)
 		for i := range w.counters {
-			if w.counters[i].mode == "escrow" && e.Home != p.name && slices.Contains(e.Regions, p.name) {
-				r.ask(i, 0)
-			}
 			if w.counters[i].mode == "share" && slices.Contains(e.Regions, p.name) {
 				r.askShare(i)
 			}
 		}
 	})
 	r.later(sec, func() { r.tick(n + 1) })
+}
+
+// tend asks about the accounts from one on, if it is time. The first question is also asked to hear the home's rules.
+func (r *replica) tend(e *region.Epoch, from int, probe bool) {
+	w, p := r.p.w, r.p
+	for i := from; i < len(w.counters); i++ {
+		if w.counters[i].mode == "escrow" && e.Home != p.name && slices.Contains(e.Regions, p.name) {
+			r.askFor(i, 0, probe, func(asked bool) { r.tend(e, i+1, probe && !asked) })
+			return
+		}
+	}
+}
+
+// isOld reports whether the process is of a version that does not know the rules of an answer.
+func (r *replica) isOld() bool { return r.p.w.old > 0 && (r.p.index+r.index)%r.p.w.old == 0 }
+
+// rules returns what the process knows of the home's rules.
+func (r *replica) rules() uint64 {
+	if r.clock.Read(r.p.w.Now()) >= r.heard.sent+lasting {
+		return 0
+	}
+	return r.heard.rules
+}
+
+// hear takes in by which rules a question was answered that was sent then.
+func (r *replica) hear(rules uint64, sent int64) {
+	if sent >= r.heard.sent && !r.isOld() {
+		r.heard = heard{rules, sent}
+	}
 }
 
 // act renews the role of a home.
@@ -461,14 +500,14 @@ func (r *replica) step(counter int, at region.Reading, run func(a *region.Accoun
 	for {
 		a := k.accounts[counter]
 		a.Grants = slices.Clone(a.Grants)
-		a.Spent(at.Now, known)
+		a.Spent(at.Now, known, o.last)
 		before := a.AppendRecord(nil)
 		run(&a)
 		if bytes.Equal(before, a.AppendRecord(nil)) {
 			return
 		}
 		if o.n-known <= a.Left(at.Now) {
-			k.accounts[counter], *o = a, taken{w.Rand.Uint64(), o.n - known}
+			k.accounts[counter], *o = a, taken{w.Rand.Uint64(), o.n - known, o.last}
 			return
 		}
 		known = o.n
@@ -508,7 +547,8 @@ func (r *replica) takeOffered(q *request, again bool) {
 		now, same, trusted = at.Now, o.stamp == from.stamp, at.Now >= at.Least && at.Generation == r.generation
 		allowed = same && now < from.Until && o.n+q.hits <= from.Left
 		if allowed {
-			o.n += q.hits
+			w.seen.under(q.counter, &p.kept.accounts[q.counter])
+			o.n, o.last = o.n+q.hits, at.Now
 			if left = from.Left - o.n; trusted { // otherwise the process does not admit the request
 				w.seen.admitted(p, q.counter, q.hits, false)
 			}
@@ -521,9 +561,9 @@ func (r *replica) takeOffered(q *request, again bool) {
 			w.seen.answered(r, q, false, true)
 		case allowed:
 			w.seen.answered(r, q, true, false)
-			if (now >= from.Due || left < from.Low && now >= from.Again) && !from.noticed {
+			if (left < from.Low && now >= from.Again || now >= from.Due && (from.Rules == 0 || from.Rules != r.rules())) && !from.noticed {
 				from.noticed = true
-				r.ask(q.counter, r.needs(q.counter))
+				r.askFor(q.counter, r.needs(q.counter), false, func(bool) { from.noticed = false })
 			}
 		case same && now < from.Until && from.Full && now < from.Again:
 			w.seen.answered(r, q, false, false)
@@ -545,6 +585,7 @@ func (r *replica) takeStep(q *request) {
 		}
 		r.step(q.counter, at, func(a *region.Account) { t = a.Take(at, q.hits) })
 		if t.Allowed {
+			w.seen.under(q.counter, &p.kept.accounts[q.counter])
 			w.seen.admitted(p, q.counter, q.hits, false)
 		}
 		w.Note("%s%d takes %d of %d: %+v", p.name, r.index, q.hits, q.counter, t)
@@ -590,25 +631,30 @@ func (r *replica) giveUp(q *request) {
 }
 
 // ask sends a question about a counter to the home, if one is due.
-func (r *replica) ask(counter int, need int64) {
+func (r *replica) ask(counter int, need int64) { r.askFor(counter, need, false, func(bool) {}) }
+
+func (r *replica) askFor(counter int, need int64, probe bool, then func(asked bool)) {
 	w, p, e := r.p.w, r.p, &r.p.w.epochs[r.epoch]
 	var q region.Question
 	ok := false
-	l := w.limit(counter, r.version)
-	fresh := w.Rand.Uint64() | 1
+	fresh, sent := w.Rand.Uint64()|1, int64(0)
 	r.call(func(at region.Reading) {
-		r.step(counter, at, func(a *region.Account) { q, ok = a.Ask(at, p.name, e.Number, l.Requests, need, fresh) })
+		if probe {
+			at.Rules = 0
+		}
+		r.step(counter, at, func(a *region.Account) { q, ok = a.Ask(at, p.name, e.Number, need, fresh) })
 	}, func() {
-		if !ok {
+		if then(ok); !ok {
 			return
 		}
 		w.questions++
+		sent = r.clock.Read(w.Now())
 		if w.Trace != nil {
 			w.Note("%s%d asks about %d: %d/%d want %d need %d %v", p.name, r.index, counter, q.Incarnation%1000, q.Number, q.Want, q.Need, brief(q.Grants))
 		}
 		w.net.Send(p.name, e.Home, func() {
 			if h := w.anyReplica(w.placeOf(e.Home)); h != nil {
-				h.later(0, func() { h.exchange(counter, q, r) })
+				h.later(0, func() { h.exchange(counter, q, r, sent) })
 			}
 		})
 	})
@@ -622,14 +668,18 @@ func brief(grants []region.Grant) (s []string) {
 }
 
 // exchange answers a question that asker has sent.
-func (r *replica) exchange(counter int, q region.Question, asker *replica) {
+func (r *replica) exchange(counter int, q region.Question, asker *replica, sent int64) {
 	w, p := r.p.w, r.p
 	q.Grants = slices.Clone(q.Grants)
-	d, l := r.view(counter), w.limit(counter, r.version)
+	d, l, rules := r.view(counter), w.limit(counter, r.version), uint64(r.version+1)
+	if r.isOld() {
+		rules = 0
+	}
 	var a region.Answer
 	r.call(func(at region.Reading) {
 		c := &p.kept.counters[counter]
 		a = c.Exchange(at, l, d, &q)
+		a.Rules = rules
 		if a.Result == region.Granted {
 			w.seen.granted(p, counter, &a)
 		}
@@ -640,7 +690,10 @@ func (r *replica) exchange(counter int, q region.Question, asker *replica) {
 			if !to.up {
 				return
 			}
-			to.later(0, func() { to.apply(counter, a) })
+			to.later(0, func() {
+				to.hear(a.Rules, sent)
+				to.apply(counter, a)
+			})
 		})
 	})
 }
@@ -838,7 +891,10 @@ func (w *world) rules(s step) {
 	version := w.seen.change(s.counter, uint64(s.n))
 	for _, p := range w.places {
 		for _, r := range p.replicas {
-			w.After(w.Between(0, 5*sec), func() { r.version = max(r.version, version) })
+			w.After(w.Between(0, 5*sec), func() {
+				r.version = max(r.version, version)
+				w.seen.read(p)
+			})
 		}
 	}
 	w.After(6*sec, func() { w.seen.changed(s.counter, version) })

@@ -25,12 +25,13 @@ type account struct {
 
 	offer atomic.Pointer[offer] // that this process has seen last; nil: none
 
-	// What was taken from the record with this stamp when it was seen last. The batch owns it.
-	stamp, counted int64
+	// What was taken from the record with this stamp when it was seen last, and since when it was so much. The batch owns it.
+	stamp, counted, countedAt int64
 
 	// What the steps of a batch have found, for each.
-	due  bool
-	lack int64
+	due   bool
+	probe bool // it is also due to hear the home's rules
+	lack  int64
 
 	wait awaited
 }
@@ -130,6 +131,7 @@ func (a *account) take(v *region.Account, at region.Reading, hits int64) (f foun
 		}
 		f.Allowed, f.Left = true, v.Left(at.Now)
 	} else {
+		at.Rules = a.of.askers[a.home].rules()
 		f.Taken = v.Take(at, hits)
 	}
 	if f.Due {
@@ -146,13 +148,16 @@ func (a *account) take(v *region.Account, at region.Reading, hits int64) (f foun
 func (a *account) ask(v *region.Account, at region.Reading) (written func()) {
 	a.seen.held(at.Now, v.Grants)
 	a.seen.other.Store(v.Limit != 0 && v.Limit != a.limit.Load())
-	due, lack := a.due, a.lack
-	a.due, a.lack = false, 0
+	due, probe, lack := a.due, a.probe, a.lack
+	a.due, a.probe, a.lack = false, false, 0
 	if !due {
 		return nil
 	}
 	s := a.of
-	q, ok := v.Ask(at, s.opts.Region, s.opts.Epoch, a.limit.Load(), lack+a.need.Load(), rand.Uint64()|1)
+	if !probe {
+		at.Rules = s.askers[a.home].rules()
+	}
+	q, ok := v.Ask(at, s.opts.Region, s.opts.Epoch, lack+a.need.Load(), rand.Uint64()|1)
 	if !ok {
 		return nil
 	}
@@ -223,7 +228,7 @@ func (s *Store) peekAccount(w *wait, home string, t *backend.Take, o *backend.Ou
 		return err
 	}
 	at := c.At
-	v.Spent(at, backend.HeadOf(c.Present).Count)
+	v.Spent(at, backend.HeadOf(c.Present).Count, at)
 	f := found{now: at, remaining: v.Remaining, again: v.Again}
 	f.Left = v.Left(at)
 	if v.Fresh() {
@@ -239,20 +244,28 @@ func (s *Store) peekAccount(w *wait, home string, t *backend.Take, o *backend.Ou
 	return nil
 }
 
-// tend asks the home, if it is time: to return what is not used, or to repeat a question.
-func (a *account) tend(at region.Reading) {
+// tend asks the home, if it is time: to return what is not used, to repeat a question, or for probe to hear its rules. It reports whether it does.
+func (a *account) tend(at region.Reading, probe bool) bool {
+	if !probe {
+		at.Rules = a.of.askers[a.home].rules()
+	}
 	a.mu.Lock()
 	busy := a.busy
 	v := new(region.Account)
 	if !busy && a.known && len(a.value) > 0 {
 		v = a.decode()
+		a.spent(v, at)
 	}
 	a.mu.Unlock()
-	if busy || v.Fresh() || !v.Due(at.Now, 0) {
-		return
+	if busy || v.Fresh() || !v.Due(at, 0) {
+		return false
 	}
 	a.add(&step[region.Account]{
-		run:  func(v *region.Account, at region.Reading) int64 { a.due = true; return never },
+		run: func(*region.Account, region.Reading) int64 {
+			a.due, a.probe = true, a.probe || probe
+			return never
+		},
 		done: func(error) {},
 	})
+	return true
 }

@@ -15,7 +15,8 @@ type asker struct {
 	of   *Store
 	home string
 
-	down atomic.Bool // the last call failed
+	down  atomic.Bool // the last call failed
+	heard atomic.Pointer[heardRules]
 
 	mu      sync.Mutex
 	waiting []*question
@@ -33,7 +34,37 @@ const (
 	mostCalls   = 4             // on their way to one home
 	mostWaiting = 20 * MaxAsked // questions that wait for a call; more fail at once
 	callTimeout = 2 * time.Second
+
+	// lasting is how long the home's rules are taken to be those of an answer, from when its question was sent. They are asked for every tick. If
+	// that fails, each account asks for itself.
+	lasting = 1_500_000
 )
+
+// heardRules is what an answer has said about the home's rules: region.Answer.Rules.
+type heardRules struct {
+	rules uint64
+	sent  int64 // the question, by clocks.elapsed
+}
+
+// rules returns what is known of the home's rules, or 0.
+func (a *asker) rules() uint64 {
+	if h := a.heard.Load(); h != nil && a.of.clocks.elapsed() < h.sent+lasting {
+		return h.rules
+	}
+	return 0
+}
+
+// hear takes in the rules by which a call was answered that was sent then.
+func (a *asker) hear(told []Told, sent int64) {
+	for i := range told {
+		if p := told[i].Permits; p != nil {
+			if h := a.heard.Load(); h == nil || sent >= h.sent {
+				a.heard.Store(&heardRules{p.Rules, sent})
+			}
+			return
+		}
+	}
+}
 
 func newAsker(s *Store, home string) *asker { return &asker{of: s, home: home} }
 
@@ -86,6 +117,7 @@ func (a *asker) exchange(batch []*question) {
 	for i, q := range batch {
 		asked[i] = q.asked
 	}
+	sent := a.of.clocks.elapsed()
 	ctx, cancel := context.WithTimeout(a.of.stopping, callTimeout)
 	told, err := a.of.opts.Peers.Exchange(ctx, a.home, a.of.opts.Epoch, asked)
 	cancel()
@@ -99,6 +131,7 @@ func (a *asker) exchange(batch []*question) {
 	}
 	a.of.peers[a.home].heard(err)
 	a.down.Store(err != nil)
+	a.hear(told, sent)
 	for i, q := range batch {
 		if err != nil {
 			q.done(nil, err)

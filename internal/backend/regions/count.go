@@ -210,6 +210,7 @@ func (s *Store) Answer(ctx context.Context, from string, epoch uint64, asked []A
 	default:
 		p.asks(epoch)
 	}
+	rules := s.rules() // before anything is decided by them
 	told := make([]Told, len(asked))
 	w := s.waitOf(ctx)
 	defer w.end()
@@ -229,7 +230,22 @@ func (s *Store) Answer(ctx context.Context, from string, epoch uint64, asked []A
 			panic(err) // now that the port can recover from it
 		}
 	}
+	if rules == s.rules() { // otherwise they have changed meanwhile
+		for i := range told {
+			if a := told[i].Permits; a != nil {
+				a.Rules = rules
+			}
+		}
+	}
 	return told, nil
+}
+
+// rules returns the rules that this process decides by: Resolver.Rules.
+func (s *Store) rules() uint64 {
+	if r := s.resolver.Load(); r != nil {
+		return (*r).Rules(time.Now())
+	}
+	return 0
 }
 
 func (s *Store) answerOne(w *wait, from string, epoch uint64, q *Asked) Told {

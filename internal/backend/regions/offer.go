@@ -22,24 +22,25 @@ type offer struct {
 	account    backend.Account
 	generation uint64       // of the clock
 	used       atomic.Int64 // of it, as far as this process knows
+	usedAt     atomic.Int64 // when the last of them had been used
 	noticed    atomic.Bool  // a step was begun, because it is time for one
 }
 
 // longest bounds how long an offer is used: nothing ends if there is nothing, and times must have differences.
 const longest = 3_600_000_000
 
-// due reports whether it is time for a step, when so much is left.
-func (o *offer) due(now, left int64) bool {
-	return now >= o.Due || left < o.Low && now >= o.Again
+// due reports whether it is time for a step, when so much is left. home is who answers.
+func (o *offer) due(now, left int64, home *asker) bool {
+	return left < o.Low && now >= o.Again || now >= o.Due && (o.Rules == 0 || o.Rules != home.rules())
 }
 
 // spent takes in what was taken from the record that was seen last.
 func (a *account) spent(v *region.Account, at region.Reading) int64 {
-	n := a.counted
-	if o := a.offer.Load(); o != nil && o.account.Stamp == a.stamp {
-		n = max(n, o.used.Load())
+	n, last := a.counted, a.countedAt
+	if o := a.offer.Load(); o != nil && o.account.Stamp == a.stamp && o.used.Load() > n {
+		n, last = o.used.Load(), o.usedAt.Load()
 	}
-	v.Spent(at.Now, n)
+	v.Spent(at.Now, n, last)
 	return n
 }
 
@@ -50,7 +51,9 @@ func (a *account) most(v *region.Account, now int64) (most, until int64) {
 
 // notice makes the offer of a record that was read or written. What has been taken from it already is not in v.
 func (a *account) notice(v *region.Account, stamp, taken, now int64) {
-	a.stamp, a.counted = stamp, taken
+	if a.stamp != stamp || a.counted != taken {
+		a.stamp, a.counted, a.countedAt = stamp, taken, now
+	}
 	generation, ready := a.of.clocks.known()
 	if !ready || v.Generation != generation || now < v.Seen || v.Fresh() {
 		a.offer.Store(nil) // a step must look at it
@@ -63,6 +66,7 @@ func (a *account) notice(v *region.Account, stamp, taken, now int64) {
 	o.Until = min(o.Until, now+longest)
 	o.account = backend.Account{Stamp: stamp, Left: o.Left, Until: o.Until}
 	o.used.Store(taken)
+	o.usedAt.Store(a.countedAt)
 	a.offer.Store(o)
 }
 
@@ -136,7 +140,10 @@ func (f *offered) settle(t *backend.Take, o *backend.Outcome) (settled bool, err
 	if !f.of.clocks.agrees(f.name, f.sent, now) {
 		return false, errClock
 	}
-	for known := from.used.Load(); got.Used > known && !from.used.CompareAndSwap(known, got.Used); known = from.used.Load() {
+	for known := from.used.Load(); got.Used > known; known = from.used.Load() {
+		if from.used.CompareAndSwap(known, got.Used) {
+			from.usedAt.Store(now)
+		}
 	}
 	left := from.Left - got.Used
 	refused := !got.Allowed && now < from.Until && from.Full && now < from.Again
@@ -144,10 +151,10 @@ func (f *offered) settle(t *backend.Take, o *backend.Outcome) (settled bool, err
 		return false, nil
 	}
 	a.outcome(t, &found{Taken: region.Taken{Allowed: got.Allowed, Left: left}, remaining: from.Remaining, again: from.Again, now: now}, o)
-	if got.Allowed && from.due(now, left) && from.noticed.CompareAndSwap(false, true) {
+	if got.Allowed && from.due(now, left, f.of.askers[a.home]) && from.noticed.CompareAndSwap(false, true) {
 		a.add(&step[region.Account]{
 			run:  func(*region.Account, region.Reading) int64 { a.due = true; return never },
-			done: func(error) {},
+			done: func(error) { from.noticed.Store(false) }, // it may have found that it was not time
 		})
 	}
 	return true, nil

@@ -178,6 +178,9 @@ func (broken) Resolve(time.Time, string, []descriptor.Entry, string) (backend.Co
 	panic("broken")
 }
 
+// Rules implements regions.Resolver.
+func (broken) Rules(time.Time) uint64 { return 0 }
+
 // A panic while a question is answered reaches the caller of Answer, which can recover from it. It does not end the process.
 func TestPanicWhileAnswering(t *testing.T) {
 	s, err := regions.New(regions.Options{

@@ -46,6 +46,10 @@ type Resolver interface {
 	// Resolve returns the counter of one limit of a descriptor, with the numbers that hold for its caller. tag is the limit's. It returns
 	// false if no rule matches, or if the rule has no such limit.
 	Resolve(now time.Time, domain string, entries []descriptor.Entry, tag string) (backend.Counter, bool)
+
+	// Rules returns a number that stands for all that Resolve depends on, the same in all processes with the same rules and overrides. 0: there
+	// is none, and Resolve may return other numbers at any time.
+	Rules(now time.Time) uint64
 }
 
 // Store counts limits with Regions at their homes, lowers those of tallies, and passes all other takes on.

@@ -61,6 +61,8 @@ func (w *tallies) Resolve(time.Time, string, []descriptor.Entry, string) (backen
 	return backend.Counter{Key: keyOf("x"), Limit: &w.limit}, true
 }
 
+func (w *tallies) Rules(time.Time) uint64 { return 1 }
+
 // trips is how a region reaches the others.
 type trips struct {
 	w    *tallies

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -45,6 +46,8 @@ type world struct {
 	limits map[string]*descriptor.Limit
 	every  *descriptor.Limit // of entries that name no other
 	rules  []*descriptor.Rule
+
+	unknown bool // answers do not say by which rules they were made, as those of earlier versions
 }
 
 // process is one process of a region.
@@ -183,6 +186,22 @@ func (w *world) Resolve(_ time.Time, _ string, entries []descriptor.Entry, tag s
 		return backend.Counter{}, false
 	}
 	return backend.Counter{Key: keyOf(entries[0].Value), Limit: l}, true
+}
+
+// Rules implements regions.Resolver.
+func (w *world) Rules(time.Time) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.unknown {
+		return 0
+	}
+	sum := uint64(1)
+	for name, l := range w.limits {
+		h := fnv.New64a()
+		_, _ = fmt.Fprint(h, name, " ", l.Requests)
+		sum += h.Sum64()
+	}
+	return sum
 }
 
 func keyOf(name string) []byte { return fmt.Appendf(nil, "test|limit=%s|x", name) }

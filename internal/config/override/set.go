@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"iter"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -15,7 +16,8 @@ type Set struct {
 	Version int64 // of the source
 	shards  []shard
 	count   int
-	size    int // bytes of all identities
+	size    int    // bytes of all identities
+	sum     uint64 // of the members' sums
 }
 
 // perShard is about how many overrides a shard has. A change copies one shard, and a lookup reads the hashes of one.
@@ -51,7 +53,7 @@ func (s *Set) Len() int {
 
 // With returns the set after changes.
 func (s *Set) With(version int64, changes []Change) *Set {
-	next := &Set{Version: version, count: s.count, size: s.size, shards: slices.Clone(s.shards)}
+	next := &Set{Version: version, count: s.count, size: s.size, sum: s.sum, shards: slices.Clone(s.shards)}
 	if len(next.shards) == 0 {
 		next.shards = make([]shard, 1)
 	}
@@ -72,12 +74,14 @@ func (s *Set) change(h uint64, identity []byte, numbers Numbers) {
 	sh := &s.shards[h&uint64(len(s.shards)-1)]
 	members := sh.members()
 	if i := sh.find(h, identity); i >= 0 {
+		s.sum -= members[i].sum()
 		members = slices.Delete(members, i, i+1)
 		s.size -= len(identity)
 		s.count--
 	}
 	if numbers.Kind != 0 {
 		members = append(members, member{h, identity, numbers})
+		s.sum += members[len(members)-1].sum()
 		s.size += len(identity)
 		s.count++
 	}
@@ -162,6 +166,37 @@ func (s *Set) Ended(at int64, most int) (all []Identity) {
 	return all
 }
 
+// Sum returns a number that stands for all overrides, active or not: another set of the same ones has the same, in any process.
+func (s *Set) Sum() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.sum
+}
+
+// Span returns a time around now in which the same overrides are active, from its first second to the first after it.
+func (s *Set) Span(now int64) (from, until int64) {
+	from, until = math.MinInt64, math.MaxInt64
+	if s == nil {
+		return from, until
+	}
+	for _, sh := range s.shards {
+		for i := range sh.len() {
+			n := sh.numbers(i)
+			for _, t := range [...]int64{n.NotBefore, n.ExpiresAt} {
+				switch {
+				case t == 0:
+				case t <= now:
+					from = max(from, t)
+				default:
+					until = min(until, t)
+				}
+			}
+		}
+	}
+	return from, until
+}
+
 // Bytes returns about how much memory the set uses.
 func (s *Set) Bytes() int {
 	const perSlice, rounding = 24, 32 // memory comes in sizes; half of a step is lost
@@ -201,7 +236,7 @@ func (b *builder) into(s *Set) {
 		order[*at] = int32(i)
 		*at++
 	}
-	s.shards, s.count, s.size = make([]shard, n), 0, 0
+	s.shards, s.count, s.size, s.sum = make([]shard, n), 0, 0, 0
 	var own []member
 	for i, start := 0, 0; i < n; i, start = i+1, ends[i] {
 		own = own[:0]
@@ -216,6 +251,7 @@ func (b *builder) into(s *Set) {
 		s.count += len(own)
 		for j := range own {
 			s.size += len(own[j].identity)
+			s.sum += own[j].sum()
 		}
 	}
 }

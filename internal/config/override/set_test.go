@@ -3,6 +3,7 @@ package override
 import (
 	"fmt"
 	"iter"
+	"math"
 	"runtime"
 	"testing"
 
@@ -49,6 +50,16 @@ func TestSetHoldsWhatWasWritten(t *testing.T) {
 			}
 			if set.Len() != len(model) || count(set) != len(model) {
 				t.Fatalf("%d overrides, of which Each yields %d; want %d", set.Len(), count(set), len(model))
+			}
+			same := NewSet(0, func(yield func(*Identity, Numbers) bool) {
+				for key, n := range model {
+					if i := identities[key]; !yield(&i, n) {
+						return
+					}
+				}
+			})
+			if set.Sum() != same.Sum() {
+				t.Fatalf("the sum of %d overrides is %d, and %d of another set of the same", set.Len(), set.Sum(), same.Sum())
 			}
 			for key, i := range identities {
 				n, _ := set.Find(nil, &descriptor.Rule{Domain: i.Domain, Path: i.Rule}, i.Limit, i.Entries, 0)
@@ -161,5 +172,52 @@ func BenchmarkChangeOne(b *testing.B) {
 func BenchmarkNewSet(b *testing.B) {
 	for b.Loop() {
 		NewSet(1, many(1_000_000))
+	}
+}
+
+// The sum differs if anything does that decisions read.
+func TestSumOfOverrides(t *testing.T) {
+	sums := map[uint64]int{}
+	for i, c := range []Change{
+		{}, // none
+		{identity("r", "", "k", "a"), Numbers{Kind: Replace, Requests: 5}},
+		{identity("r", "", "k", "b"), Numbers{Kind: Replace, Requests: 5}},
+		{identity("r", "l", "k", "a"), Numbers{Kind: Replace, Requests: 5}},
+		{identity("r", "", "k", "a"), Numbers{Kind: Replace, Requests: 6}},
+		{identity("r", "", "k", "a"), Numbers{Kind: Replace, Requests: 5, Burst: 5}},
+		{identity("r", "", "k", "a"), Numbers{Kind: Replace, Requests: 5, NotBefore: 5}},
+		{identity("r", "", "k", "a"), Numbers{Kind: Replace, Requests: 5, ExpiresAt: 5}},
+		{identity("r", "", "k", "a"), Numbers{Kind: Blocked}},
+		{identity("r", "", "k", "a"), Numbers{Kind: Unlimited}},
+	} {
+		set := &Set{}
+		if c.Numbers.Kind != 0 {
+			set = set.With(int64(i), []Change{c})
+		}
+		if other, ok := sums[set.Sum()]; ok {
+			t.Errorf("%+v has the sum of number %d", c, other)
+		}
+		sums[set.Sum()] = i
+	}
+	if (*Set)(nil).Sum() != 0 {
+		t.Error("no overrides have a sum")
+	}
+}
+
+// A span is where no override begins or ends.
+func TestSpanOfOverrides(t *testing.T) {
+	set := (&Set{}).With(1, []Change{
+		{identity("r", "", "k", "a"), Numbers{Kind: Blocked, NotBefore: 10, ExpiresAt: 20}},
+		{identity("r", "", "k", "b"), Numbers{Kind: Blocked, ExpiresAt: 15}},
+		{identity("r", "", "k", "c"), Numbers{Kind: Blocked}},
+	})
+	const first, last = math.MinInt64, math.MaxInt64
+	for _, c := range [][3]int64{{9, first, 10}, {10, 10, 15}, {14, 10, 15}, {15, 15, 20}, {19, 15, 20}, {20, 20, last}, {21, 20, last}} {
+		if from, until := set.Span(c[0]); from != c[1] || until != c[2] {
+			t.Errorf("around %d: %d to %d", c[0], from, until)
+		}
+	}
+	if from, until := (*Set)(nil).Span(5); from != first || until != last {
+		t.Errorf("of none: %d to %d", from, until)
 	}
 }

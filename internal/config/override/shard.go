@@ -33,6 +33,21 @@ func (m member) same(other member) bool {
 	return m.hash == other.hash && bytes.Equal(m.identity, other.identity)
 }
 
+// sum is a hash of the override: FNV-1a, whose high bits are then mixed into the others, because sums are added.
+func (m member) sum() uint64 {
+	const start, prime, mix = 14695981039346656037, 1099511628211, 0x9e3779b97f4a7c15
+	h := uint64(start)
+	for _, c := range m.identity {
+		h = (h ^ uint64(c)) * prime
+	}
+	n := &m.numbers
+	for _, w := range [...]uint64{uint64(n.Kind), n.Requests, n.Burst, uint64(n.NotBefore), uint64(n.ExpiresAt)} {
+		h = (h ^ w) * prime
+		h ^= h >> 32
+	}
+	return h * mix
+}
+
 // newShard returns a shard with these members, of which no two are the same.
 func newShard(members []member) shard {
 	if len(members) == 0 {

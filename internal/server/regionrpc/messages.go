@@ -28,7 +28,7 @@ func encodeAsked(a *regions.Asked) *regionv1.Asked {
 	case a.Permits != nil:
 		q := a.Permits
 		p := &regionv1.Question{
-			Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Limit: q.Limit, Want: q.Want, Need: q.Need,
+			Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Want: q.Want, Need: q.Need,
 			Grants: make([]*regionv1.Grant, len(q.Grants)),
 		}
 		for i := range q.Grants {
@@ -72,7 +72,7 @@ func decodeAsked(m *regionv1.Asked, from string, epoch uint64) (regions.Asked, b
 	case *regionv1.Asked_Permits:
 		q := what.Permits
 		a.Permits = &region.Question{
-			Region: from, Epoch: epoch, Incarnation: q.GetIncarnation(), Number: q.GetNumber(), Nonce: q.GetNonce(), Limit: q.GetLimit(),
+			Region: from, Epoch: epoch, Incarnation: q.GetIncarnation(), Number: q.GetNumber(), Nonce: q.GetNonce(),
 			Want: q.GetWant(), Need: q.GetNeed(),
 		}
 		for _, g := range q.GetGrants()[:min(len(q.GetGrants()), maxGrants+1)] {
@@ -109,6 +109,7 @@ func encodeTold(t *regions.Told) *regionv1.Told {
 		return &regionv1.Told{What: &regionv1.Told_Permits{Permits: &regionv1.Answer{
 			Epoch: a.Epoch, Incarnation: a.Incarnation, Number: a.Number, Nonce: a.Nonce, Result: encodeResult(a.Result), Limit: a.Limit,
 			Permits: a.Permits, Charged: a.Charged, Ends: a.Ends, ValidFor: a.ValidFor, Remaining: a.Remaining, RetryAfter: a.RetryAfter,
+			Rules: a.Rules,
 		}}}
 	case t.Share != nil:
 		a := t.Share
@@ -149,6 +150,7 @@ func decodeTold(m *regionv1.Told, asked *regions.Asked) (regions.Told, error) {
 		t.Permits = &region.Answer{
 			Epoch: a.GetEpoch(), Incarnation: a.GetIncarnation(), Number: a.GetNumber(), Nonce: a.GetNonce(), Result: result, Limit: a.GetLimit(),
 			Permits: a.GetPermits(), Charged: a.GetCharged(), Ends: a.GetEnds(), ValidFor: a.GetValidFor(), Remaining: a.GetRemaining(), RetryAfter: a.GetRetryAfter(),
+			Rules: a.GetRules(),
 		}
 	case *regionv1.Told_Share:
 		a := what.Share

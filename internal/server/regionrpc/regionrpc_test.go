@@ -156,7 +156,7 @@ func TestMessages(t *testing.T) {
 		case 1:
 			a.Permits = &region.Question{
 				Region: "us", Epoch: 7, Incarnation: u64.Draw(t, "incarnation"), Number: u64.Draw(t, "number"), Nonce: u64.Draw(t, "nonce"),
-				Limit: u64.Draw(t, "limit"), Want: i64.Draw(t, "want"), Need: i64.Draw(t, "need"),
+				Want: i64.Draw(t, "want"), Need: i64.Draw(t, "need"),
 				Grants: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) region.Grant {
 					return region.Grant{
 						Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Permits: i64.Draw(t, "p"), Used: i64.Draw(t, "u"), Returned: i64.Draw(t, "r"),
@@ -170,6 +170,7 @@ func TestMessages(t *testing.T) {
 			told.Permits = &region.Answer{
 				Epoch: u64.Draw(t, "e"), Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Result: result, Limit: u64.Draw(t, "l"),
 				Permits: i64.Draw(t, "p"), Charged: i64.Draw(t, "c"), Ends: i64.Draw(t, "s"), ValidFor: i64.Draw(t, "v"), Remaining: i64.Draw(t, "r"), RetryAfter: i64.Draw(t, "a"),
+				Rules: u64.Draw(t, "rules"),
 			}
 		default:
 			a.Share = &region.ShareQuestion{

@@ -718,8 +718,6 @@ type Question struct {
 	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	// A random number.
 	Nonce uint64 `protobuf:"fixed64,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	// The limit as the asking region knows it.
-	Limit uint64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	// All that the account knows.
 	Grants []*Grant `protobuf:"bytes,5,rep,name=grants,proto3" json:"grants,omitempty"`
 	// Permits for some time ahead; negative: it has more than it needs.
@@ -781,13 +779,6 @@ func (x *Question) GetNonce() uint64 {
 	return 0
 }
 
-func (x *Question) GetLimit() uint64 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
 func (x *Question) GetGrants() []*Grant {
 	if x != nil {
 		return x.Grants
@@ -835,7 +826,9 @@ type Answer struct {
 	// What the home has left.
 	Remaining int64 `protobuf:"zigzag64,11,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Until it is worth asking again.
-	RetryAfter    int64 `protobuf:"zigzag64,12,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	RetryAfter int64 `protobuf:"zigzag64,12,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// Stands for the rules and overrides that the home has decided by. 0: unknown.
+	Rules         uint64 `protobuf:"fixed64,13,opt,name=rules,proto3" json:"rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -950,6 +943,13 @@ func (x *Answer) GetRemaining() int64 {
 func (x *Answer) GetRetryAfter() int64 {
 	if x != nil {
 		return x.RetryAfter
+	}
+	return 0
+}
+
+func (x *Answer) GetRules() uint64 {
+	if x != nil {
+		return x.Rules
 	}
 	return 0
 }
@@ -1328,15 +1328,14 @@ const file_ratelimitd_region_v1_regions_proto_rawDesc = "" +
 	"\breturned\x18\x05 \x01(\x03R\breturned\x12\x18\n" +
 	"\acharged\x18\x06 \x01(\x12R\acharged\x12\x12\n" +
 	"\x04ends\x18\a \x01(\x12R\x04ends\x12\x18\n" +
-	"\aexpires\x18\b \x01(\x12R\aexpires\"\xcd\x01\n" +
+	"\aexpires\x18\b \x01(\x12R\aexpires\"\xb7\x01\n" +
 	"\bQuestion\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x14\n" +
-	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x04R\x05limit\x123\n" +
+	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x123\n" +
 	"\x06grants\x18\x05 \x03(\v2\x1b.ratelimitd.region.v1.GrantR\x06grants\x12\x12\n" +
 	"\x04want\x18\x06 \x01(\x12R\x04want\x12\x12\n" +
-	"\x04need\x18\a \x01(\x12R\x04need\"\xde\x02\n" +
+	"\x04need\x18\a \x01(\x12R\x04need\"\xf4\x02\n" +
 	"\x06Answer\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12\x16\n" +
@@ -1351,7 +1350,8 @@ const file_ratelimitd_region_v1_regions_proto_rawDesc = "" +
 	" \x01(\x12R\bvalidFor\x12\x1c\n" +
 	"\tremaining\x18\v \x01(\x12R\tremaining\x12\x1f\n" +
 	"\vretry_after\x18\f \x01(\x12R\n" +
-	"retryAfter\"\x8b\x01\n" +
+	"retryAfter\x12\x14\n" +
+	"\x05rules\x18\r \x01(\x06R\x05rules\"\x8b\x01\n" +
 	"\rShareQuestion\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x14\n" +
