@@ -226,6 +226,16 @@ func (s *Shares) save(l *descriptor.Limit, now int64) {
 // counted is the rate that a region may be using.
 func (h *Holder) counted() int64 { return max(h.Held, h.Given) + h.Lost }
 
+// Elsewhere is how many tokens the parts of the regions other than one may have, and until when.
+func (s *Shares) Elsewhere(l *descriptor.Limit, region string, now int64) (n, until int64) {
+	for i := range s.Holders {
+		if h := &s.Holders[i]; h.Region != region && now < h.Expires {
+			n, until = n+tokens(l, max(h.Held, h.Given)), max(until, h.Expires)
+		}
+	}
+	return n, until
+}
+
 // give is the part that a region gets: it shrinks at once, and grows as far as others have given up theirs.
 func (s *Shares) give(l *descriptor.Limit, d *Duty, h *Holder, now int64) int64 {
 	fair := s.fair(l, d, h, now)

@@ -35,6 +35,11 @@ func (s *Store) counterOf(key []byte, rule *descriptor.Rule, l *descriptor.Limit
 		}
 		h.each = func(v *region.Counter, at region.Reading) func() {
 			h.seen.granted(at.Now, v.Peers)
+			if v.Shares.Begun {
+				n, until := v.Shares.Elsewhere(&h.limit, s.opts.Region, at.Now)
+				h.seen.permits.Store(n)
+				h.seen.until.Store(until)
+			}
 			return nil
 		}
 		return h

@@ -54,6 +54,17 @@ func TestStatus(t *testing.T) {
 		return nil
 	})
 
+	w.limit("bucket", escrow("a", slowBucket()))
+	redistest.Eventually(t, "a part of a bucket is given and held", func(context.Context) error {
+		if _, err := w.take(b, "bucket", 1, patience); err != nil {
+			return err
+		}
+		if holds, grants := b.Status().Rules[0], a.Status().Rules[0]; holds.Permits <= 0 || grants.Permits != holds.Permits || grants.Permits > 600 {
+			return fmt.Errorf("held %d, given %d", holds.Permits, grants.Permits)
+		}
+		return nil
+	})
+
 	unknown := escrow("a", descriptor.Limit{Requests: 1000, Window: day})
 	if err := unknown.Compile(); err != nil {
 		t.Fatal(err)
