@@ -194,6 +194,6 @@ func writeRegionRules(b *strings.Builder, r *adminv1.ListRegionsResponse) {
 func writeKeptHomes(b *strings.Builder, r *adminv1.ListRegionsResponse) {
 	named := func(home string) string { return terminal.Clean(cmp.Or(home, "a home by hash")) }
 	for _, k := range r.GetKeptHomes() {
-		fmt.Fprintf(b, "the rule %s names %s, but %s counts until the epoch is raised\n", terminal.Clean(k.GetRule()), named(k.GetNamed()), named(k.GetHome()))
+		fmt.Fprintf(b, "the rule %s names %s, but %s stays the home until the epoch is raised\n", terminal.Clean(k.GetRule()), named(k.GetNamed()), named(k.GetHome()))
 	}
 }

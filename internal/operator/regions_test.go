@@ -120,8 +120,8 @@ RULE  MODE    HOME  COUNTERS  PERMITS
 d.a   escrow  us    2         30 held here, another limit at the home: 1
 d.b   escrow  eu    1         7 granted to others
 d.c   home    us    3         -
-the rule d.a� names us, but eu counts until the epoch is raised
-the rule d.b names us, but a home by hash counts until the epoch is raised
+the rule d.a� names us, but eu stays the home until the epoch is raised
+the rule d.b names us, but a home by hash stays the home until the epoch is raised
 `
 	if diff := cmp.Diff(want, write(r)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -24,7 +24,7 @@ func TestTheFirstHomeStays(t *testing.T) {
 		{"none", 2, nil, true, []RuleHome{{1, "us"}, {3, "us"}, {5, "eu"}, {7, "us"}, {9, ""}}},
 		{"another epoch", 3, []RuleHome{{1, "eu"}}, true, []RuleHome{{1, "eu"}}},
 	} {
-		if h.Keep(c.epoch, c.rules) != c.kept || !slices.Equal(h.Rules, c.want) {
+		if h.Keep(&Epoch{Number: c.epoch, Home: "ap"}, c.rules) != c.kept || !slices.Equal(h.Rules, c.want) {
 			t.Errorf("%s: %+v, want %+v, kept %v", c.name, h.Rules, c.want, c.kept)
 		}
 	}
@@ -33,7 +33,7 @@ func TestTheFirstHomeStays(t *testing.T) {
 		many = append(many, RuleHome{Rule: i})
 	}
 	h = Homes{}
-	if !h.Keep(1, many) || len(h.Rules) != 1<<16 {
+	if !h.Keep(&Epoch{Number: 1}, many) || len(h.Rules) != 1<<16 {
 		t.Errorf("%d rules are kept", len(h.Rules))
 	}
 	if got := new(Homes); got.ReadRecord(h.AppendRecord(nil)) != nil || !reflect.DeepEqual(got, &h) {
@@ -46,16 +46,17 @@ func TestTheFirstHomeStays(t *testing.T) {
 
 // A record of homes has each name once, in the order of its first use, and no others.
 func TestTheFormOfHomes(t *testing.T) {
-	h := Homes{Epoch: 2, Rules: []RuleHome{{1, "us"}, {3, "eu"}, {5, "us"}, {6, "eu"}}}
-	const form = "4d0102" + "02" + "027573" + "026575" + "04" + "010000000000000000" + "030000000000000001" + "050000000000000000" + "060000000000000001"
+	h := Homes{Epoch: 2, Left: true, Regions: []string{"ap"}, Rules: []RuleHome{{1, "us"}, {3, "eu"}, {5, "us"}}, Former: []RuleHome{{6, "eu"}, {9, ""}}}
+	const form = "4d0202" + "01" + "01026170" + "03" + "027573" + "026575" + "00" + "03" + "010000000000000000" + "030000000000000001" + "050000000000000000" +
+		"02" + "060000000000000001" + "090000000000000002"
 	if got := hex.EncodeToString(h.AppendRecord(nil)); got != form {
 		t.Errorf("%s, want %s", got, form)
 	}
 	for _, c := range []struct{ name, record string }{
-		{"another order of names", "4d0102" + "02" + "027573" + "026575" + "02" + "010000000000000001" + "030000000000000000"},
-		{"a name that is missing", "4d0102" + "01" + "027573" + "02" + "010000000000000000" + "030000000000000001"},
-		{"a name that is not used", "4d0102" + "02" + "027573" + "026575" + "01" + "010000000000000000"},
-		{"a name twice", "4d0102" + "02" + "027573" + "027573" + "02" + "010000000000000000" + "030000000000000001"},
+		{"another order of names", "4d0202" + "0000" + "02" + "027573" + "026575" + "02" + "010000000000000001" + "030000000000000000" + "00"},
+		{"a name that is missing", "4d0202" + "0000" + "01" + "027573" + "02" + "010000000000000000" + "030000000000000001" + "00"},
+		{"a name that is not used", "4d0202" + "0000" + "02" + "027573" + "026575" + "01" + "010000000000000000" + "00"},
+		{"a name twice", "4d0202" + "0000" + "02" + "027573" + "027573" + "02" + "010000000000000000" + "030000000000000001" + "00"},
 	} {
 		b, err := hex.DecodeString(c.record)
 		if err != nil {
@@ -72,5 +73,52 @@ func TestTheFormOfHomes(t *testing.T) {
 	b, _ := hex.DecodeString(form)
 	if got := new(Homes); got.ReadRecord(b) != nil || !reflect.DeepEqual(got, &h) {
 		t.Errorf("%+v, want %+v", got, h)
+	}
+}
+
+// A region that becomes the home of counters with an epoch, and does not know the regions before, leaves their rules the home that they had.
+func TestHomesOfAnEpochWithoutTheOneBefore(t *testing.T) {
+	all, two := []string{"ap", "eu", "us"}, []string{"eu", "us"}
+	for _, c := range []struct {
+		was, named   string
+		left, before bool
+		want         string
+	}{
+		{was: "eu", named: "us", want: "eu"}, // it comes here
+		{was: "", named: "us", want: ""},     // some come
+		{was: "eu", named: "", want: "eu"},   // some come
+		{was: "", named: "", want: ""},       // no list was changed
+		{was: "", named: "", left: true, want: NoHome},
+		{was: NoHome, named: "", want: NoHome},
+		{was: NoHome, named: "us", want: NoHome},
+		{was: "us", named: "us", left: true, want: "us"}, // all were here
+		{was: "us", named: "", left: true, want: ""},
+		{was: "us", named: "eu", left: true, want: "eu"}, // it goes elsewhere
+		{was: "", named: "eu", left: true, want: "eu"},
+		{was: "ap", named: "eu", left: true, want: "eu"},
+		{was: "eu", named: "us", left: true, before: true, want: "us"},
+		{was: "", named: "", left: true, before: true, want: ""},
+		{was: NoHome, named: "us", before: true, want: "us"},
+	} {
+		h := Homes{}
+		h.Keep(&Epoch{Number: 1, Home: "us", Regions: all}, []RuleHome{{1, c.was}, {2, "ap"}})
+		e := &Epoch{Number: 2, Home: "us", Regions: all}
+		if c.left {
+			e.Regions = two
+		}
+		if c.before {
+			e.Before = all
+		}
+		h.Keep(e, []RuleHome{{3, "us"}}) // a new rule
+		h.Keep(e, []RuleHome{{1, c.named}})
+		if want := []RuleHome{{1, c.want}, {3, "us"}}; !slices.Equal(h.Rules, want) {
+			t.Errorf("%+v: %+v", c, h)
+		}
+		if former := []RuleHome{{2, "ap"}}; !c.before && !slices.Equal(h.Former, former) || c.before && h.Former != nil {
+			t.Errorf("%+v: of the epoch before %+v", c, h.Former)
+		}
+		if got := new(Homes); got.ReadRecord(h.AppendRecord(nil)) != nil || !reflect.DeepEqual(got, &h) {
+			t.Errorf("%+v became %+v", h, got)
+		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 // the others wrote counts as lost.
 func versionOf(kind byte) byte {
 	switch kind {
-	case 'A':
+	case 'A', 'M':
 		return 2
 	}
 	return 1
@@ -263,10 +263,16 @@ func begin(b []byte, kind byte) []byte { return append(b, kind, versionOf(kind))
 // writer appends the parts of a record.
 type writer struct{ b []byte }
 
-func (w *writer) word(n uint64)   { w.b = binary.LittleEndian.AppendUint64(w.b, n) } // random: a varint would be longer
-func (w *writer) count(n uint64)  { w.b = binary.AppendUvarint(w.b, n) }
-func (w *writer) number(n int64)  { w.b = binary.AppendVarint(w.b, n) }
-func (w *writer) text(s string)   { w.count(uint64(len(s))); w.b = append(w.b, s...) }
+func (w *writer) word(n uint64)  { w.b = binary.LittleEndian.AppendUint64(w.b, n) } // random: a varint would be longer
+func (w *writer) count(n uint64) { w.b = binary.AppendUvarint(w.b, n) }
+func (w *writer) number(n int64) { w.b = binary.AppendVarint(w.b, n) }
+func (w *writer) text(s string)  { w.count(uint64(len(s))); w.b = append(w.b, s...) }
+func (w *writer) texts(all []string) {
+	w.count(uint64(len(all)))
+	for _, s := range all {
+		w.text(s)
+	}
+}
 func (w *writer) flags(a, b bool) { w.b = append(w.b, bit(a)|bit(b)<<1) }
 
 func bit(b bool) byte {
@@ -424,6 +430,13 @@ func (r *reader) length() uint64 {
 }
 
 func (r *reader) text() string { return string(r.bytes(r.length())) }
+
+func (r *reader) texts() (all []string) {
+	for range r.length() {
+		all = append(all, r.text())
+	}
+	return all
+}
 
 func (r *reader) flags(a, b *bool) {
 	f := r.bytes(1)

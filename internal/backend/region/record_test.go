@@ -59,6 +59,7 @@ func fill(r *rand.Rand, v reflect.Value) {
 		g.Holders[0].Region, g.Holders[1].Region = "eu", "us"
 	case *Homes:
 		g.Rules[1].Rule += g.Rules[0].Rule
+		g.Former[1].Rule += g.Former[0].Rule
 	}
 }
 

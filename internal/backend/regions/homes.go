@@ -97,7 +97,7 @@ func (s *Store) keep(w *wait, rules []region.RuleHome) error {
 	var ok bool
 	var now []region.RuleHome
 	err := do(w, &s.homesOf.record, &step[region.Homes]{run: func(v *region.Homes, _ region.Reading) int64 {
-		if ok, now = v.Keep(s.opts.Epoch, all), nil; ok && len(v.Rules) > len(known) {
+		if ok, now = v.Keep(&s.epoch, all), nil; ok && len(v.Rules) > len(known) {
 			now = slices.Clone(v.Rules)
 		}
 		return never
@@ -195,13 +195,18 @@ func (s *Store) keepRules(ctx context.Context, again bool) {
 	h.waiting, h.kept = nil, kept
 	if len(kept) > 0 {
 		first := &kept[0]
-		s.opts.Logger.Warn("a rule names another home than before: the home stays as it was until the epoch is raised", "rule", first.Rule,
-			"home", homeWord(first.Home), "named", homeWord(first.Named), "rules", len(kept), "hint", "move the home: set RATELIMITD_REGIONS_BEFORE, and raise RATELIMITD_REGIONS_EPOCH")
+		s.opts.Logger.Warn("a rule names another home than before: the home stays as it was until the epoch is raised, with RATELIMITD_REGIONS_BEFORE in the new home", "rule", first.Rule,
+			"home", homeWord(first.Home), "named", homeWord(first.Named), "rules", len(kept), "hint", "ratelimitd regions move says what is missing")
 	}
 }
 
 // homeWord is a home in a log line.
-func homeWord(home string) string { return cmp.Or(home, "by hash") }
+func homeWord(home string) string {
+	if home == region.NoHome {
+		return "none"
+	}
+	return cmp.Or(home, "by hash")
+}
 
 // keptHomes returns the active rules that name another home than the one that counts.
 func (h *homesOf) keptHomes() []KeptHome {
@@ -212,5 +217,8 @@ func (h *homesOf) keptHomes() []KeptHome {
 
 // errHome is the error of takes whose home is no region.
 func (s *Store) errHome(home string) error {
+	if home == region.NoHome {
+		return fmt.Errorf("%w: a region has left the list, so this counter may have had another home: set RATELIMITD_REGIONS_BEFORE, and raise the epoch", backend.ErrUnavailable)
+	}
 	return fmt.Errorf("%w: the home %q of this counter is not one of the regions %s", backend.ErrUnavailable, home, strings.Join(s.opts.Regions, ", "))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
@@ -89,4 +90,59 @@ func TestHomesOutliveAFlush(t *testing.T) {
 	if o, err := w.take(w.of["a"][0], "x", 91, patience); err != nil || o.Allowed {
 		t.Errorf("a admits more than the limit: %+v, %v", o, err)
 	}
+}
+
+// A region that becomes a home with a new epoch, and was not told the list before, counts nothing of these rules: it would begin from zero. When it is
+// told with another epoch, it becomes their home.
+func TestHomeWithoutTheListBefore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{regions: 2, processes: 1})
+	restart := func(epoch uint64, before []string) {
+		for _, name := range w.names {
+			for _, p := range w.of[name] {
+				p.stop()
+			}
+			w.mu.Lock()
+			w.of[name] = nil
+			w.mu.Unlock()
+		}
+		w.start("a", nil, func(o *regions.Options) { o.Epoch = epoch })
+		w.start("b", nil, func(o *regions.Options) { o.Epoch, o.Before = epoch, before })
+	}
+	w.rule("x", atHome("a", algorithms()["fixed"]))
+	w.rule("y", escrow("b", algorithms()["fixed"]))
+	for _, name := range []string{"x", "y"} {
+		if o, err := w.take(w.of["b"][0], name, 10, patience); err != nil || !o.Allowed {
+			t.Fatalf("%s: %+v, %v", name, o, err)
+		}
+	}
+	w.rule("x", atHome("b", algorithms()["fixed"]))
+	restart(2, nil)
+	w.awaitHomes()
+	redistest.Eventually(t, "the status says so", func(context.Context) error {
+		if kept := w.of["b"][0].Status().Kept; len(kept) != 1 || kept[0] != (regions.KeptHome{Rule: "test.limit_x", Named: "b", Home: "a"}) {
+			return fmt.Errorf("%+v", kept)
+		}
+		return nil
+	})
+	for _, name := range w.names {
+		if o, err := w.take(w.of[name][0], "x", 1, patience); err == nil {
+			t.Errorf("region %s: %+v", name, o)
+		}
+		redistest.Eventually(t, "other rules are counted", func(context.Context) error {
+			o, err := w.take(w.of[name][0], "y", 1, patience)
+			if err == nil && !o.Allowed {
+				err = fmt.Errorf("%+v", o)
+			}
+			return err
+		})
+	}
+	restart(3, w.names)
+	redistest.Eventually(t, "the home has moved", func(context.Context) error {
+		st := w.of["b"][0].Status()
+		if len(st.Kept) > 0 || !strings.Contains(st.Why, "it begins in ") {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
 }

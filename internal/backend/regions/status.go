@@ -28,7 +28,7 @@ func (s *Store) families() []metric.Family {
 		metric.Counter("ratelimitd_region_starved_total", "Attempts that on_error decided, because the region held no permit and the home gave none in time.", c.starved.Load),
 		metric.Counter("ratelimitd_region_questions_total", "Questions sent to the homes of counters.", c.asked.Load),
 		metric.Counter("ratelimitd_region_failed_calls_total", "Failed calls to other regions. One call carries many questions.", c.failed.Load),
-		metric.Gauge("ratelimitd_region_kept_homes", "Rules whose new home does not count yet, because the epoch has not been raised.", func() int64 { return int64(len(s.homesOf.keptHomes())) }),
+		metric.Gauge("ratelimitd_region_kept_homes", "Rules whose new home does not count, because the epoch was not raised, or without RATELIMITD_REGIONS_BEFORE.", func() int64 { return int64(len(s.homesOf.keptHomes())) }),
 		metric.Gauge("ratelimitd_region_unseen_hits", "The most hits of one counter in mode eventual that another region admitted between two of its answers, in the last 1 to 2 minutes.", s.unseen.load),
 		metric.Counter("ratelimitd_region_unreadable_records_total", "Records of limits across regions that could not be read and count as lost.", c.unreadable.Load),
 	}

@@ -69,13 +69,15 @@ func PlanMove(from, to string, stopped bool, all []RegionSaid) (*MovePlan, error
 	for _, of := range answered {
 		differ = differ || !every(of, latest)
 	}
-	if !begun && !differ {
-		p.Epoch++
-	}
+	missing := false
 	for _, r := range answered[to] {
-		if latest(r) && !moving(r) {
-			p.Wrong = append(p.Wrong, fmt.Sprintf("a replica of %s has epoch %d and no RATELIMITD_REGIONS_BEFORE: counters whose home changes to it begin empty, and admit a whole limit more", to, r.GetEpoch()))
+		if (begun || differ) && latest(r) && !moving(r) {
+			missing = true
+			p.Wrong = append(p.Wrong, fmt.Sprintf("a replica of %s has epoch %d and no RATELIMITD_REGIONS_BEFORE: nobody may count the rules that name it", to, r.GetEpoch()))
 		}
+	}
+	if !begun && (!differ || missing) {
+		p.Epoch++
 	}
 
 	// The steps of docs/do/regions.md.

@@ -46,7 +46,7 @@ func TestPlanMove(t *testing.T) {
 		{"the old home is not asked", false, []RegionSaid{replica("us", 2, "us", before), replica("ap", 2, "us")}, "done done now done later", "left: eu", ""},
 		{"the old home is stopped", true, []RegionSaid{silent("eu"), replica("us", 1, "us"), replica("ap", 1, "us")}, "done now later later later", "OLD_HOME_STOPPED=true", ""},
 		{"a region does not answer", false, []RegionSaid{replica("us", 1, "us"), silent("ap")}, "done now later later later", "", "ap:6070, of region ap, does not answer: no answer"},
-		{"a list before is missing", false, []RegionSaid{replica("eu", 1, "us"), replica("us", 2, "us"), replica("ap", 1, "us")}, "done now later later later", "=2", "no RATELIMITD_REGIONS_BEFORE"},
+		{"a list before is missing", false, []RegionSaid{replica("eu", 1, "us"), replica("us", 2, "us"), replica("ap", 1, "us")}, "done now later later later", "=3", "no RATELIMITD_REGIONS_BEFORE"},
 		{"the epoch before the rules", false, []RegionSaid{replica("eu", 2, "eu"), replica("us", 2, "eu", before), replica("ap", 1, "eu")}, "now done now done later", "", "eu has epoch 2, and rules that name eu"},
 		{"homes by hash", false, []RegionSaid{replica("eu", 1, "eu", hashed), replica("us", 1, "eu", hashed)}, "now later later later later", "", "limits with a home that a hash chooses: 2"},
 		{"the new home does not answer", false, []RegionSaid{silent("us"), replica("eu", 1, "eu")}, "", "us:6070, of the new home us: no answer", ""},

@@ -52,7 +52,7 @@ func InRegions(r *adminv1.ListRegionsResponse, rule string, of *descriptor.Regio
 	}
 	for _, k := range r.GetKeptHomes() {
 		if k.GetRule() == rule {
-			lines = append(lines, cmp.Or(k.GetHome(), "a home by hash")+" counts until the epoch is raised")
+			lines = append(lines, cmp.Or(k.GetHome(), "a home by hash")+" stays the home until the epoch is raised")
 		}
 	}
 	return append(lines, "all regions together admit the limit at most, also while they cannot reach each other")

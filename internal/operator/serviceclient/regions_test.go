@@ -22,7 +22,7 @@ func TestInRegions(t *testing.T) {
 		want []string
 	}{
 		{r, "d.a", across, []string{here, "it has granted 7 permits under this rule to other regions", "it holds 5 permits of us under this rule", "2 counters have another limit in us", bound}},
-		{r, "d.b", across, []string{here, "a home by hash counts until the epoch is raised", bound}},
+		{r, "d.b", across, []string{here, "a home by hash stays the home until the epoch is raised", bound}},
 		{r, "d.c", across, []string{here, bound}},
 		{r, "d.c", nil, nil},
 		{r, "d.c", &descriptor.Regions{Mode: descriptor.Eventual}, []string{here, "all regions together may admit more than the limit: what the others have not yet heard of"}},

@@ -73,7 +73,7 @@ func TestConsoleRegions(t *testing.T) {
 	c.page(t, "#/regions", "eu, epoch 4")
 	for _, text := range []string{
 		"yes; without their consent it stops in 27 s", "by hash 1, eu 1, us 1", "down: ask the region ap: deadline exceeded", "81.0 ms", "It did not answer a question about shop customer",
-		"1,210", "95", "2 with another number at the home", "names ap, but us counts until the epoch is raised",
+		"1,210", "95", "2 with another number at the home", "names ap, but us stays the home until the epoch is raised",
 	} {
 		c.shows(t, text)
 	}

@@ -179,7 +179,7 @@ func (w *world) rename(region string) {
 			}
 			defer answer.Body.Close()
 			text, err := io.ReadAll(answer.Body)
-			if err == nil && !strings.Contains(string(text), "the rule d.home names us, but eu counts") {
+			if err == nil && !strings.Contains(string(text), "the rule d.home names us, but eu stays the home") {
 				err = fmt.Errorf("it says %s", text)
 			}
 			return err

@@ -22,7 +22,7 @@ export function Regions() {
         rows=${(r.regions || []).map((p) => html`<${Row} key=${p.name} p=${p} epoch=${r.epoch} />`)} />
     </${Panel}>
     <${Panel} title="Limits that the regions share" note="that this replica has used lately">
-      ${(r.keptHomes || []).map((k) => html`<p class="warn">The rule <${Name} text=${k.rule} /> names ${k.named || "a home by hash"}, but ${k.home || "a home by hash"} counts until the epoch is raised.</p>`)}
+      ${(r.keptHomes || []).map((k) => html`<p class="warn">The rule <${Name} text=${k.rule} /> names ${k.named || "a home by hash"}, but ${k.home || "a home by hash"} stays the home until the epoch is raised.</p>`)}
       <${Table} label="Limits that the regions share" head=${["Rule", "Mode", "Home", "#Counters", "#Held here", "#Granted to others"]} empty="None."
         rows=${(r.rules || []).map((x) => html`<${Limit} key=${x.rule + "|" + x.home + "|" + x.mode} x=${x} here=${r.region} />`)} />
     </${Panel}>`;
