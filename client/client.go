@@ -41,7 +41,8 @@ const (
 )
 
 // New returns a client of the service at a target, which is host:port or any other name that grpc.NewClient takes: with
-// dns:///host:port the calls go to all addresses of the name in turn. It begins to connect, and does not wait for that.
+// dns:///host:port the calls go to all addresses of the name in turn. It starts to connect and does not wait for the
+// connection.
 func New(target string, o Options) (*Client, error) {
 	if target == "" {
 		return nil, errors.New("ratelimitd client: the target is empty: it must be host:port of the service")
@@ -69,7 +70,8 @@ func New(target string, o Options) (*Client, error) {
 	return c, nil
 }
 
-// NewWithConn returns a client on a connection that the caller has made and closes. TLS and DialOptions of the options have no meaning.
+// NewWithConn returns a client on a connection that the caller has made and closes. Options.TLS and
+// Options.DialOptions are ignored.
 func NewWithConn(conn grpc.ClientConnInterface, o Options) *Client {
 	c := &Client{
 		reservations: ratelimitdv1.NewReservationServiceClient(conn),
@@ -172,7 +174,7 @@ func (c *Client) Allow(ctx context.Context, domain string, pairs ...string) (boo
 	return limits.Allow(ctx, c, limits.NewRequest(domain, pairs...))
 }
 
-// Wait decides a request again and again until it is allowed, and waits in between as the answers say: see limits.Wait.
+// Wait repeats a request until it is allowed, and waits in between as long as the answers say: see limits.Wait.
 func (c *Client) Wait(ctx context.Context, r *limits.Request) (limits.Decision, error) {
 	return limits.Wait(ctx, c, r)
 }

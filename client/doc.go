@@ -10,10 +10,11 @@
 // Allow answers yes or no. Decide also returns what is left and when to try again. Wait blocks until a request may pass. Reserve sets
 // hits aside for a request whose cost is known only at its end. The types of requests and answers are in package limits.
 //
-// A call ends by its deadline: after Options.Timeout, which is 20 ms, or earlier if the context of the caller ends earlier. Without an
-// answer by then the request passes: Options.OnFailure changes that. The source of a decision says how it came about, and Stats counts
-// the decisions by source. An error means that the request is invalid (limits.ErrInvalid) or that the caller has canceled its context.
-// An invalid request is never answered by Options.OnFailure: it would not be limited as long as the mistake stays.
+// A call ends after Options.Timeout (20 ms by default), or earlier if the context of the caller does. If the service has not
+// answered by then, the request passes; Options.OnFailure changes that. A decision's Source says where it comes from, and Stats
+// counts the decisions by source. An error means that the request is invalid (limits.ErrInvalid) or that the caller has canceled
+// its context. Options.OnFailure never answers an invalid request, because it would stay unlimited until somebody noticed the
+// mistake.
 //
 // Calls that are made while others are in flight share a message. Each of them still ends by its own deadline, and one that
 // is denied or invalid does not affect the others. The message has the trace context and the outgoing metadata of its first

@@ -15,7 +15,7 @@ const (
 	defaultMaxDenials = 10_000
 )
 
-// Options are the settings of a Client. The zero value serves.
+// Options are the settings of a Client. The zero value is ready to use.
 type Options struct {
 	// Timeout is how long a call may take if the context of the caller does not end earlier. Default 20 ms.
 	Timeout time.Duration
@@ -35,8 +35,8 @@ type Options struct {
 	// TLS encrypts the connection; nil: it is not encrypted, as the service expects unless it has a certificate.
 	TLS *tls.Config
 
-	// DialOptions are for the connection. They take precedence over what the client sets itself: round_robin over all addresses of
-	// the name, an attempt to connect again at least every 5 s, and pings while calls get no answer for 10 s.
+	// DialOptions are for the connection. They take precedence over what the client sets itself: round_robin over all addresses
+	// of the name, a reconnect attempt at least every 5 s, and pings while calls get no answer for 10 s.
 	DialOptions []grpc.DialOption
 }
 

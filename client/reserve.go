@@ -18,7 +18,8 @@ import (
 const endTimeout = time.Second
 
 // Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors must have
-// reservations. Errors and failures are as for Decide; without an answer of the service nothing is held, as far as the client knows.
+// reservations. Errors and failures are as for Decide; without an answer from the service, the client assumes that nothing is
+// held.
 //
 // Commit, Cancel and Extend of the reservation may take a second, or Options.Timeout if that is longer. They wait while there is no
 // connection to the service. Their error is limits.ErrUnknownReservation if the service does not know the reservation any more. After

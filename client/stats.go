@@ -28,7 +28,7 @@ func (c *counts) count(d *limits.Decision, err error) {
 	c.decisions[d.Source].Add(1)
 }
 
-// Stats returns what the client has done so far. Reservations are among the decisions.
+// Stats returns what the client has done so far. Reservations count as decisions.
 func (c *Client) Stats() Stats {
 	s := Stats{Errors: c.stats.errors.Load(), RPCs: c.stats.rpcs.Load(), Requests: c.stats.requests.Load()}
 	for i := range s.Decisions {

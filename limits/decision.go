@@ -13,24 +13,26 @@ type Decision struct {
 	// Delay is how long a request that is allowed must wait for its turn before it proceeds. Only leaky buckets delay requests.
 	Delay time.Duration
 
-	// RetryAfter is the time until the same request would be allowed, if it is not. Never: no wait helps, because the limit is
-	// smaller than the request. It is 0, which is unknown, if Source is FailClosed.
+	// RetryAfter is the time until the same request would be allowed, if it is not. Never: it can never pass, because the
+	// limit is smaller than the request. It is 0, which is unknown, if Source is FailClosed.
 	RetryAfter time.Duration
 
-	// Statuses has the verdict on each descriptor, in the order of the request. It is empty if Source is FailOpen or FailClosed.
+	// Statuses are the verdicts on the descriptors, in the order of the request. It is empty if Source is FailOpen or
+	// FailClosed.
 	Statuses []Status
 
 	// Headers are for the answer to the client, as the rules say.
 	Headers []Header
 
-	// Source says how the answer came about.
+	// Source says where the answer comes from.
 	Source Source
 
-	// Err is why there is no answer of the service, if Source is FailOpen or FailClosed.
+	// Err is why the service did not answer, if Source is FailOpen or FailClosed.
 	Err error
 }
 
-// NewDecision returns the decision that has these statuses. Its RetryAfter and its Source follow from them. It is for those who write a Decider.
+// NewDecision returns the decision that has these statuses. Its RetryAfter and its Source follow from them. It is for
+// code that implements a Decider.
 func NewDecision(allowed bool, statuses []Status) Decision {
 	d := Decision{Allowed: allowed, Statuses: statuses}
 	for i := range statuses {
@@ -45,7 +47,7 @@ func NewDecision(allowed bool, statuses []Status) Decision {
 	return d
 }
 
-// Never is the RetryAfter of a request that no wait helps.
+// Never is the RetryAfter of a request that can never pass.
 const Never time.Duration = -1
 
 // Status is the verdict on one descriptor.
@@ -55,7 +57,7 @@ type Status struct {
 	Limit      uint64        // requests per window; 0: no limit applies
 	Remaining  uint64        // hits that are left
 	ResetAfter time.Duration // until the window ends, or until nothing is in use any more; in whole seconds, rounded up
-	RetryAfter time.Duration // until the same request would pass, if it does not; Never: no wait helps
+	RetryAfter time.Duration // until the same request would pass, if it does not; Never: it can never pass
 	Degraded   bool          // the store of the counters did not answer, and on_error of the rule decided
 	Penalty    bool          // a penalty of the limit is active, or has just begun
 }
@@ -66,7 +68,7 @@ type Header struct {
 	Value string
 }
 
-// Source is how an answer came about.
+// Source is where an answer comes from.
 type Source uint8
 
 // The sources.

@@ -48,7 +48,7 @@ type Amount struct {
 	Peek bool
 }
 
-// Counted returns the amount with what is left out filled in: one hit for the zero value, and nothing for a peek.
+// Counted returns the amount with the default filled in: one hit for the zero value, and nothing for a peek.
 func (a *Amount) Counted() Amount {
 	switch {
 	case a.Peek:
@@ -60,8 +60,8 @@ func (a *Amount) Counted() Amount {
 	}
 }
 
-// NewRequest returns a request with one descriptor, from pairs of key and value:
-// NewRequest("api", "customer", "42", "path", "/search"). A key without a value makes it a request that is ErrInvalid.
+// NewRequest returns a request with one descriptor, from pairs of key and value: NewRequest("api", "customer", "42",
+// "path", "/search"). If a key lacks its value, the request is invalid, and deciders return ErrInvalid.
 func NewRequest(domain string, pairs ...string) *Request {
 	r := new(struct { // one allocation for all, if the pairs are few
 		Request

@@ -8,18 +8,18 @@ import (
 // Reserver sets hits aside for requests whose cost is known only when they are over. A ratelimit.Limiter and a client.Client are
 // reservers.
 type Reserver interface {
-	// Reserve holds the amounts of a request. Without room for all of them it holds nothing, and Decision.Allowed of the
+	// Reserve holds the amounts of a request. If not all of them fit, it holds nothing, and Decision.Allowed of the
 	// reservation is false.
 	Reserve(ctx context.Context, r *Request, o ReserveOptions) (*Reservation, error)
 }
 
-// ReserveOptions are the settings of a reservation. The zero value serves.
+// ReserveOptions are the settings of a reservation. The zero value is ready to use.
 type ReserveOptions struct {
 	TTL     time.Duration // how long it lasts without Commit, Cancel or Extend; 0: what the rule says
 	MinHits uint64        // if the whole amount does not fit, reserve what fits, but at least this; 0: all or nothing
 }
 
-// Reservation is hits that are set aside until Commit, Cancel, or the end of its time.
+// Reservation is hits that are set aside until Commit or Cancel ends the reservation or it expires.
 type Reservation struct {
 	Decision Decision  // Allowed: the hits are set aside, or nothing has to be
 	Reserved uint64    // hits that are held under the first descriptor that has a limit
@@ -28,14 +28,15 @@ type Reservation struct {
 	holder Holder
 }
 
-// Holder ends reservations. It is what a Reserver makes a Reservation with.
+// Holder ends reservations. A Reserver passes one to NewReservation.
 type Holder interface {
 	Commit(ctx context.Context, used []Amount) error
 	Cancel(ctx context.Context) error
 	Extend(ctx context.Context, ttl time.Duration) (expires time.Time, err error)
 }
 
-// NewReservation returns a reservation whose methods call h; nil: nothing is held. It is for those who write a Reserver.
+// NewReservation returns a reservation whose methods call h; nil: nothing is held. It is for code that implements a
+// Reserver.
 func NewReservation(d Decision, reserved uint64, expires time.Time, h Holder) *Reservation {
 	return &Reservation{Decision: d, Reserved: reserved, Expires: expires, holder: h}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	// ErrNever is the error of a Wait for a request that no wait helps.
+	// ErrNever is the error of a Wait for a request that can never pass.
 	ErrNever = errors.New("the request is larger than its limit: it would never be allowed")
 	// ErrTooLong is the error of a Wait whose context would end before the request is allowed. It returns at once.
 	ErrTooLong = errors.New("the request would be allowed only after the deadline")
@@ -51,8 +51,8 @@ func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
 	}
 }
 
-// Sleep waits for a time. It returns ErrTooLong at once if the deadline of ctx is earlier, and the error of ctx if that ends
-// meanwhile.
+// Sleep waits for d. It returns ErrTooLong at once if the deadline of ctx comes before that, and the error of ctx if ctx
+// ends while it waits.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

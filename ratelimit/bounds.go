@@ -33,7 +33,7 @@ func check(r *Request) error {
 	return nil
 }
 
-// checkPairs is check for a request of one descriptor.
+// checkPairs checks a request of one descriptor.
 func checkPairs(domain string, pairs []string) error {
 	if len(domain) > limiter.MaxTextBytes {
 		return tooLong("the domain")

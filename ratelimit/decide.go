@@ -29,8 +29,9 @@ func (l *Limiter) release(c *call) {
 	l.calls.Put(c)
 }
 
-// Decide decides one request. The hits of an allowed request are counted; the hits of a denied one are counted where the rules say
-// so. The error is limits.ErrInvalid if the request cannot be decided. If Redis fails, it is the error of Redis, unless on_error decides.
+// Decide decides one request. The hits of an allowed request are counted; the hits of a denied one are counted where the rules
+// say so. The error is limits.ErrInvalid if the request cannot be decided. If Redis fails, it is Redis' error, unless on_error
+// decides.
 func (l *Limiter) Decide(ctx context.Context, r *Request) (Decision, error) {
 	if l.observer == nil {
 		return l.decide(ctx, r)
@@ -76,7 +77,7 @@ func (l *Limiter) Allow(ctx context.Context, domain string, pairs ...string) (bo
 	return allowed && err == nil, err
 }
 
-// allow is Allow for a decision that needs all steps.
+// allow does what Allow does, for a decision that needs all steps.
 func (l *Limiter) allow(ctx context.Context, domain string, pairs []string) (allowed bool, delay time.Duration, err error) {
 	c := l.calls.Get().(*call)
 	c.entries = descriptor.AppendPairs(c.entries, pairs)
@@ -88,7 +89,7 @@ func (l *Limiter) allow(ctx context.Context, domain string, pairs []string) (all
 	return allowed, delay, err
 }
 
-// Wait decides a request again and again until it is allowed, and waits in between as the answers say: see limits.Wait.
+// Wait repeats a request until it is allowed, and waits in between as long as the answers say: see limits.Wait.
 func (l *Limiter) Wait(ctx context.Context, r *Request) (Decision, error) {
 	return limits.Wait(ctx, l, r)
 }

@@ -1,13 +1,14 @@
-// Package ratelimit decides in process, without a service: the same rules, algorithms and counters as ratelimitd, as a library.
+// Package ratelimit is ratelimitd as a library: it decides in process, without a service, with the same rules,
+// algorithms and counters.
 //
 //	limiter, err := ratelimit.New("api", ratelimit.Rule{Key: "customer", Limit: ratelimit.PerMinute(100)})
 //	...
 //	defer limiter.Close()
 //	ok, err := limiter.Allow(ctx, "api", "customer", id)
 //
-// New takes the rules of one domain and counts in the memory of this process. Open has all options: rules in code, in files that are
-// embedded in the program, and in a directory whose changes it follows; counters in Redis. Programs with the same Redis and the same
-// key prefix share counters with each other and with the service.
+// New takes the rules of one domain and counts in the memory of this process. Open takes all options: rules in code, in files
+// that are embedded in the program, and in a directory whose changes it follows; counters in Redis. Programs with the same Redis
+// and the same key prefix share counters with each other and with the service.
 //
 // Allow answers yes or no. Decide also returns what is left and when to try again. Wait blocks until a request may pass. Reserve sets
 // hits aside for a request whose cost is known only at its end. The types of requests and answers come from package limits. This

@@ -30,13 +30,14 @@ type Limiter struct {
 	close   func() error // once
 }
 
-// New returns a limiter with the rules of one domain, and counters in the memory of this process. Open has all options.
+// New returns a limiter with the rules of one domain, and counters in the memory of this process. Open takes all
+// options.
 func New(domain string, rules ...Rule) (*Limiter, error) {
 	return Open(context.Background(), Options{Domains: []Domain{{Name: domain, Rules: rules}}})
 }
 
-// Open reads the rules and returns a limiter. It fails if there are no usable rules, if rules in code have a mistake, or if an option is
-// wrong. It does not wait for Redis, except for overrides there: for 2 s at most, or until ctx is done.
+// Open reads the rules and returns a limiter. It fails if there are no usable rules, if rules in code have a mistake, or if an
+// option is wrong. It waits for Redis only to read overrides there: for 2 s at most, or until ctx is done.
 func Open(ctx context.Context, o Options) (*Limiter, error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Limiter{observer: o.Observer, stop: func() {}, workers: new(errgroup.Group)}
@@ -162,7 +163,7 @@ func (o *Options) settings() (limiter.Settings, error) {
 	return s, nil
 }
 
-// Close stops following files and Redis, sends what waits to be sent, and ends all goroutines of the limiter. Decisions of a
+// Close stops following files and Redis, sends pending messages, and ends all goroutines of the limiter. Decisions of a
 // closed limiter with Redis fail.
 func (l *Limiter) Close() error { return l.close() }
 

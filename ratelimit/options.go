@@ -68,7 +68,7 @@ const (
 	HeadersRetryAfter = Headers(descriptor.HeadersRetryAfter) // Retry-After on denials
 )
 
-// Topology is how a Redis is built.
+// Topology says whether a Redis is a single server, has Sentinels, or is a cluster.
 type Topology string
 
 // The topologies.
@@ -130,5 +130,5 @@ type Reservation = limits.Reservation
 // ReserveOptions is limits.ReserveOptions: the settings of a reservation.
 type ReserveOptions = limits.ReserveOptions
 
-// Never is the RetryAfter of a request that no wait helps.
+// Never is the RetryAfter of a request that can never pass.
 const Never = limits.Never

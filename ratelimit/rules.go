@@ -38,8 +38,8 @@ type Rule struct {
 	// Rules are for the next entry of the descriptor.
 	Rules []Rule
 
-	// Condition makes the entry decide which of Rules apply without being part of their counters: a customer who changes the plan
-	// keeps what is used.
+	// Condition makes the entry choose among Rules without being part of their counters: a customer who changes plans keeps the
+	// same counters.
 	Condition bool
 
 	Shadow       bool             // measure the limits and enforce none of them
@@ -47,11 +47,11 @@ type Rule struct {
 	Reservations bool             // allow Reserve
 }
 
-// Limit is a number of requests for a window. PerSecond and its siblings make one.
+// Limit is a number of requests for a window. PerSecond and its siblings return one.
 type Limit struct {
 	Name      string
 	Requests  uint64
-	Window    time.Duration // whole milliseconds. A window of the largest whole unit up to a day: 24 h are a day
+	Window    time.Duration // in whole milliseconds; counted in the largest unit up to a day that divides it: 24 h are one day
 	Algorithm Algorithm
 
 	// Burst is how many tokens a TokenBucket holds, or how many requests may wait in a LeakyBucket. Default Requests; a LeakyBucket in

@@ -41,7 +41,7 @@ func (m *adjustments) inForce() map[string]adjustment {
 	return found
 }
 
-// log writes one line for each adjustment in force.
+// log writes one line for each active adjustment.
 func (m *adjustments) log(to *slog.Logger) {
 	found := m.inForce()
 	for _, name := range slices.Sorted(maps.Keys(found)) {

@@ -21,7 +21,7 @@ const (
 )
 
 // tuneGC sets GOGC for the present heap, now and after every collection, so that garbage stays near garbageBytes. present
-// is the GOGC in force.
+// is the active GOGC.
 func tuneGC(present int) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}}
 	metrics.Read(live)

@@ -97,7 +97,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	command := c.commands()[name]
 	if name == "serve" {
-		err = command.Run(ctx, streams{stdout, stderr}) // a signal ends it in good order
+		err = command.Run(ctx, streams{stdout, stderr}) // a signal ends it cleanly
 	} else {
 		err = interruptible(ctx, command, streams{stdout, stderr})
 	}

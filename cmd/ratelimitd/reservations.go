@@ -38,7 +38,7 @@ func (s *service) signReservations() (*reservation.Signer, error) {
 	return ids, nil
 }
 
-// reserves returns a function that reports whether a rule in force allows reservations.
+// reserves returns a function that reports whether an active rule allows reservations.
 func (s *service) reserves() func() bool {
 	var seen atomic.Pointer[descriptor.Tree]
 	return func() bool {

@@ -79,8 +79,8 @@ func refundable(hits, used int64) int64 {
 // Expires is the time, in microseconds, from which a counter in this state is equivalent to an unused one.
 func Expires(l *descriptor.Limit, s *State) int64 { return algorithms[l.Algorithm].expires(l, s) }
 
-// ExpiresAfter is Expires for a state that a take at now has left, with the outcome of that take. If a window is in use that ends,
-// the outcome says when, so its bounds need not be found again.
+// ExpiresAfter returns what Expires does, for the state after a take at now with the outcome o. If the limit counts in windows,
+// the outcome already says when the window ends, so its bounds need not be computed again.
 func ExpiresAfter(l *descriptor.Limit, s *State, o *Outcome, now int64) int64 {
 	if o.Used > 0 && l.WindowEnds() {
 		return now + o.ResetAfter.Microseconds()

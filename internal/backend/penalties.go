@@ -10,7 +10,7 @@ import (
 
 // penalties denies every take while a penalty is active. Only Settle begins one: see Take.Guards.
 //
-// State: Start is when the penalty ends. An outcome shows a penalty in force as one hit in use.
+// State: Start is when the penalty ends. An outcome shows an active penalty as one hit in use.
 type penalties struct{}
 
 // A penalty that ends too late is from before the clock was set back, or from before the rule was changed. It is shortened to one that

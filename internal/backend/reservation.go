@@ -132,7 +132,7 @@ func Adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	}
 }
 
-// adjust is Adjust for a state that does not lie too far in the future.
+// adjust does what Adjust does, for a state that does not lie too far in the future.
 func adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	if delta != 0 {
 		algorithms[l.Algorithm].adjust(l, s, now, min(mark, now), delta)

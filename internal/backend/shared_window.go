@@ -61,12 +61,12 @@ func classCount(l *descriptor.Limit) int {
 	return n
 }
 
-// due is how much of its guarantee a class is still due when so many steps are left.
+// due is how much of its guarantee a class is still due when this many steps are left.
 func (h *sharing) due(class int, left int64) int64 {
 	return int64(h.limit.Classes.Percent[class]) * int64(h.limit.Requests) * left / (100 * h.steps)
 }
 
-// keptFor is how many hits are kept for a class when so many steps are left.
+// keptFor is how many hits are kept for a class when this many steps are left.
 func (h *sharing) keptFor(class int, left int64) int64 {
 	kept := h.due(class, left)
 	if class < len(h.gone) {
@@ -75,7 +75,7 @@ func (h *sharing) keptFor(class int, left int64) int64 {
 	return kept
 }
 
-// kept is how many hits are kept for other classes when so many steps are left.
+// kept is how many hits are kept for other classes when this many steps are left.
 func (h *sharing) kept(left int64) (sum int64) {
 	for i := range classCount(h.limit) {
 		if i+1 != int(h.limit.Classes.Class) {
@@ -85,12 +85,12 @@ func (h *sharing) kept(left int64) (sum int64) {
 	return sum
 }
 
-// until is how long it takes from now until so many steps are left.
+// until is how long it takes from now until this many steps are left.
 func (h *sharing) until(left, now int64) time.Duration {
 	return micros(max(0, h.start+h.step*(h.steps-left)-now))
 }
 
-// fewer returns the most steps at which at most so much is kept for other classes.
+// fewer returns the most steps left at which at most this many hits are kept for other classes.
 func (h *sharing) fewer(kept int64) int64 {
 	low, high := int64(0), h.left // nothing is kept in the last step
 	for low < high {

@@ -4,7 +4,7 @@
 // Schema, the tables in docs/reference/rule-keys.md, `check` and mutation tests get what they know of a key from the same row.
 //
 // Compile is a pure function from texts to a tree. A Folder does the same for a directory that changes: it reads only what
-// changed, waits for files that are still being written, keeps the last good version of a bad file in force, and never
+// changed, waits for files that are still being written, keeps using the last good version of a bad file, and never
 // removes the last rule by accident. Resources does the same for rules that a server sends as sets of resources. All three
 // use the same code to decide which file owns a domain.
 //

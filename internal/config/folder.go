@@ -351,7 +351,7 @@ func (r *ruleFile) next(s sum, newest *source) *ruleFile {
 	return n
 }
 
-// settle decides which version of each file is in use, compiles them, and puts the result in force.
+// settle decides which version of each file is in use, compiles them, and makes the result active.
 func (f *Folder) settle(files map[string]*ruleFile) error {
 	l := ledger{merge: f.o.MergeDomains, tree: f.o.Tree}
 	for _, fixed := range f.fixed {

@@ -453,7 +453,7 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 	return true
 }
 
-// checkInFlight is check for a concurrency limit. It has a number of places instead of requests per window.
+// checkInFlight checks a concurrency limit, which has a number of places instead of requests per window.
 func (l *limitReading) checkInFlight(at yamlform.Value) bool {
 	ok := true
 	for i := range limitRows {

@@ -47,7 +47,7 @@ type applied struct {
 	checksum uint64 // of the rules; 0: there are none
 }
 
-// reloaded records a result that is now in force.
+// reloaded records a result that is now active.
 func (m *metrics) reloaded(r *Result, at time.Time) {
 	if len(r.Tree.Rules) > 0 {
 		m.emptied(0)

@@ -41,7 +41,7 @@ type Limit struct {
 	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
 	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
 
-	WarnAt uint8 // in percent of Capacity: answers warn when so much is in use; 0: never
+	WarnAt uint8 // in percent of Capacity: answers warn from this usage on; 0: never
 
 	Classes ClassParts // the classes that share the limit, and the class of one caller; only a SharedWindow has any
 

@@ -168,7 +168,7 @@ func LongOverlap(first string, foldFirst bool, second string, foldSecond bool) b
 	return a == nil || a.longOverlap()
 }
 
-// longOverlap is LongOverlap for an automaton of two expressions.
+// longOverlap computes LongOverlap on the automaton of both expressions.
 func (a *automaton) longOverlap() bool {
 	n := len(a.ends)
 	after := func(s int) []uint16 { return a.next[s*a.classes:][:a.classes] }

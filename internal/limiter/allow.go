@@ -71,7 +71,7 @@ func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, 
 	return allowed, delay, true, nil
 }
 
-// chargePlain is charge for a plain decision.
+// chargePlain fills in the only take of a plain decision.
 func (w *work) chargePlain(s *Settings, d *descriptor.Domain, rule *descriptor.Rule) {
 	limit, atomic := &rule.Limits[0], s.allOrNothing(d)
 	w.keyBytes = w.Keys.AppendKey(w.keyBytes, d.Name, w.entries, rule, limit)

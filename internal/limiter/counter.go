@@ -15,7 +15,7 @@ type Counters struct {
 	Explanation descriptor.Explanation
 	FromRequest bool
 	Blocked     bool              // an override denies every request
-	Override    *override.Numbers // in force for all limits of the rule, or for its first one with an override; nil: none
+	Override    *override.Numbers // active for all limits of the rule, or for its first one with an override; nil: none
 
 	HitCost uint64 // what one hit counts for under the rule; 0 without a rule
 

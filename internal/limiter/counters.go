@@ -195,7 +195,7 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 	return nil
 }
 
-// Explain returns which rule in force a descriptor matches, and why. It counts nothing.
+// Explain returns which active rule a descriptor matches, and why. It counts nothing.
 func (l *Limiter) Explain(domain string, entries []descriptor.Entry) descriptor.Explanation {
 	tree := l.Tree()
 	if tree == nil {

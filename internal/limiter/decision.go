@@ -72,7 +72,7 @@ type NoticeKind uint8
 const (
 	NoticeShadow NoticeKind = iota // the limit would have denied the hits
 	NoticeSoft                     // the limit is exceeded, but does not deny
-	NoticeWarn                     // so much is in use that the rule asks for a warning
+	NoticeWarn                     // usage has reached the rule's warn_at
 )
 
 // reset empties a decision and keeps the memory of its slices.

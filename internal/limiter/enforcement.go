@@ -92,7 +92,7 @@ func (n *Notice) fill(rule *descriptor.Rule, l *descriptor.Limit, c *charge, o *
 	}
 }
 
-// warns reports whether so much of a limit is in use that its rule asks for a warning.
+// warns reports whether the usage of a limit has reached its rule's warn_at.
 func warns(l *descriptor.Limit, o *backend.Outcome, capacity uint64) bool {
 	return l.WarnAt > 0 && capacity > 0 && o.Used*100 >= int64(l.WarnAt)*int64(capacity)
 }

@@ -110,7 +110,7 @@ func (l *Limiter) resume(w *work, err error) {
 	done(l.finishStarted(w, err)) // outside of the recover: a panic of done must not call it twice
 }
 
-// finishStarted is finish for a decision that Start has begun. A panic becomes an error.
+// finishStarted finishes a decision that Start has begun. A panic becomes an error.
 func (l *Limiter) finishStarted(w *work, storeErr error) (err error) {
 	defer async.Recover(&err)
 	if _, ok := errors.AsType[*async.PanicError](storeErr); ok {

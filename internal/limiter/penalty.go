@@ -81,7 +81,7 @@ func (w *work) addPenalties(c *Counters, rule *descriptor.Rule) {
 	}
 }
 
-// readPenalties fills in the penalties in force, from the outcomes of the takes that follow the counters' takes.
+// readPenalties fills in the active penalties, from the outcomes of the takes that follow the counters' takes.
 func (c *Counters) readPenalties(r *backend.Request) {
 	for i := len(c.List); i < len(r.Takes); i++ {
 		o, k := &r.Outcomes[i], &c.List[r.Takes[i].Member]

@@ -69,7 +69,7 @@ type Reservation struct {
 	ID backend.ReservationID
 
 	TTL   time.Duration // reserve, extend: how long it lasts; 0: what the rule says
-	Least uint64        // reserve: descriptors that ask for more hits accept so many, if no more fit; 0: all or nothing
+	Least uint64        // reserve: descriptors that ask for more hits accept this many, if no more fit; 0: all or nothing
 	Final bool          // commit: the reservation ends
 
 	// Unready is why no reservation can be made now. A request that the rules allow fails with it. Nil: it can.

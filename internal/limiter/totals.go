@@ -28,7 +28,7 @@ func (l *Limiter) Totals() Totals {
 	}
 }
 
-// RuleTotals returns the numbers of each rule in force, by Rule.Index, with the tree that they belong to; nil before the first
+// RuleTotals returns the numbers of each active rule, by Rule.Index, with the tree that they belong to; nil before the first
 // Swap. A rule is nil if its metrics have names that depend on the request.
 func (l *Limiter) RuleTotals() (*descriptor.Tree, func(index int) *RuleTotals) {
 	s := l.snapshot.Load()

@@ -41,7 +41,7 @@ func (p *processes) List(ctx context.Context, _ *adminv1.FleetServiceListRequest
 	return answer, nil
 }
 
-// timestampOf is nil for the zero time.
+// timestampOf returns nil for the zero time.
 func timestampOf(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil

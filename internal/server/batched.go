@@ -48,7 +48,7 @@ const (
 	entriesPerCall     = 64
 )
 
-// places is how many calls in flight a request counts as that has so many entries.
+// places is how many calls in flight a request with this many entries counts as.
 func (r *batched) places(entries int) int {
 	return max(1, (len(r.request.Descriptors)+descriptorsPerCall-1)/descriptorsPerCall, (entries+entriesPerCall-1)/entriesPerCall)
 }

@@ -30,7 +30,8 @@ func decodeRequest(data []byte, req *limiter.Request, bounds Requests) error {
 	return decodeText(data, string(data), req, bounds)
 }
 
-// decodeText is decodeRequest for a caller that has the same bytes as a string: the strings of the request are parts of it.
+// decodeText does what decodeRequest does, for a caller that has the same bytes as a string: the strings of the
+// request are parts of it.
 func decodeText(data []byte, text string, req *limiter.Request, bounds Requests) error {
 	req.Domain, req.Hits, req.Purpose, req.Reservation = "", 0, limiter.Count, nil
 	req.Descriptors = req.Descriptors[:0]

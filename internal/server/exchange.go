@@ -45,7 +45,8 @@ func exchangeOf(ctx context.Context) *exchange {
 	return x
 }
 
-// handOver lets grpc-go answer a call on the built-in HTTP/2 server whose messages have at most so many bytes.
+// handOver lets grpc-go answer a call that arrived on the built-in HTTP/2 server. Its messages may have at most this
+// many bytes.
 func (s *Server) handOver(to *grpc.Server, most int, w http.ResponseWriter, r *http.Request) {
 	x := &exchange{
 		ResponseWriter: w, body: r.Body, conn: intake.FromContext(r.Context()), detach: func() {}, most: most, many: s.streams[r.URL.Path],

@@ -203,7 +203,7 @@ func sortEntries(all []descriptor.Entry) []descriptor.Entry {
 	return kept
 }
 
-// duration is 0 for a duration that is negative or not valid.
+// duration returns 0 if w is negative or not valid.
 func (w wireDuration) duration() time.Duration {
 	const most = 315_576_000_000 // seconds: what google.protobuf.Duration allows
 	if w.seconds < 0 || w.nanos < 0 || w.seconds > most || w.nanos >= 1e9 {

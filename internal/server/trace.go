@@ -109,7 +109,7 @@ func describe(span trace.Span, req *limiter.Request, d *limiter.Decision, err er
 		span.SetAttributes(attribute.String("ratelimitd.code", d.Code.String()))
 		return
 	}
-	if code != codes.InvalidArgument && code != codes.Canceled { // the caller's fault, or its wish
+	if code != codes.InvalidArgument && code != codes.Canceled { // the caller's mistake, or the caller's choice
 		span.SetStatus(otelcodes.Error, grpcstatus.Message(err))
 	}
 }

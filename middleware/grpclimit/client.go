@@ -25,16 +25,16 @@ const (
 	defaultMaxWait  = 30 * time.Second
 )
 
-// ClientOptions are the settings of the interceptors for clients. The zero value serves.
+// ClientOptions are the settings of the interceptors for clients. The zero value is ready to use.
 type ClientOptions struct {
-	// Attempts is how often a call is made at most. Default 4.
+	// Attempts is the most times that a call is made. Default 4.
 	Attempts int
 
-	// MaxWait is the longest time that a call waits for its repetitions, in all. Default 30 s.
+	// MaxWait bounds the time that a call waits for all its repetitions together. Default 30 s.
 	MaxWait time.Duration
 
-	// Decider limits the calls that are made; nil: they are not limited. A call waits until it is allowed, also before each repetition.
-	// If the wait cannot succeed, the error is RESOURCE_EXHAUSTED.
+	// Decider limits the calls that are made; nil: they are not limited. A call waits until it is allowed, before each repetition
+	// too. If the wait cannot succeed, the error is RESOURCE_EXHAUSTED.
 	Decider limits.Decider
 
 	// Domain is the domain of the rules, if there is a Decider.

@@ -42,8 +42,8 @@ func (k Key) Or(value string) Key {
 	return k
 }
 
-// Hashed returns the same key with hashes as values. Use it for secrets, such as API keys: values are part of the keys in Redis, and
-// show in logs and in the console.
+// Hashed returns the same key with its values hashed. Use it for secrets, such as API keys: values appear in Redis keys, in logs
+// and in the console.
 func (k Key) Hashed() Key {
 	k.entry.Hash = true
 	return k
@@ -60,10 +60,10 @@ func Method(key string) Key {
 	return Func(key, func(_ context.Context, c *Call) (string, bool) { return c.Method, true })
 }
 
-// PeerAddress takes the address of the client of a server. Without trusted networks it is the peer of the connection. If the peer is in
-// a trusted network, it is a proxy: then the metadata x-forwarded-for is read from its end, and the first address that is not in a
-// trusted network is the client's. What comes before, a client may have written itself. If an element is no address, the client is the
-// last trusted proxy.
+// PeerAddress takes the address of the client of a server. Without trusted networks it is the peer of the connection. If the peer
+// is in a trusted network, it is a proxy: then the metadata x-forwarded-for is read from its end, and the first address that is
+// not in a trusted network is the client's. The client may have forged the addresses before it. If an element is no address, the
+// client is the last trusted proxy.
 //
 // List only networks of proxies that append to x-forwarded-for. A peer on a unix socket is trusted if any network is. An
 // IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.

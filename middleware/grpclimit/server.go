@@ -38,11 +38,11 @@ type Options struct {
 	// Descriptors are what is limited. A call passes if all of them have room.
 	Descriptors []Descriptor
 
-	// Cost is what a call uses; nil: one hit.
+	// Cost returns what a call uses; nil: one hit.
 	Cost func(context.Context, *Call) limits.Amount
 
-	// Actual is what a call has used, when the handler has returned. A handler can pass on what it knows in a value that the context
-	// points to. With Actual, Cost is reserved before; the Decider must be a limits.Reserver.
+	// Actual returns what a call has used, once the handler has returned. A handler can pass on what it knows in a value that the
+	// context points to. With Actual, Cost is reserved before the handler runs; the Decider must be a limits.Reserver.
 	Actual func(context.Context, *Call) limits.Amount
 
 	// Headers adds ratelimit-limit, ratelimit-remaining and ratelimit-reset to the metadata of all answers; without it,
@@ -56,8 +56,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// UnaryServerInterceptor lets the calls through to the handler that d allows. If the rules delay a call, it waits before it calls the
-// handler, as long as the context of the call lasts. It panics if the options cannot be used.
+// UnaryServerInterceptor calls the handler only for calls that d allows. If the rules delay a call, it waits before it calls the
+// handler, unless the context of the call ends first. It panics if the options cannot be used.
 func UnaryServerInterceptor(d limits.Decider, o Options) grpc.UnaryServerInterceptor {
 	s := newServer(d, o)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {

@@ -22,8 +22,8 @@ const (
 	leastUnixTime    = 500_000_000 // of seconds in a header: a time in 1985, or a wait of 16 years
 )
 
-// Transport is a http.RoundTripper that obeys limits. The zero value serves: it repeats a request that was answered with 429, after the
-// time of Retry-After, or FirstWait, and a random time more.
+// Transport is a http.RoundTripper that obeys limits. The zero value is ready to use: it repeats a request that was answered with
+// 429 after the time in Retry-After, or after FirstWait, plus a random time.
 //
 // It repeats only requests whose body can be sent again: without a body, or with GetBody, which http.NewRequest sets for buffers. If it
 // does not repeat a request, it returns the denial at once: after the last attempt, or if the deadline of the request or MaxWait
@@ -32,10 +32,10 @@ type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
 	Base http.RoundTripper
 
-	// Attempts is how often a request is sent at most. Default 4.
+	// Attempts is the most times that a request is sent. Default 4.
 	Attempts int
 
-	// MaxWait is the longest time that a request waits for its repetitions, in all. Default 30 s.
+	// MaxWait bounds the time that a request waits for all its repetitions together. Default 30 s.
 	MaxWait time.Duration
 
 	// FirstWait is how long a request waits for its first repetition if the answer does not say how long; later waits are each twice
@@ -53,8 +53,8 @@ type Transport struct {
 	// header Idempotency-Key.
 	Unavailable bool
 
-	// Decider limits the requests that are sent; nil: they are not limited. A request waits until it is allowed, also before each
-	// repetition. If the wait cannot succeed, the error is limits.ErrTooLong or limits.ErrNever.
+	// Decider limits the requests that are sent; nil: they are not limited. A request waits until it is allowed, before each
+	// repetition too. If the wait cannot succeed, the error is limits.ErrTooLong or limits.ErrNever.
 	Decider limits.Decider
 
 	// Domain is the domain of the rules, if there is a Decider.

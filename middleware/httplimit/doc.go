@@ -16,8 +16,8 @@
 //
 // # Values
 //
-// A Key makes one entry of a descriptor. A value that is missing or empty leaves its descriptor out, as in Envoy, and a request without
-// any descriptor is not limited. So give each key that a client can leave out a value for that case with Or, or limit the client's
+// A Key makes one entry of a descriptor. A value that is missing or empty leaves its descriptor out, as in Envoy, and a request
+// without any descriptor is not limited. So use Or to give a value to each key that a client can leave out, or limit the client's
 // address too.
 //
 // A value that is longer than 256 bytes or not UTF-8 becomes its hash, so that clients cannot fill the store with long values, and
@@ -25,7 +25,7 @@
 //
 // # Requests whose cost is known later
 //
-// With Options.Actual, what Options.Cost says is reserved before the handler runs, and what Actual says is charged when it has
-// returned. The charge is made before the response ends. If the handler panics before it writes anything, nothing is charged. The
-// rules need reservations, with a time that is longer than the longest response.
+// With Options.Actual, the amount that Options.Cost returns is reserved before the handler runs, and the amount that Actual
+// returns is charged afterwards. The charge is made before the response ends. If the handler panics before it writes anything,
+// nothing is charged. The rules need `reservations`, with a ttl that is longer than the longest response.
 package httplimit

@@ -31,14 +31,14 @@ func (k Key) Or(value string) Key {
 	return k
 }
 
-// Hashed returns the same key with hashes as values. Use it for secrets, such as API keys: values are part of the keys in Redis, and
-// show in logs and in the console.
+// Hashed returns the same key with its values hashed. Use it for secrets, such as API keys: values appear in Redis keys, in logs
+// and in the console.
 func (k Key) Hashed() Key {
 	k.entry.Hash = true
 	return k
 }
 
-// Header takes the value of a header. If a request has several lines of it, the first one counts, as for http.Header.Get.
+// Header takes the value of a header. If the header is repeated, the first value counts, as for http.Header.Get.
 func Header(name, key string) Key {
 	return Func(key, func(r *http.Request) (string, bool) { return r.Header.Get(name), true })
 }
@@ -62,14 +62,14 @@ func Host(key string) Key {
 	})
 }
 
-// Path takes the path as the handler sees it, without query. The client chooses it, also another path with the same meaning, such as
-// one with a slash more. Use Pattern if there is a http.ServeMux.
+// Path takes the path as the handler sees it, without the query. The client chooses it, and can choose another path with the same
+// meaning, such as one with an extra slash. Prefer Pattern if there is a http.ServeMux.
 func Path(key string) Key {
 	return Func(key, func(r *http.Request) (string, bool) { return r.URL.Path, true })
 }
 
-// Pattern takes the pattern that the request matches, such as "GET /users/{id}". Options.Mux knows it, or the next handler if that is
-// a http.ServeMux, or else the ServeMux that called the middleware. Requests that match no pattern have no value.
+// Pattern takes the pattern that the request matches, such as "GET /users/{id}". It comes from Options.Mux, from the next handler
+// if that is a http.ServeMux, or else from the ServeMux that called the middleware. Requests that match no pattern have no value.
 func Pattern(key string) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, m mux) (string, bool) {
 		if m != nil && r.Method != http.MethodConnect { // for CONNECT, a ServeMux may give the path that the client chose
@@ -82,9 +82,9 @@ func Pattern(key string) Key {
 }
 
 // RemoteAddress takes the address of the client. Without trusted networks it is the peer of the connection. If the peer is in a
-// trusted network, it is a proxy: then X-Forwarded-For is read from its end, and the first address that is not in a trusted network is
-// the client's. What comes before, a client may have written itself. If an element is no address, the client is the last trusted
-// proxy.
+// trusted network, it is a proxy: then X-Forwarded-For is read from its end, and the first address that is not in a trusted
+// network is the client's. The client may have forged the addresses before it. If an element is no address, the client is the
+// last trusted proxy.
 //
 // List only networks of proxies that append to X-Forwarded-For. A peer on a unix socket is trusted if any network is. An
 // IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.

@@ -20,12 +20,12 @@ type Options struct {
 	// Mux knows the patterns of requests: see Pattern. Default: the next handler, if it is a *http.ServeMux.
 	Mux *http.ServeMux
 
-	// Cost is what a request uses; nil: one hit.
+	// Cost returns what a request uses; nil: one hit.
 	Cost func(*http.Request) limits.Amount
 
-	// Actual is what a request has used, when the handler has returned: status is 200 if the handler set none, and bytes is the size of
-	// the body that it wrote. A handler can pass on what it knows in a value that the request's context points to. With Actual, Cost is
-	// reserved before; the Decider must be a limits.Reserver.
+	// Actual returns what a request has used, once the handler has returned: status is 200 if the handler set none, and bytes is
+	// the size of the body that it wrote. A handler can pass on what it knows in a value that the request's context points to.
+	// With Actual, Cost is reserved before the handler runs; the Decider must be a limits.Reserver.
 	Actual func(r *http.Request, status int, bytes int64) limits.Amount
 
 	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to all responses; without it, only denials have
@@ -43,8 +43,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// New returns middleware that lets the requests through to the next handler that d allows. If the rules delay a request, it waits
-// before it calls the next handler, as long as the context of the request lasts.
+// New returns middleware that calls the next handler only for requests that d allows. If the rules delay a request, it waits
+// before it calls the next handler, unless the context of the request ends first.
 //
 // New panics if the options cannot be used.
 func New(d limits.Decider, o Options) func(http.Handler) http.Handler {

@@ -36,7 +36,7 @@ type target struct {
 
 // setup is how a target differs from one replica with one rule, one Redis and no encryption.
 type setup struct {
-	values    int // so many values have a rule each; 0: one rule for all values
+	values    int // this many values have a rule each; 0: one rule for all values
 	processes int // of the server, on one Redis; 0: one
 	nodes     int // of a Redis cluster; 0: a single Redis
 	mtls      bool

@@ -32,7 +32,7 @@ type testFile struct {
 	start    time.Time
 	settings *limiter.Settings
 
-	overrides []override.Placed // in force in every case
+	overrides []override.Placed // active in every case
 	cases     []*testCase
 }
 

@@ -28,7 +28,7 @@ type value struct {
 	expires int64 // 0: never
 }
 
-// NewRecords returns no records, and keeps at most so many; 0: 100,000.
+// NewRecords returns an empty Records that keeps at most this many records; 0: 100,000.
 func NewRecords(most int) *Records {
 	if most <= 0 {
 		most = 100_000

@@ -96,7 +96,7 @@ func (s *Store) settleReservations(now backend.Times, takes []backend.Take, stat
 	return true
 }
 
-// settleReservation is settleReservations for one take.
+// settleReservation does what settleReservations does, for one take.
 func (s *Store) settleReservation(now int64, takes []backend.Take, states []*backend.State, at *place, outcomes []backend.Outcome) bool {
 	t := &takes[0]
 	if reserves(t) && !s.reserve(s.shareNumbered(at.share)) {

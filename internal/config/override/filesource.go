@@ -34,8 +34,8 @@ type FileOptions struct {
 	Metrics metric.Registry // nil: counted, but not registered
 }
 
-// File is a source that reads overrides from a YAML file. People and their tools change the file. A version that cannot be read does not
-// replace the one in force.
+// File is a source that reads overrides from a YAML file. People and their tools change the file. A version that cannot be read
+// does not replace the active one.
 //
 // The Version of a record is computed from its content: it is another one after each change, whoever made it.
 type File struct {

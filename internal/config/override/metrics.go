@@ -39,5 +39,5 @@ func (m *Metrics) SetUp(up bool) (changed bool) { return m.up.Swap(up) != up }
 // Up reports whether the source can be read.
 func (m *Metrics) Up() bool { return m.up.Load() }
 
-// Regressed counts that the source had older overrides than those in force.
+// Regressed counts that the source had older overrides than the active ones.
 func (m *Metrics) Regressed() { m.regressions.Add(1) }

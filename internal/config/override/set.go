@@ -111,7 +111,7 @@ func (s *Set) Find(scratch []byte, rule *descriptor.Rule, limit string, entries 
 	return n, scratch
 }
 
-// Get returns the numbers of one override, in force or not, or nil if there is none.
+// Get returns the numbers of one override, active or not, or nil if there is none.
 func (s *Set) Get(i *Identity) *Numbers {
 	if s.Len() == 0 {
 		return nil

@@ -97,7 +97,7 @@ type Client struct {
 	log     *slog.Logger
 
 	// Only Run's goroutine uses the fields below.
-	inForce  sum  // the content of the set in force
+	inForce  sum  // the content of the active set
 	have     bool // a set of rules is active; it may be empty
 	refused  refusals
 	failures int // streams in a row that ended without a response

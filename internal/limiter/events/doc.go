@@ -1,5 +1,5 @@
-// Package events sends CloudEvents about limits to a webhook, a file or the standard output: that a limit denied a request, that a soft
-// limit is exceeded, that so much of a limit is in use that its rule asks for a warning, or that a penalty has begun.
+// Package events sends CloudEvents about limits to a webhook, a file or the standard output: that a limit denied a request, that
+// a soft limit is exceeded, that the usage of a limit has reached its rule's warn_at, or that a penalty has begun.
 //
 // A decision calls Sink.Due, which says whether an event of this kind about this counter is due: there is one for each kind, counter
 // and period. If it is, the decision fills in an Event and calls Send, which puts it into a bounded queue. Neither of the two waits. What

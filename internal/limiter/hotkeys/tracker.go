@@ -83,12 +83,12 @@ func (t *Tracker) newRule(name Name) *Rule {
 }
 
 // Rules returns a handle for each name, in the same order, for the rules that are active from now on. A rule that was
-// in force before keeps its counts. All other rules stop counting.
+// active before keeps its counts. All other rules stop counting.
 func (t *Tracker) Rules(names []Name) []*Rule {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.collect()
-	for _, b := range t.boards { // also boards of rules that are not in force
+	for _, b := range t.boards { // including boards of rules that are no longer active
 		t.rules[b.rule.id()] = b.rule
 	}
 	handles := make([]*Rule, len(names))

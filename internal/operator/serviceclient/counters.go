@@ -20,7 +20,7 @@ type Counters struct {
 	Reason      string    `json:"reason,omitempty"`       // why no rule matches
 	Rule        *Rule     `json:"rule,omitempty"`         // absent if the limit is the request's
 	FromRequest bool      `json:"from_request,omitempty"` // the limit is the request's
-	Override    string    `json:"override,omitempty"`     // the operators' override in force, in words
+	Override    string    `json:"override,omitempty"`     // the active operators' override, in words
 	Cleared     bool      `json:"cleared,omitempty"`      // the counters were cleared; the states are from just before
 	Counters    []Counter `json:"counters"`
 }

@@ -24,7 +24,7 @@ func (s *Shared) Panicked(p any, method string) error {
 	return s.PanickedAt(p, method, debug.Stack())
 }
 
-// PanickedAt is Panicked for a panic that was recovered earlier, with the stack of that moment.
+// PanickedAt does what Panicked does, for a panic that was recovered earlier, with the stack of that moment.
 func (s *Shared) PanickedAt(p any, method string, stack []byte) error {
 	s.panics.Inc()
 	s.Log.Error("panic while answering", "method", method, "panic", p, "stack", string(stack))

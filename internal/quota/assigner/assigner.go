@@ -81,7 +81,7 @@ type Assigner struct {
 	serial        uint64 // of the last bucket
 	shrink        shrink
 
-	tree      *descriptor.Tree // in force when the buckets were last looked at
+	tree      *descriptor.Tree // active when the buckets were last looked at
 	overrides *override.Set
 }
 

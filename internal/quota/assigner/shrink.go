@@ -2,7 +2,7 @@ package assigner
 
 import "time"
 
-// shrink knows when so much memory has become free that it is worth giving it back to the system. Without help Go does that minutes later, because
+// shrink decides when enough memory has become free to give it back to the system. On its own Go does that minutes later, because
 // a service that is idle allocates too little to start a collection.
 type shrink struct {
 	peak int // the most bytes since memory was given back

@@ -87,7 +87,7 @@ func (c *conn) shift(change int64) error {
 	if change == 0 {
 		return nil
 	}
-	c.idleFrames += len(c.streams) // as much work as so many frames
+	c.idleFrames += len(c.streams) // it is as much work as this many frames
 	for _, st := range c.streams {
 		if st.window += change; st.window > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)

@@ -56,7 +56,7 @@ func (t *table) resize(most int) {
 	t.shrink(most)
 }
 
-// shrink evicts the oldest entries until the table has at most so many bytes.
+// shrink evicts the oldest entries until the table has at most this many bytes.
 func (t *table) shrink(most int) {
 	for t.size > max(most, 0) {
 		e := &t.entries[t.first]

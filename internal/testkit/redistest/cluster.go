@@ -20,7 +20,7 @@ const (
 	// CPU on a busy machine.
 	nodeTimeout = "1500"
 
-	// failoverEnds is after what time a failover in good order is tried again: the nodes give up after 5 s.
+	// failoverEnds is the time after which a planned failover is tried again: the nodes give up after 5 s.
 	failoverEnds = 6 * time.Second
 )
 
@@ -215,7 +215,8 @@ func (c *Cluster) Await(t testing.TB) {
 	})
 }
 
-// Failover makes a replica take over from its primary in good order, and returns when all running nodes agree.
+// Failover starts a planned failover, in which a replica takes over from its primary, and returns when all running
+// nodes agree.
 func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	t.Helper()
 	replica.do(t, "cluster", "failover")

@@ -14,7 +14,7 @@ const (
 	// Ports are chosen below those that the system gives to outgoing connections: one that a server has left for a
 	// moment (Kill, Restart) is not taken by another connection in between.
 	firstPort, ports = 10000, 12000
-	busDistance      = 10000 // a cluster node's second port is so much higher
+	busDistance      = 10000 // a cluster node's second port is this much higher
 )
 
 // freeAddr returns an address without a listener. With bus, the second port of a cluster node is free too.

@@ -179,9 +179,9 @@ func (s *Server) master(ctx context.Context, name string) (map[string]string, er
 	return state, nil
 }
 
-// Failover makes the sentinels promote a replica in good order, and returns the new primary when
-// the running ones agree on it. The former primary takes writes for another ten seconds, until the sentinels reconfigure
-// it; Await waits for that too.
+// Failover starts a planned failover, in which the sentinels promote a replica, and returns the new primary when the
+// running ones agree on it. The former primary takes writes for another ten seconds, until the sentinels reconfigure it;
+// Await waits for that too.
 func (w *Watched) Failover(t testing.TB) *Server {
 	t.Helper()
 	old := w.Primary(t)

@@ -62,7 +62,7 @@ func (a *Authority) Issue(t testing.TB, names ...string) Pair {
 	return a.IssueUntil(t, time.Now().Add(time.Hour), names...)
 }
 
-// IssueUntil is Issue for a certificate that ends at a time.
+// IssueUntil issues a certificate that expires at end.
 func (a *Authority) IssueUntil(t testing.TB, end time.Time, names ...string) Pair {
 	t.Helper()
 	key := newKey(t)

@@ -33,7 +33,7 @@ type reader struct {
 	*Source
 	apply func(*override.Set)
 
-	set      *override.Set // in force; nil: none was read yet
+	set      *override.Set // the active set; nil: none was read yet
 	at       position      // of set
 	loaded   bool          // set was read from Redis, and only changes after at are missing
 	loadedAt time.Time
