@@ -52,8 +52,8 @@ func (s *service) openOverrides(registry prometheus.Registerer) error {
 	}
 }
 
-// putIntoForce has the limiter use the overrides of a source while the service runs. It returns a channel that is closed when the limiter uses
-// them.
+// putIntoForce makes the limiter use the overrides of a source while the service runs. It returns a channel that is closed when
+// the limiter uses them.
 func (s *service) putIntoForce(source override.Source) <-chan struct{} {
 	s.overrides = source
 	inForce := make(chan struct{})

@@ -56,19 +56,19 @@ func apply(t *Take, s *State, now int64, c commit) Outcome {
 	return algorithms[t.Limit.Algorithm].apply(t.Limit, s, now, t.Hits, c)
 }
 
-// slack is how far a state may lie in the future that counts time from its hits, in microseconds. The times that takes bring
-// along are not quite in order, and the clocks of replicas differ a little. A state that lies further in the future is from
-// before a clock was set back: it is changed into one of the present, in which as much is used. So a step of the clock costs
-// at most one window, or one drain of a bucket.
+// slack is how far in the future a state may lie, in microseconds, if its algorithm counts time from the hits. The times of
+// takes are not quite in order, and the clocks of replicas differ a little. A state that lies further in the future was
+// written before a clock was set back: it is moved to the present, with the same usage. So a step of the clock costs at most
+// one window, or one drain of a bucket.
 //
 // A state whose windows lie on the clock may be one window ahead. So no window is opened twice if the clock is set back by
 // less than a window. A bucket's state may lie as far ahead as if the bucket were twice as large, because another replica may
 // know of a larger one.
 const slack = 1_000_000
 
-// refundable returns the hits of a take in a window in which some are used: none for a refund of more than that. Such a refund
-// is of hits that were taken in an earlier window, and to give back a part of it would give back what others took. Buckets
-// have no windows: such a refund fills them.
+// refundable returns the hits of a take in a window with used hits. It returns 0 for a refund of more than that: the refunded
+// hits were taken in an earlier window, so even a part of the refund would give back hits of others. Buckets do not call it,
+// because they have no windows: such a refund fills them.
 func refundable(hits, used int64) int64 {
 	if hits < 0 && used+hits < 0 {
 		return 0

@@ -55,7 +55,8 @@ type Reservation struct {
 	Expires int64 // reserve, extend: when the reservation expires, in microseconds since the Unix epoch
 	Late    bool  // commit: the reservation had expired
 
-	// Stored is for Settle. The store fills in what it has stored, and keeps or removes afterwards what Settle leaves.
+	// Stored is what the store has stored. The store fills it in before Settle, and afterwards keeps or removes what
+	// Settle leaves in it.
 	Stored StoredReservation
 }
 
@@ -84,8 +85,8 @@ const (
 	leastKeep           = 1 * time.Minute // how long a reservation is kept at least after it has expired
 )
 
-// Clamp brings a reservation back that lies too far in the future, because a clock was set back since: it ends no later than one that is
-// made or extended at now, as if the rule's maximum had been asked for. past: its expiry was dealt with. It reports whether the
+// Clamp shortens a reservation that lies too far in the future because a clock was set back: it then ends no later than one that
+// is made at now for the rule's maximum time. past means that its expiry has been dealt with. Clamp reports whether the
 // reservation has changed.
 func (h *ReservationState) Clamp(l *descriptor.Limit, now int64, past bool) bool {
 	b := l.Reservations

@@ -12,16 +12,16 @@ type Active struct {
 	From, Until int64 // seconds since the Unix epoch: from From on, and before Until; 0: no such bound
 
 	// Days has a bit for each time.Weekday; 0: every day. Begin and End are the hours of a day, in minutes from local midnight:
-	// from Begin on, and before End. If End comes first, the hours end on the next day, and Days are those on which they begin. If
-	// both are equal, it is the whole day.
+	// from Begin on, and before End. If End comes first, the hours end on the next day, and Days are the days on which they
+	// begin. If both are equal, it is the whole day.
 	Days       uint8
 	Begin, End uint16
 
 	Zone *time.Location // of days and hours; nil: UTC
 }
 
-// At reports whether the limit applies at a time. Days and hours are those that a clock in the zone shows. So an hour that the
-// clock shows twice counts twice, and one that it skips does not count.
+// At reports whether the limit applies at a time. Days and hours are what a clock in the zone shows. So an hour that the clock
+// shows twice counts twice, and one that it skips does not count.
 func (a *Active) At(now time.Time) bool {
 	seconds := now.Unix()
 	if a.From != 0 && seconds < a.From || a.Until != 0 && seconds >= a.Until {

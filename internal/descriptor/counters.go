@@ -31,9 +31,9 @@ func (r *Rule) tagCounters() {
 	u.tagTrials(r)
 }
 
-// counterUsers has the limits that use counters of the same entries, by algorithm and window. Only a limit that is not enforced for
-// all, and that shares with another limit, has its name in its keys. So a limit that is tried out uses up nothing of an enforced
-// limit, and the counters of enforced limits stay as they are.
+// counterUsers lists the limits that use counters of the same entries, by algorithm and window. Only a limit that is not enforced
+// for all callers, and would share a counter with another limit, has its name in its keys. So a limit that is being tried out
+// uses up nothing of an enforced limit, and the counters of enforced limits keep their keys.
 type counterUsers map[string]counterUser
 
 type counterUser struct {

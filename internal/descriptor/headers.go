@@ -88,7 +88,8 @@ var HeaderFieldNames = []string{
 	FieldResetUnix: "reset_unix", FieldWindow: "window", FieldName: "name", FieldRetryAfter: "retry_after",
 }
 
-// MaxNameInHeader is how many characters of a limit's name a header has. Names in rule files may have any length.
+// MaxNameInHeader is the most characters of a limit's name that a header contains. Names in rule files may have any
+// length.
 const MaxNameInHeader = 128
 
 // Longest returns the most characters that stand for the field.

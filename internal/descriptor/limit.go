@@ -9,8 +9,8 @@ import (
 // NoDelayAll is the NoDelay of a leaky bucket in which nothing waits: a pure policer.
 const NoDelayAll = math.MaxUint32
 
-// MaxRequests is the largest number of requests of a limit, and its largest burst. Redis scripts compute in doubles, in which a
-// number of hits up to this one, and the one above it, differ from all others.
+// MaxRequests is the largest number of requests of a limit, and its largest burst. Redis scripts compute in doubles, which
+// represent every number up to this one, and the next one, exactly.
 const MaxRequests = 1<<53 - 1
 
 // Limit is a number of requests per window, and the algorithm that enforces it. Small fields stand together, because there are

@@ -8,9 +8,9 @@ import (
 // MaxPenalty is the longest penalty.
 const MaxPenalty = 30 * 24 * time.Hour
 
-// NewPenalty returns the Penalty of a limit whose callers are denied for a time after they have exceeded it. The time is in whole
-// seconds, and at most MaxPenalty. It is the window. It is also the number of requests, by which stores notice that a rule has
-// changed.
+// NewPenalty returns the Penalty of a limit whose callers are denied for a time after they have exceeded it. The time, in whole
+// seconds and at most MaxPenalty, becomes the window. It also becomes the number of requests, because stores notice by that
+// number that a rule has changed.
 func NewPenalty(lasts time.Duration) *Limit {
 	seconds := lasts / time.Second
 	return &Limit{

@@ -84,6 +84,7 @@ const (
 	// LeastForRegion is the least limit for each region that is worth dividing.
 	LeastForRegion = 40
 
-	// LogGrants is how many lives of a grant the window of a sliding log has. Hits stay in the log longer by one of them.
+	// LogGrants is how many lifetimes of a grant the window of a sliding log spans. Hits stay in the log for one
+	// lifetime longer.
 	LogGrants = 25
 )

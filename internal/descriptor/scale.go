@@ -68,7 +68,8 @@ func (s *Scale) String() string {
 // Words describes the scale for people.
 func (s *Scale) Words() string { return fmt.Sprintf("times %q, at most %d", s.Key, s.Max) }
 
-// Multiply multiplies the numbers of a limit. It returns a *LimitError, and leaves the limit as it was, if it cannot be counted then.
+// Multiply multiplies the numbers of a limit. If the result cannot be counted, it returns a *LimitError and leaves
+// the limit as it was.
 func (l *Limit) Multiply(n uint64) error {
 	was := *l
 	for _, number := range []*uint64{&l.Requests, &l.Burst} {

@@ -7,8 +7,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A rule with `cost` counts a hit for more than one: always, or by the value of an entry. Amounts of several kinds, such as tokens in and
-// out, are worth what `reservations` says. Apply changes the descriptor's hits; a denial, a share and a reservation look at the cost of one.
+// A rule with `cost` counts a hit for more than one: always, or by the value of an entry. Amounts of several kinds, such as input
+// and output tokens, are priced by `reservations`. Apply multiplies the descriptor's hits; denials, local shares and reservations
+// also need the cost of one hit.
 
 // hitCost returns what one hit of a descriptor counts for.
 func (s *subject) hitCost() uint64 {

@@ -80,8 +80,8 @@ type QuotaBucket struct {
 	Domain  *descriptor.Domain
 	OnError descriptor.OnError // what to do while the store cannot answer
 
-	// Enforced are the counters that limit the requests now: those in List that no shadow mode, override or schedule takes
-	// away. None: every request passes, unless Blocked.
+	// Enforced lists the counters that limit requests now: those in List that no shadow mode, override or schedule takes
+	// out of effect. Empty: every request passes, unless Blocked.
 	Enforced []*Counter
 }
 

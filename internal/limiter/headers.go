@@ -175,7 +175,7 @@ func (w *work) policies(d *Decision) string {
 	return string(b)
 }
 
-// weighs reports whether the hits of a descriptor are something other than requests, which clients take them for.
+// weighs reports whether the hits of a descriptor are not requests: clients would take them for requests.
 func (s *subject) weighs() bool {
 	return s.hits < 0 || s.hits > 1 || s.rule != nil && (s.rule.HitCost() != nil || len(s.rule.Cost()) > 0)
 }

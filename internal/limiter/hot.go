@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 )
 
-// ofRequest stands for the name of a rule where the limit is one that a request brings along. Such a limit has no rule.
+// ofRequest stands in for the rule's name of a limit that a request brings along: such a limit has no rule.
 const ofRequest = "request_limit"
 
 // hotRules are the handles in the hot key tracker that uses of counters are recorded under.
@@ -36,8 +36,8 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 
 // countUses records which counters a decision touched. A use is the number of hits requested from a counter, admitted or
 // not. A use is denied if its own counter denied it, even if that is not enforced (shadow) or another limit decided the
-// request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded. Of a denied take
-// only as many hits count as make it too large for the limit: else one request would outweigh all others.
+// request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded. The hits of a
+// denied take are capped (refusedHits), so that one huge request does not outweigh all others.
 func (w *work) countUses(*Decision) {
 	for i := range w.request.Takes {
 		t, o := &w.request.Takes[i], &w.request.Outcomes[i]

@@ -99,7 +99,7 @@ func (s *joining) membersOf(take int) int64 {
 }
 
 // grantEqually makes a reservation all or nothing if some takes are for more descriptors than others: stores grant each take the
-// same number of hits, which would then be another number for each descriptor.
+// same number of hits, so the number per descriptor would differ.
 func (w *work) grantEqually() {
 	equal, parts := true, int64(0)
 	for t, n := range w.joining.members {

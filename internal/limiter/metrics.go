@@ -21,8 +21,8 @@ type series struct {
 	Rule   string // the path below the domain
 	below  bool   // the name has a part below the domain; Rule may still be empty: a request's own limit without entries
 
-	// always has what is exported even while it is zero: alwaysRule, alwaysPenalties. Bits take less memory than two booleans, and
-	// there may be very many rules.
+	// always says which counters are exported even while they are zero: alwaysRule, alwaysPenalties. Bits take less memory than
+	// two booleans, and there may be very many rules.
 	always atomic.Uint32
 
 	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits

@@ -134,8 +134,8 @@ func (w *work) countDegraded() {
 	}
 }
 
-// shareOf divides a limit by the number of replicas. Each replica gets at least one request per window, and has room for one hit of this
-// cost, unless the whole limit has not.
+// shareOf divides a limit by the number of replicas. Each replica gets at least one request per window, and has room for one hit
+// of this cost, unless not even the whole limit has.
 func shareOf(l *descriptor.Limit, replicas int, cost uint64) descriptor.Limit {
 	n := uint64(max(replicas, 1))
 	s := *l

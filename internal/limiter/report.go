@@ -117,8 +117,8 @@ func (w *work) countDropped(s *subject) {
 	}
 }
 
-// sendEvents sends events about the limits that deny this request, and about limits with a notice for clients. A new kind of
-// event has its place here. Peeks and later steps of a reservation have no events, and neither have answers without a counter.
+// sendEvents sends events about the limits that deny this request, and about limits with a notice for clients. New kinds of
+// events belong here. Peeks and later steps of a reservation have no events, and neither have answers without a counter.
 func (w *work) sendEvents(d *Decision) {
 	if d.Code == OverLimit && w.req.Purpose != Settled {
 		for i := range d.Statuses {

@@ -64,8 +64,8 @@ const (
 type Reservation struct {
 	Op backend.ReservationOp
 
-	// ID identifies the reservation among all reservations of a counter. The ID of a request is varied for each of its descriptors, so that
-	// two of them that share a counter do not meet.
+	// ID identifies the reservation among all reservations of a counter. The ID of a request is varied for each of its
+	// descriptors, so that two descriptors that share a counter do not share a reservation.
 	ID backend.ReservationID
 
 	TTL   time.Duration // reserve, extend: how long it lasts; 0: what the rule says

@@ -51,8 +51,8 @@ func (w *work) slowerThan(s *subject, d *Descriptor) bool {
 	return true
 }
 
-// faster reports whether the limit a, whose hits cost so much under b, admits more per second than b. A concurrency limit admits no
-// number of hits per second: nothing is slower.
+// faster reports whether the limit a admits more per second than b; cost is what a hit costs under b. A concurrency limit has no
+// rate, so every limit counts as faster.
 func faster(a *descriptor.Limit, cost uint64, b *descriptor.Limit) bool {
 	if b.Algorithm == descriptor.Concurrency {
 		return true

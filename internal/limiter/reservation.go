@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A reservation sets hits aside under the limits of a descriptor until a commit says how many were used. All descriptors of a request are an
-// operation on the reservation that the request names, or single descriptors of the one that their last entry names.
+// A reservation sets hits aside under the limits of a descriptor until a commit says how many were used. Either the request names
+// a reservation, and all of its descriptors are an operation on it; or single descriptors name one by their last entry.
 
 // matchNamed looks for a rule that lets the last entry name a reservation. That entry is then no part of the descriptor.
 func (w *work) matchNamed(s *subject) {
@@ -60,8 +60,9 @@ func (w *work) applyReservation() error {
 	return h.Unready
 }
 
-// sameHits checks that all descriptors reserve the same number of hits, at the same cost: stores grant all of them the same number.
-// Under a limit of requests in flight any number is one place, and what is not enforced does not make a reservation smaller.
+// sameHits checks that all descriptors reserve the same number of hits, at the same cost: stores grant all of them the same
+// number. Two kinds of descriptors are exempt: under concurrency limits any number is one place, and limits in shadow mode do not
+// make a reservation smaller.
 func (w *work) sameHits() error {
 	first := none
 	for i := range w.subjects {
@@ -165,7 +166,8 @@ func (s *subject) sameReservation(other *subject) bool {
 	return s.reservation == other.reservation || s.reservation.ID == other.reservation.ID && s.reservation.Op == other.reservation.Op
 }
 
-// growReservations makes room for what the takes of a request need for their reservations, so that it does not move while takes point to it.
+// growReservations makes room for the reservations of a request's takes in advance: takes point into the slice, so it
+// must not be reallocated afterwards.
 func (w *work) growReservations() {
 	n := 0
 	for i := range w.subjects {

@@ -44,8 +44,8 @@ type ruling struct {
 	rules       uint64
 }
 
-// Rules returns a number that stands for all that Resolve depends on: the rules, the overrides, and which of these are active. Processes with
-// the same ones return the same. 0: there are no rules, or one that counts across regions has active times.
+// Rules returns a number that stands for all that Resolve depends on: the rules, the overrides, and which of these are active.
+// Replicas with the same ones return the same. 0: there are no rules, or one that counts across regions has active times.
 func (l *Limiter) Rules(now time.Time) uint64 {
 	snap, at := l.snapshot.Load(), now.Unix()
 	if snap == nil {

@@ -89,14 +89,15 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, 
 	}
 }
 
-// refusedHits returns how many hits of a denied take count. Of a take with more than 32 bits hold, no more count than the limit could
-// ever deny: else one request would outweigh all others.
+// refusedHits returns how many hits of a denied take count: at most 2^32 - 1, or one more than the limit if that is larger.
+// Without the cap one huge request would outweigh all others.
 func refusedHits(n, limit int64) int64 { return min(n, max(limit+1, math.MaxUint32)) }
 
-// mostCounted is where a sum of hits stays. A sum of several of them, and what others add at the same time, still fits.
+// mostCounted is the cap of a sum of hits. It is low enough that several such sums and concurrent additions do not
+// overflow.
 const mostCounted = 1 << 60
 
-// add adds hits to a sum, which stays at mostCounted: a sum that begins again at 0 looks like a replica that was restarted.
+// add adds hits to a sum and caps it at mostCounted: a sum that wraps around to 0 would look like a restart.
 func add(sum *atomic.Uint64, hits uint64) {
 	if sum.Add(hits) > mostCounted {
 		sum.Store(mostCounted)

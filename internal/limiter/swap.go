@@ -46,7 +46,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	l.snapshot.Store(next)
 }
 
-// SetOverrides puts overrides into force for every decision that begins afterwards. It may be called before the first Swap.
+// SetOverrides applies overrides to every decision that begins afterwards. It may be called before the first Swap.
 func (l *Limiter) SetOverrides(s *override.Set) {
 	l.change(func(next *snapshot) { next.overrides = s }, func() { l.overrides = s })
 }

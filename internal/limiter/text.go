@@ -21,8 +21,7 @@ func draftName(l *descriptor.Limit) string {
 }
 
 // appendQuoted appends a string in the syntax of structured fields: printable ASCII, with quotes and backslashes escaped.
-// Other characters cannot be expressed and become question marks.
-// It has the beginning of a name that is too long for a header.
+// Other characters cannot be expressed and become question marks. A name that is too long for a header is cut.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	n := 0

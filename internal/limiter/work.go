@@ -169,8 +169,8 @@ func (s *subject) shadow() bool { return s.allUnenforced || s.rule != nil && s.r
 // descriptor is.
 func (s *subject) observedOnly(c *charge) bool { return c.state&unenforced != 0 && !s.allUnenforced }
 
-// charge is one limit of a descriptor. Every limit of its rule has one, also a limit that does not apply now: operators see them, and a wait
-// may last until they apply.
+// charge is one limit of a descriptor. Every limit of its rule has one, even a limit that does not apply now: operators see them,
+// and a wait may last until they apply.
 type charge struct {
 	limit *descriptor.Limit // with the numbers for this caller
 	share *descriptor.Limit // only this replica has counted the take, under its share of the limit; nil: the store has, under the limit

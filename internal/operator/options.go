@@ -52,8 +52,8 @@ type Access struct {
 	TLS         *tls.Config // nil: plain text
 	ClientCerts bool        // TLS verifies a certificate of every client
 
-	// Operators are the names, of which a certificate needs one to have the role operate: DNS names, IP addresses or URIs. Other
-	// certificates have the role read. Empty: every certificate has the role operate.
+	// Operators are DNS names, IP addresses or URIs. A certificate with one of them has the role operate, other certificates
+	// have the role read. Empty: every certificate has the role operate.
 	Operators []string
 
 	// HostNames are the host names that requests may use for this port, besides localhost, the host of Addr and IP

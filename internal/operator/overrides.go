@@ -176,7 +176,7 @@ func (o *overrides) write(ctx context.Context, edits []override.Edit) ([]*adminv
 	return changes, nil
 }
 
-// recall replaces what this replica knew of the overrides before by what the source had when it changed them.
+// recall replaces the previous overrides as this replica knew them with what the source had when it changed them.
 func (o *overrides) recall(ctx context.Context, written []override.Override, before []*override.Override) {
 	const beside = 100 // changes by others at the same time
 	events, err := o.Source.History(ctx, override.Query{Limit: min(len(written)+beside, 1000)})

@@ -99,8 +99,8 @@ func (b *Bucket) grant(now time.Time, rate, tokens float64) {
 	}
 }
 
-// uncertainty is the part of what is taken for a claim that the client may not have held. The claim was measured: a client uses more than its rate
-// while it has tokens, and a few requests more or fewer are much of a low rate.
+// uncertainty is the part of what is taken for a claim that the client may not have held. The claim was measured: a client uses
+// more than its rate while it has tokens, and a few requests more or less are a large part of a low rate.
 func uncertainty(rate float64) float64 {
 	return max(leastUncertain, 1/math.Sqrt(1+rate*measuredOver.Seconds()))
 }

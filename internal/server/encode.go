@@ -83,7 +83,8 @@ func sizeLimit(l *limiter.CurrentLimit) int {
 	return n
 }
 
-// wire32 is a number in a field of 32 bits. What does not fit is clamped there; the dynamic metadata has the exact number.
+// wire32 is a number in a field of 32 bits. What does not fit is clamped there; the dynamic metadata contains the
+// exact number.
 func wire32(n uint64) uint64 { return min(n, math.MaxUint32) }
 
 // splitDuration is a google.protobuf.Duration as it goes over the wire: both parts have the duration's sign, and a

@@ -13,9 +13,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// exchange is a call on the built-in HTTP/2 server that grpc-go answers. grpc-go serves it over net/http's interfaces, and reads such a body
-// without end, however slowly the messages are used, and with a buffer of 16 KiB for a byte. So the body gives it one message at a time,
-// and full buffers. The part of a message that grpc-go has taken counts as memory that the connection holds.
+// exchange is a call on the built-in HTTP/2 server that grpc-go answers. grpc-go serves it over net/http's interfaces, and reads
+// such a body as fast as it arrives, however slowly the messages are used, with a buffer of 16 KiB even for one byte. So the body
+// gives it one message at a time, and full buffers. The part of a message that grpc-go has taken counts as memory that the
+// connection holds.
 type exchange struct {
 	http.ResponseWriter
 	body   io.ReadCloser
@@ -95,8 +96,8 @@ func (x *exchange) release() {
 	}
 }
 
-// hold counts what a message of that size has more than arrived, because it was compressed. The caller calls the result when it needs
-// the message no more.
+// hold counts the bytes by which a decompressed message of this size exceeds what has arrived. The caller calls the result when
+// it no longer needs the message.
 func (x *exchange) hold(size int64) func() {
 	more := size - x.held.Load()
 	if x.conn == nil || more <= 0 {

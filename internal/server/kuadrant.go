@@ -84,7 +84,8 @@ func appendReported(_ *rateLimitCall, b []byte) ([]byte, error) {
 	return appendUint(b, 1, uint64(limiter.OK)), nil
 }
 
-// kuadrant reads the fields that ReserveRequest and CommitRequest have: domain and descriptors, and the others with other.
+// kuadrant reads the fields that ReserveRequest and CommitRequest have: domain and descriptors, in common, and calls
+// other for the rest.
 func (d *decoder) kuadrant(req *limiter.Request, message string, other func(protowire.Number, protowire.Type) bool) error {
 	req.Domain, req.Hits, req.Purpose, req.Reservation, req.Descriptors = "", 0, limiter.Count, nil, req.Descriptors[:0]
 	d.end = len(d.data)

@@ -26,7 +26,7 @@ type answers struct {
 	extraObserver prometheus.Observer // gets durations too, in seconds; may be nil
 }
 
-// expected has the codes that this server answers with. Their series exist from the start, so that the first failure shows
+// expected are the codes that this server answers with. Their series exist from the start, so that the first failure shows
 // as an increase.
 var expected = []codes.Code{codes.OK, codes.Canceled, codes.InvalidArgument, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable}
 

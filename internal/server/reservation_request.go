@@ -36,8 +36,8 @@ func (d *decoder) reserve(req *limiter.Request, h *limiter.Reservation) error {
 	return err
 }
 
-// amounted reads the fields that ratelimitd.v1.ReserveRequest and DecideRequest have, and the others with other. It returns false for
-// what is malformed.
+// amounted reads the fields that ratelimitd.v1.ReserveRequest and DecideRequest have in common, and calls other for the rest. It
+// returns false for what is malformed.
 func (d *decoder) amounted(req *limiter.Request, other func(protowire.Number, protowire.Type) bool) (ok bool, err error) {
 	req.Domain, req.Hits, req.Purpose, req.Descriptors = "", 0, limiter.Count, req.Descriptors[:0]
 	whole := limiter.Descriptor{Hits: 1} // the amount of descriptors without their own

@@ -129,8 +129,8 @@ func (s *Server) Answered() uint64 { return s.metrics.grpc.total() }
 // stopping, health stays red.
 func (s *Server) SetServing(serving bool) { s.readiness.set(serving) }
 
-// SetMissing marks something as missing or restored; what is said in words ("no answer from Redis") to whoever asks for health
-// over HTTP. While anything is missing, health is red whatever SetServing said; requests are answered all the same. It may be
+// SetMissing marks something as missing or restored. what describes it ("no answer from Redis") to whoever asks for health
+// over HTTP. While anything is missing, health is red whatever SetServing said, but requests are still answered. It may be
 // called at any time.
 func (s *Server) SetMissing(what string, missing bool) {
 	s.readiness.setMissing(what, missing)

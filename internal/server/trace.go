@@ -40,7 +40,7 @@ const (
 var traceFields = []string{traceparent, tracestate, "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags"}
 
 // traced records the decisions whose trace is sampled. It does not see requests that cannot be decoded: the caller's span
-// has their code.
+// contains their code.
 type traced struct {
 	Decider
 

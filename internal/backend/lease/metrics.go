@@ -6,8 +6,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// counts has the totals of what has happened. Every leased permit is used, returned or expired in the end. Until then it is
-// held, or set aside for a take that is on its way.
+// counts are totals since the start. Every leased permit is used, returned or expired in the end. Until then it is held, or
+// set aside for a take that is on its way.
 type counts struct {
 	leased, used, returned, expired atomic.Int64
 

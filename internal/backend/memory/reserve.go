@@ -112,8 +112,8 @@ func reserves(t *backend.Take) bool {
 	return t.Reservation != nil && t.Reservation.Op == backend.OpReserve
 }
 
-// look deals with reservations that have expired, and fills in what is stored of the reservation of a take. Several takes of
-// a group may concern the same counter: then the later ones see that the earlier ones may add reservations, or have found theirs.
+// look settles expired reservations, and fills in what is stored about the reservation of a take. Several takes of a group may
+// concern the same counter: then the later ones see that the earlier ones may add reservations, or have found theirs.
 func (s *Store) look(now int64, t *backend.Take, state *backend.State, at *place, grouped bool) lookup {
 	sh := &s.shards[at.hash%shardCount]
 	f := lookup{sh.reservations.find(at.hash, t.Key), none}

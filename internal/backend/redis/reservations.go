@@ -25,8 +25,8 @@ const (
 	runSize        = 2         // of what is before the limit of a run of steps
 )
 
-// fewReservations is from how many reservations on a list is large. A larger one costs less per reservation then, but several times
-// as much for the first.
+// fewReservations is the number of reservations from which on a list is kept in its large form. That form costs less per
+// reservation then, but several times as much for the first.
 const fewReservations = 64
 
 // The first byte of an answer.

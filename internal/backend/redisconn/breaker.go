@@ -169,8 +169,8 @@ func (all *breakers) keep(topology []goredis.ClusterSlot) {
 	}
 }
 
-// isListed reports whether a topology has a node. The client replaces loopback addresses and port 0 in it by the address and port of the node
-// that it asked, so either stands for any.
+// isListed reports whether a topology lists a node. The client replaces loopback addresses and port 0 in it by the address and
+// port of the node that it asked, so either stands for any.
 func isListed(listed map[string]bool, node string) bool {
 	if listed[node] {
 		return true

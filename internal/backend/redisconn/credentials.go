@@ -47,7 +47,8 @@ func split(auth string) (user, password string) {
 	return user, password
 }
 
-// current returns what a connection that is made now logs in with. While the file cannot be used, that is its last good content.
+// current returns the credentials for a new connection. While the file cannot be used, they are its last good
+// content.
 func (c *credentials) current() (user, password string) {
 	if c.file == "" {
 		return c.user, c.password

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// handshakeWarning is how long a server may leave a TLS handshake without an answer before that is logged, and a cluster's topology
-	// asked for. A Redis without TLS never answers: it waits for the end of what it reads as a command.
+	// handshakeWarning is how long a server may leave a TLS handshake unanswered before that is logged and a cluster's topology
+	// is read again. A Redis without TLS never answers: it waits for the rest of what it takes for a command.
 	handshakeWarning = 500 * time.Millisecond
 
 	// attemptTimeout is how long a server may take to accept a connection before another attempt is made. The system itself asks a

@@ -37,7 +37,7 @@ type FileOptions struct {
 // File is a source that reads overrides from a YAML file. People and their tools change the file. A version that cannot be read
 // does not replace the active one.
 //
-// The Version of a record is computed from its content: it is another one after each change, whoever made it.
+// The Version of a record is computed from its content: it changes whenever the content does, whoever changed it.
 type File struct {
 	o       FileOptions
 	metrics *Metrics
@@ -236,8 +236,8 @@ func (e *ReadOnlyError) Error() string {
 // Is makes a ReadOnlyError equal to ErrReadOnly.
 func (e *ReadOnlyError) Is(target error) bool { return target == ErrReadOnly }
 
-// Write implements Source. It changes nothing, because people and their tools keep the file: the error is a *ReadOnlyError that has the YAML. There is
-// no error where there is nothing to remove.
+// Write implements Source. It changes nothing, because people and their tools keep the file: the error is a *ReadOnlyError that
+// contains the YAML to write. If there is nothing to remove, there is no error.
 func (f *File) Write(_ context.Context, author string, edits []Edit) ([]Override, error) {
 	if err := CheckEdits(author, edits); err != nil {
 		return nil, err

@@ -78,8 +78,8 @@ func AppendLine(b []byte, o *Override) []byte {
 	return append(b, "}\n"...)
 }
 
-// appendJSON appends a JSON string that is a YAML string too. What cannot be seen is escaped, because YAML does not take some of it.
-// encoding/json takes several times as long, which a million lines would feel.
+// appendJSON appends a JSON string that is a YAML string too. What cannot be seen is escaped, because YAML does not take some of
+// it. encoding/json takes several times as long, which matters for a million lines.
 func appendJSON(b []byte, s string) []byte {
 	b = append(b, '"')
 	for _, r := range s {

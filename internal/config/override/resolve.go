@@ -100,7 +100,7 @@ func at(rule *descriptor.Rule) string {
 	return fmt.Sprintf(" (%s:%d)", rule.Position.File, rule.Position.Line)
 }
 
-// meant says which of the names was probably meant, and lists them if there are few. It also knows other names of the same.
+// meant says which of the names was probably meant, and lists them if there are few. It also knows synonyms.
 func meant(word string, names []string, others ...string) string {
 	slices.Sort(names)
 	if c := yamlform.Closest(word, slices.Concat(names, others)); c != "" {

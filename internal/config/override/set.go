@@ -166,7 +166,8 @@ func (s *Set) Ended(at int64, most int) (all []Identity) {
 	return all
 }
 
-// Sum returns a number that stands for all overrides, active or not: another set of the same ones has the same, in any process.
+// Sum returns a checksum of all overrides, active or not. It is the same in every replica that has the same
+// overrides.
 func (s *Set) Sum() uint64 {
 	if s == nil {
 		return 0

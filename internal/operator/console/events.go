@@ -14,8 +14,8 @@ const maxListeners = 32
 
 const (
 	every = time.Second
-	// maxAge ends a stream. The page opens another one at once, and shows its token again: one that was taken back does not
-	// read on.
+	// maxAge is the age at which a stream is ended. The page opens another one at once and presents its token again, so
+	// that a revoked token cannot keep reading.
 	maxAge       = time.Minute
 	writeTimeout = 5 * time.Second
 )

@@ -11,7 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/quota"
 )
 
-// fixedTTL is how long an assignment lasts that does not depend on what others do. It is replaced at once if the rules change.
+// fixedTTL is the lifetime of an assignment that does not depend on other clients. It is replaced at once if the
+// rules change.
 const fixedTTL = 5 * time.Minute
 
 // answer is what the rules mean for a bucket.
@@ -202,7 +203,8 @@ func (p *pool) failed(now time.Time, onError descriptor.OnError) {
 	}
 }
 
-// readAgain has the buckets of a limit looked at whose counters could not be read, because one of them could.
+// readAgain schedules the buckets of a limit whose counters could not be read, because reading one of them has
+// succeeded.
 func (a *Assigner) readAgain(p *pool) {
 	if !p.unread {
 		return
@@ -231,8 +233,8 @@ func (a *Assigner) moveOut(now time.Time, b *bucket) {
 
 // enter makes a subscription a member of its bucket's pool.
 //
-// After a restart all clients come back within a few seconds. One that was idle would get the whole limit if it came first, and the busy ones
-// had nothing until its next report. So it enters with that report; until then it uses what it holds.
+// After a restart all clients come back within a few seconds. One that was idle would get the whole limit if it came first, and
+// the busy ones would have nothing until its next report. So it enters with that report; until then it uses what it holds.
 func (a *Assigner) enter(now time.Time, s *subscription) {
 	p := s.bucket.pool
 	if s.back && s.demand == 0 && p.rated && !s.deferred && now.Sub(p.made) < renewEvery {

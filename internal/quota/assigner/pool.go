@@ -50,11 +50,12 @@ func (a *Assigner) planSoon(now time.Time, p *pool) {
 	a.planIn(now, p, replan)
 }
 
-// planEach is how much longer a pool rests between two plans for each member: what a plan takes, many times over.
+// planEach is how much longer a pool rests between two plans for each member: many times what planning for the member
+// takes.
 const planEach = 10 * time.Microsecond
 
-// planNewcomer has a pool planned at once, because a client passes what it likes until it has an assignment. So that newcomers cannot keep the
-// assigner busy with nothing else, a pool with very many members waits as ever.
+// planNewcomer plans a pool at once, because a client without an assignment lets everything pass. A pool with very many members
+// waits as usual, so that newcomers cannot keep the assigner busy with nothing else.
 func (a *Assigner) planNewcomer(now time.Time, p *pool) {
 	a.planIn(now, p, min(time.Duration(len(p.planner.Subscribers()))*planEach, replan))
 	a.rouse()

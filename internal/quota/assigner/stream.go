@@ -54,7 +54,7 @@ type written struct {
 }
 
 const (
-	// most is the number of actions that Next returns at most, and mostBytes of how many bytes: what a client that does not read costs.
+	// most and mostBytes bound the actions that Next returns, and so what a client that does not read can cost.
 	most, mostBytes = 500, 64 << 10
 
 	// reportedAtOnce is how many usages of a report are taken in before other streams have their turn.

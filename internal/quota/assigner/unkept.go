@@ -136,8 +136,8 @@ func (s *Stream) reportNew(now time.Time, domain string, some []Usage, sweep boo
 	}
 }
 
-// withoutKeeping returns what a bucket gets of which nothing is kept: one that no rule matches, and one whose id is too long. None: the bucket is
-// kept.
+// withoutKeeping returns the assignment of a bucket that is not kept, because no rule matches it or its id is too long. None: the
+// bucket is kept.
 func (a *Assigner) withoutKeeping(d *descriptor.Domain, ordered []descriptor.Entry) quota.Kind {
 	var rule *descriptor.Rule
 	if d != nil {
@@ -169,7 +169,7 @@ func unmatched(d *descriptor.Domain) quota.Kind {
 	return quota.AllowAll
 }
 
-// answer has a client told what it gets for a bucket of which nothing is kept, or that it must forget the bucket.
+// answer tells a client what it gets for a bucket that is not kept, or that it must forget the bucket.
 func (s *Stream) answer(id []descriptor.Entry, kind quota.Kind, abandon bool) {
 	act := Action{ID: id, Abandon: abandon}
 	if !abandon {

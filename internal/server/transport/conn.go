@@ -52,8 +52,8 @@ const (
 	// be longer.
 	maxBlocked = 256 << 10
 
-	// holdStep is how much what a connection holds must change before limits learns of it, under a lock of all connections.
-	// The few calls of a usual batch are less.
+	// holdStep is by how many bytes the memory that a connection holds must change before limits learns of it, which
+	// takes a lock that all connections share. The few calls of a usual batch hold less.
 	holdStep = 4 << 10
 
 	// blockedOverhead is what an answer that waits takes besides its bytes.

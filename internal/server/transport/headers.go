@@ -151,7 +151,8 @@ func (r *headerReader) next(block []byte, first bool) (rest []byte, ok bool) {
 	case b&0x20 == 0:
 		return r.literal(block, 4, false)
 	}
-	// Another size of the table. Package hpack also takes one that is not the first of a block, if the table is empty.
+	// A new size of the table. Like package hpack, accept one that is not the first in its block if the table is
+	// empty.
 	size, rest, ok := readInteger(block, 5)
 	if !ok || size > hpackTable || !first && r.table.size > 0 {
 		return nil, false

@@ -9,7 +9,7 @@
 // then used, and the loss is logged and counted. What the replica had is kept in a file. It is never written to Redis without a person:
 // that could bring back what was removed.
 //
-// While Redis cannot be reached the last overrides stay. A file has a copy of them, for a start without Redis.
+// While Redis cannot be reached the last overrides stay. A file keeps a copy of them, for a start without Redis.
 //
 // All methods may be called by any number of goroutines. The package does not check rules, and does not decide.
 package redissource

@@ -25,7 +25,8 @@ type Options struct {
 
 	Prefix string // of every key
 
-	// Copy is the path of a file that has the last overrides that were read, for a start without Redis. Default: none.
+	// Copy is the path of a file that keeps the last overrides that were read, for a start without Redis. Default:
+	// none.
 	Copy string
 
 	Log     *slog.Logger    // default slog.Default()
