@@ -40,7 +40,7 @@ func newDenials(most int) *denials {
 	return &denials{max: most, known: make(map[string]*denial)}
 }
 
-// find returns what is known of a request; nil: nothing that holds now. It returns ask for one caller a second: that one asks the
+// find returns the remembered denial of a request; nil: none holds now. To one caller a second it returns ask: that one asks the
 // service.
 func (d *denials) find(key []byte, now time.Time) (known *denial, ask bool) {
 	if d == nil {
@@ -118,7 +118,7 @@ func (d *denial) decision(now time.Time) limits.Decision {
 	return answer
 }
 
-// left is what is left of a time after which a request would pass.
+// left returns what is left of the wait d after the time past.
 func left(d, past time.Duration) time.Duration {
 	if d == limits.Never {
 		return d

@@ -108,7 +108,7 @@ func answerOf(r *ratelimitdv1.DecideResponse) (d limits.Decision, err error) {
 	return d, nil
 }
 
-// decisionOf makes a decision of what DecideResponse and ReserveResponse have.
+// decisionOf makes a decision from the fields that DecideResponse and ReserveResponse have in common.
 func decisionOf[S statusMessage](code ratelimitdv1.Code, statuses []S, headers []*ratelimitdv1.Header) limits.Decision {
 	all := make([]limits.Status, len(statuses))
 	for i, s := range statuses {

@@ -64,7 +64,8 @@ func usable(client goredis.UniversalClient) error {
 	return nil
 }
 
-// openRedis makes the store that counts in Redis, in the order in which the service has its parts: leases before counters.
+// openRedis makes the store that counts in Redis, with its parts in the same order as in the service: leases in front
+// of counters.
 func (l *Limiter) openRedis(o *Options) (*counters, error) {
 	quiet := slog.New(slog.DiscardHandler) // the client that counts logs the same
 	background, err := l.dial(o.Redis, quiet, 2, nil)

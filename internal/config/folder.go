@@ -37,7 +37,7 @@ type Options struct {
 
 // Result is the content of a directory at one time.
 type Result struct {
-	// Tree has the rules of all files in use. It is the same pointer as before if no rule changed.
+	// Tree contains the rules of all files in use. It is the same pointer as before if no rule changed.
 	Tree *descriptor.Tree
 	// Files is the state of every rule file, sorted by name. It must not be changed.
 	Files []descriptor.FileStatus
@@ -106,7 +106,7 @@ func NewFolder(o Options) *Folder {
 // Load reads the directory. A file whose content did not change is not parsed again.
 //
 // It returns an error only if the directory itself cannot be read. Then the result is the previous one, or the zero Result if
-// there was none. A bad file is not an error: its last good version stays in use, and its state has the reason.
+// there was none. A bad file is not an error: its last good version stays in use, and its state gives the reason.
 func (f *Folder) Load() (Result, error) {
 	r, _, _, err := f.load(nil, true)
 	return r, err
@@ -181,9 +181,9 @@ func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing b
 // maxScans is how often the directory is scanned at most if files vanish after a scan has found them.
 const maxScans = 5
 
-// scanAndRead lists the files of the directory and reads those that have changed. The directory may be replaced meanwhile, as a
-// ConfigMap's is: then files of the old version vanish after the scan has found them. That is no mistake of theirs, so the
-// directory is scanned again.
+// scanAndRead lists the files of the directory and reads those that have changed. The directory may be replaced meanwhile, like
+// a ConfigMap's: then files of the old version vanish after the scan has found them. That is not an error, so the directory is
+// scanned again.
 func (f *Folder) scanAndRead(p *paths, quiet bool) (met []found, reads []readResult, err error) {
 	var before []found
 	for scans := 1; ; scans++ {

@@ -38,8 +38,8 @@ func (r *ruleReader) finish(d *descriptor.DomainSpec) {
 	}
 }
 
-// complete gives each descriptor that inherits what it does not say itself. It works from the top down, so a descriptor may inherit
-// from one that is inherited itself.
+// complete copies to each descriptor that inherits whatever it does not set itself. It works from the top down, so a descriptor
+// may inherit from one that is inherited itself.
 func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 	if len(r.inheriting) == 0 {
 		return
@@ -80,7 +80,7 @@ type inheritance struct {
 	captured, shared bool
 }
 
-// inheritFrom adds to a descriptor what another one says and it does not.
+// inheritFrom copies to a descriptor what another one sets and it does not.
 func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 	if !sameCounting(to, from, h.asked) {
 		return
@@ -130,8 +130,8 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 	}
 }
 
-// sameCounting reports whether a descriptor groups values as the one that it inherits from, and leaves its value out of the counter's
-// key as that one does. Without this, one caller would have several counters under what it inherits.
+// sameCounting reports whether a descriptor groups values like the one that it inherits from, and leaves its value out of the
+// counter's key like that one. Without this, one caller would have several counters under what it inherits.
 func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 	kind := to.Level().Kind
 	one := kind == descriptor.MatchExact || kind == descriptor.MatchValues // each value is named, so there are few

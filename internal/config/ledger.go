@@ -146,8 +146,8 @@ func where(p descriptor.Position) string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// compile builds the tree of all admitted domains. The tree has copies, because an unchanged file is also part of the next
-// tree.
+// compile builds the tree of all admitted domains. The tree contains copies, because an unchanged file is also part of the
+// next tree.
 func (l *ledger) compile() (*descriptor.Tree, error) {
 	domains := make([]descriptor.DomainSpec, 0, len(l.order))
 	for _, c := range l.order {

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Resource has the content of a rule file, but comes from another source. It consists of plain values, and positions are
+// Resource is the content of a rule file that comes from another source. It consists of plain values, and positions are
 // paths instead of lines.
 type Resource struct {
 	Name string // is part of errors and of the position of every rule

@@ -51,7 +51,7 @@ type ClientOptions struct {
 }
 
 // UnaryClientInterceptor repeats calls that a server denied with RESOURCE_EXHAUSTED, if it said when: in a
-// google.rpc.RetryInfo or in the metadata retry-after. It waits that long, and a random time more. It returns the denial at
+// google.rpc.RetryInfo or in the metadata retry-after. It waits that long, plus a random time. It returns the denial at
 // once after the last attempt, and if the deadline of the call or MaxWait would pass first. It panics if the options cannot
 // be used.
 //

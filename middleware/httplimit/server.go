@@ -112,8 +112,8 @@ func (h *handler) charge(w http.ResponseWriter, r *http.Request, held *limits.Re
 	m := &measured{ResponseWriter: w}
 	returned := false
 	defer func() {
-		// A response that a panic ends, such as one of a proxy whose client went away, is charged like others: or else clients
-		// would get what they have read for nothing.
+		// A response that ends in a panic, such as a proxy's when its client goes away, is charged like any other: otherwise
+		// clients would get what they have read for free.
 		if !returned && m.status == 0 {
 			h.gate.Cancel(r.Context(), held)
 			return

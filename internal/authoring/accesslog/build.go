@@ -117,7 +117,8 @@ func (m *Mapping) appendCaller(fields []string, a *Arena) {
 	}
 }
 
-// SetCaller makes a caller of the entries with these keys, whatever the mapping says. It must not be called while lines are read.
+// SetCaller identifies callers by the entries with these keys, whatever the mapping says. It must not be called while
+// lines are read.
 func (m *Mapping) SetCaller(keys []string) error {
 	var chosen []entryMap
 	var known []string

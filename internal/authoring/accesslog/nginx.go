@@ -145,7 +145,7 @@ func (e escaping) closingQuote(s []byte) int {
 	}
 }
 
-// restore replaces what a program escaped by what it stands for. It writes into the value.
+// restore replaces escape sequences with the characters that they stand for. It writes into the value.
 func (e escaping) restore(value []byte) []byte {
 	at := -1
 	if e != escapeNone {

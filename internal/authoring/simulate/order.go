@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Logs are nearly in order: a line is written when its request ends, but has the time when it began. order sorts lines
-// that are out of order by no more than a window of time.
+// Logs are nearly in order: a line is written when its request ends, but shows the time when it began. order sorts
+// lines that are out of order by no more than a window of time.
 //
 // The window is a ring of slots. A line goes to the slot of its time. A slot is sorted and released when the newest
 // time is a window ahead of it. So a line costs an append and a part of sorting a short list that is nearly sorted. A

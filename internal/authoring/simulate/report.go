@@ -56,7 +56,7 @@ type Order struct {
 	Shortened       int64   `json:"shortened,omitempty"`  // how often the window was shortened to bound memory
 }
 
-// Side has the results of all requests under one directory of rules.
+// Side contains the results of all requests under one directory of rules.
 type Side struct {
 	Allowed       int64  `json:"allowed"`
 	Refused       int64  `json:"refused"`
@@ -122,7 +122,8 @@ type Limit struct {
 	Over  int64  `json:"over"`            // how often it denied, enforced or not
 }
 
-// Callers has the results of the callers that were denied or whose verdicts change, and of the busiest other callers.
+// Callers contains the results of the callers that were denied or whose verdicts change, and of the busiest other
+// callers.
 type Callers struct {
 	Seen  int64    `json:"seen"`  // number of different callers
 	Exact bool     `json:"exact"` // false: there were too many to count individually, and Seen is a lower bound

@@ -67,7 +67,7 @@ func (t transport) Info() credentials.ProtocolInfo { return t.now().Info() }
 
 func (t transport) Clone() credentials.TransportCredentials { return t }
 
-// OverrideServerName does nothing: the TLS configuration has the name.
+// OverrideServerName does nothing: the TLS configuration contains the name.
 func (t transport) OverrideServerName(string) error { return nil }
 
 func checkServer(server string) error {

@@ -85,7 +85,7 @@ func what(n *yaml.Node) string {
 
 const longest = 60 // characters of a file that a message repeats
 
-// Clip returns the beginning of a text, as much as a message repeats.
+// Clip returns the beginning of a text, as much as a message quotes.
 func Clip(s string) string {
 	n := 0
 	for i := range s {

@@ -64,7 +64,7 @@ func (r *Reader) Plain(top Pairs) Value {
 }
 
 // PlainItems yields the items of a list that stands below the map of Plain, and is not part of it. It makes one at a time:
-// nodes are far larger than what they are made of. An item is good until the next one is made.
+// nodes are far larger than the values. An item is valid until the next one is made.
 func (r *Reader) PlainItems(of Pair, list []any) iter.Seq[Value] {
 	return func(yield func(Value) bool) {
 		r.steps = append(r.steps, step{from: 1, key: of.Key, path: of.Path})

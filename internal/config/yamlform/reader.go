@@ -35,8 +35,8 @@ type Options struct {
 	Lines int
 }
 
-// Reader reads the values of one file, or of one set of plain values. It notes what is wrong and reads on, so that all
-// errors of a file come at once. It is for one goroutine.
+// Reader reads the values of one file, or of one set of plain values. It notes errors and continues, so that all
+// errors of a file are reported together. It is for one goroutine.
 type Reader struct {
 	file     string
 	o        Options
@@ -49,7 +49,8 @@ type Reader struct {
 	noZones  map[string]struct{} // names that were looked up and are no time zones
 }
 
-// report is an error or a warning about a key or value as one of what it could be.
+// report is an error or a warning about a node, read as a map of one form or as one key: a value may be read in
+// several ways.
 type report struct {
 	at *yaml.Node
 	as any // a *Map or a *Key
@@ -122,7 +123,7 @@ func (r *Reader) ParseOne(data []byte, empty, second string) (doc Value, ok bool
 // Errors returns the errors noted so far, in the order of the file.
 func (r *Reader) Errors() []*Error { return r.errs.sorted() }
 
-// Warnings returns what was taken although it is probably a mistake, in the order of the file.
+// Warnings returns what was accepted although it is probably a mistake, in the order of the file.
 func (r *Reader) Warnings() []*Error { return r.warnings.sorted() }
 
 // Found is how many errors were noted so far.
@@ -168,8 +169,8 @@ func documents(data []byte) (docs []*yaml.Node, err error) {
 	}
 }
 
-// recovered makes a panic of the library an error. The library returns its own errors; a panic is a defect of it, which
-// must not end the process because of a file.
+// recovered makes a panic of the library an error. The library returns its own errors; a panic is a bug in it, and one
+// file must not end the process.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("yaml: %v", p)

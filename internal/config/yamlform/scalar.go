@@ -271,7 +271,7 @@ func whole(n *yaml.Node) (u uint64, ok bool) {
 	return u, ok
 }
 
-// decode lets the library decide what a scalar means. Its panics are defects of it, met with odd tags.
+// decode lets the library decide what a scalar means. It panics on some odd tags, which is a bug in the library.
 func decode(n *yaml.Node, into any) (ok bool) {
 	defer func() {
 		if recover() != nil {

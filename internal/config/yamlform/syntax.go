@@ -11,8 +11,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// The library returns errors as texts. What is known of each text that people meet is one row here: its beginning, what is
-// usually the matter, and where the mistake is.
+// The library returns errors as text. Each text that people meet has a row here: its beginning, the usual cause, and where
+// the mistake is.
 var syntaxMessages = []syntaxMessage{
 	{text: "unknown anchor", hint: "if the * is part of a value, put the value in quotes", where: lastLine},
 	{text: "did not find expected alphabetic or numeric", hint: "a value that begins with * or & must stand in quotes", where: lastLine},
@@ -42,7 +42,7 @@ type syntaxMessage struct {
 	where func(data []byte) (line, col int)
 }
 
-// syntaxMessageOf returns what is known of a text of the library.
+// syntaxMessageOf returns the row of an error text of the library, or the zero value.
 func syntaxMessageOf(text string) syntaxMessage {
 	for _, m := range syntaxMessages {
 		if strings.HasPrefix(text, m.text) {

@@ -49,7 +49,8 @@ func dialTLS(config func() *tls.Config) func(ctx context.Context, network, addre
 
 func (w *webhook) name() string { return w.where }
 
-// aboutEvents are the answers that mean that the receiver does not accept what was sent, now or later.
+// aboutEvents are the status codes by which a receiver rejects the events themselves: it would not accept them later
+// either.
 var aboutEvents = []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity}
 
 // maxAnswer is how much of an answer is read, so that its connection can be used again.

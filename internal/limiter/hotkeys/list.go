@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// keyHits has bounds for the hits of keys: for each entry, and with floor an upper bound for every other key.
+// keyHits holds bounds for the hits of keys: for each entry, and with floor an upper bound for every other key.
 type keyHits struct {
 	hits    uint64 // of all keys, exactly
 	floor   uint64

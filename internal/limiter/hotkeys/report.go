@@ -18,7 +18,7 @@ type Query struct {
 // MaxLimit is the longest list of keys: a rule has one summary of uses and one of denials.
 const MaxLimit = 2 * slots
 
-// Report lists the hottest counters of the last minute. In JSON it has the names of the admin service.
+// Report lists the hottest counters of the last minute. Its JSON uses the names of the admin service.
 type Report struct {
 	From    time.Time    `json:"from"` // when counting began
 	To      time.Time    `json:"to"`
@@ -49,7 +49,7 @@ type Key struct {
 	Refused Range  `json:"refused"`
 }
 
-// Range has the bounds of a number of hits that is not known exactly; both are included.
+// Range bounds a number of hits that is not known exactly; both bounds are included.
 type Range struct {
 	AtLeast uint64 `json:"at_least"`
 	AtMost  uint64 `json:"at_most"`

@@ -83,8 +83,8 @@ func New(opts Options) *Index {
 	return x
 }
 
-// Record records that the counter with this key is in use for a while from now, by a descriptor. moves is how much later the
-// counter can still end, if it is used more. Record copies what it keeps.
+// Record records that the counter with this key is in use for a while from now, by a descriptor. moves is by how much
+// further use can still postpone the counter's end. Record copies what it keeps.
 func (x *Index) Record(now time.Time, key []byte, domain string, entries []descriptor.Entry, ends, moves time.Duration) {
 	end := now.Add(ends).UnixMilli()
 	hash := maphash.Bytes(x.seed, key)

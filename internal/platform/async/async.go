@@ -34,7 +34,8 @@ func (w *Waiter) end(err error) {
 	}
 }
 
-// Wait returns err at once if what the callback was passed to has ended, else the error that the callback gets.
+// Wait takes what the function with the callback returned. If that function has ended, Wait returns err at once;
+// otherwise it returns the error that the callback gets.
 func (w *Waiter) Wait(ended bool, err error) error {
 	if !ended {
 		err = w.wait()

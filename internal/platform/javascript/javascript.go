@@ -2,7 +2,7 @@ package javascript
 
 import "embed"
 
-// Files has a directory per library, with its licence.
+// Files contains a directory per library, with its licence.
 //
 //go:embed preact htm signals uplot
 var Files embed.FS

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Names has a value for each of a bounded number of names: what is counted for them, such as hits by rule. A lookup of a known name
-// waits only for new names in the same shard.
+// Names holds a value, such as the hits of a rule, for each of a bounded number of names. A lookup of a known name waits only for
+// new names in the same shard.
 type Names[V any] struct {
 	Other *V // counts for names for which there is no room
 

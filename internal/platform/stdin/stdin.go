@@ -13,7 +13,7 @@ const Name = "-"
 // Shown is the name of the standard input in messages.
 const Shown = "<stdin>"
 
-// maxBytes is the most that is read from the standard input: as much as of a rule file.
+// maxBytes is the most that is read from the standard input: the same as for a rule file.
 const maxBytes = 64 << 20
 
 var content = sync.OnceValues(func() ([]byte, error) { return read(os.Stdin, maxBytes) })

@@ -54,7 +54,7 @@ const (
 	noDigit = 0x80
 )
 
-// hexDigits has the values of hexadecimal digits in lower case. Upper case is invalid.
+// hexDigits maps lower-case hexadecimal digits to their values. Upper case is invalid.
 var hexDigits = func() (values [256]byte) {
 	for c := range values {
 		values[c] = noDigit

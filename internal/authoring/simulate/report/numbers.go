@@ -78,7 +78,7 @@ func by(r simulate.RefusedBy, most int) string {
 	return name + " (" + number(r.Requests) + ")"
 }
 
-// rate writes a limit with its name and its burst, as far as it has them: "login 5 per minute, burst 10".
+// rate writes a limit with its name and its burst, if it has them: "login 5 per minute, burst 10".
 func rate(name, limit, burst string) string {
 	text := strings.TrimSpace(name + " " + limit)
 	if burst == "" {

@@ -1,5 +1,5 @@
-// Package gatetest has what the tests of both middlewares share: rules and the deciders that count by them, a decider that keeps
-// what it is asked, and the checks that must hold over HTTP as over gRPC.
+// Package gatetest contains what the tests of both middlewares share: rules and the deciders that count by them, a decider that
+// keeps what it is asked, and the checks that must hold over HTTP as over gRPC.
 //
 // It is only for tests. A Decider may be used by any goroutine.
 package gatetest
