@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// ownPrefix is the prefix of our own variables. envoyproxy/ratelimit's variables have no prefix, so a misspelt one looks like a
-// variable of another program.
+// ownPrefix is the prefix of ratelimitd's own variables. envoyproxy/ratelimit's variables have no prefix, so a misspelt one
+// looks like a variable of another program.
 const ownPrefix = "RATELIMITD_"
 
 // serviceLink matches variables that Kubernetes adds to every pod for a Service whose name begins with ratelimitd.

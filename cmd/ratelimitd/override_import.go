@@ -25,8 +25,8 @@ type overridesFile struct {
 	from  int64               // where large begins
 }
 
-// openOverridesFile reads a file up to 16 MiB. It is YAML, or has one JSON object on each line. A larger file must have lines,
-// as the copy of the overrides in Redis has.
+// openOverridesFile reads a file up to 16 MiB. It is YAML, or one JSON object on each line. A larger file must consist of such
+// lines, like the copy of the overrides in Redis.
 func openOverridesFile(name string) (*overridesFile, error) {
 	f := &overridesFile{name: stdin.NameOf(name)}
 	from := os.Stdin

@@ -50,7 +50,7 @@ func parse(parser *kong.Kong, args []string) (name string, err error) {
 	return line.Selected().Name, validate(line)
 }
 
-// validate reports missing flags and arguments, and values that are not among the choices of theirs.
+// validate reports missing flags and arguments, and values that are not among their choices.
 func validate(line *kong.Context) error {
 	for _, p := range line.Path {
 		if node := p.Node(); node != nil {

@@ -11,7 +11,8 @@ import (
 // on it: they name its path as the command of an image that has an entry point, or pass it the arguments of another container.
 func isReference(name string) bool { return path.Base(name) == "ratelimit" }
 
-// arguments are the words behind the program's name. envoyproxy/ratelimit's name is kept: it changes what the words mean.
+// arguments are the words after the program's name. envoyproxy/ratelimit's name is kept: it changes what the words
+// mean.
 func arguments(line []string) []string {
 	if isReference(line[0]) {
 		return line

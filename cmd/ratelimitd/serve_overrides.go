@@ -28,7 +28,7 @@ const (
 
 var errNoRedisForOverrides = errors.New("RATELIMITD_OVERRIDES=redis needs REDIS_URL: set it to host:port")
 
-// openOverrides makes the source of overrides, if they are on, and a worker that puts them into force.
+// openOverrides makes the source of overrides, if they are on, and a worker that applies them.
 func (s *service) openOverrides(registry prometheus.Registerer) error {
 	o := &s.options.Overrides
 	switch o.From {

@@ -64,7 +64,7 @@ export const live = signal(null); // the last event
 export const trouble = signal(""); // why there are no events
 export const stale = signal(true);
 export const age = signal(0); // of the last event, in seconds
-export const history = signal([]); // a point per event: time in seconds, passed and refused per second
+export const history = signal([]); // a point per event: time in seconds, passed and denied per second
 export const rates = computed(() => history.value[history.value.length - 1] || null);
 
 const staleAfter = 5000, kept = 300;

@@ -1,9 +1,9 @@
-// The processes that share a Redis, and what the one that answers here depends on.
+// The replicas that share a Redis, and what the one that answers here depends on.
 import { useState } from "preact/hooks";
 import { call, live, token } from "./api.js";
 import { html, Name, Panel, Table, Since, Problem, useLoad, count, rate, utc, visible } from "./parts.js";
 
-const every = 5000; // as often as a process says something of itself
+const every = 5000; // as often as a replica says something of itself
 
 export function Fleet() {
   return html`<${Processes} /><${This} />`;
@@ -51,7 +51,7 @@ function Row({ p, self }) {
     <td class="wrap">${(p.caches || []).map((c) => html`<div>${count(c.entries)} <span class="note"><${Name} text=${c.name} max=${40} /></span></div>`)}</td></tr>`;
 }
 
-// This is the process that answers, and what it depends on.
+// This is the replica that answers, and what it depends on.
 function This() {
   const event = live.value;
   if (!event) return html`<p class="empty" role="status">Waiting for the first event…</p>`;

@@ -125,7 +125,7 @@ export function OverrideOf({ asked, rule }) {
   </${Panel}>`;
 }
 
-// known reports whether this process has overrides; undefined: not known yet.
+// known reports whether this replica has overrides; undefined: not known yet.
 const known = () => (live.value && live.value.process ? live.value.process.overrides !== null : undefined);
 
 const overridesVersion = () => (live.value && live.value.process && live.value.process.overrides ? live.value.process.overrides.version : "");
@@ -184,7 +184,7 @@ function List({ onEdit, editing }) {
   </${Panel}>`;
 }
 
-// History shows the last changes. A file keeps its own history, which no process knows.
+// History shows the last changes. A file keeps its own history, which no replica knows.
 function History() {
   const overrides = live.value && live.value.process && live.value.process.overrides;
   if (!overrides) return null;

@@ -72,7 +72,7 @@ function List({ query, changed }) {
 
 const unknown = "Not known: the names of its metrics depend on the request, or there are more rules than series of metrics";
 
-// Did is what a rule did since the process began. Hits that passed because of shadow mode are over the limit, and refuse nothing.
+// Did is what a rule did since the replica started. Hits that passed because of shadow mode are over the limit, but were not denied.
 function Did({ rule: { totals } }) {
   if (!totals) return html`<td class="n" title=${unknown}>–</td><td class="n">–</td>`;
   const refuses = totals.refused - totals.shadowed;
