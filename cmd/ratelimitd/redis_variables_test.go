@@ -311,9 +311,8 @@ func TestVariablesOfThePool(t *testing.T) {
 							count(err)
 						}
 					}
-					if n := connections(); n > max(c.most, 1) {
-						t.Errorf("%d connections, want %d at most", n, c.most)
-					}
+					// Redis notices a moment later that a connection has been given up. One too many in the pool would stay.
+					until(t, "there are no more connections than may be", func() bool { return connections() <= c.most })
 					return refused, silent
 				}
 				want := 0

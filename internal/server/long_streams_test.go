@@ -82,10 +82,11 @@ func TestReflectionStreamsAreBounded(t *testing.T) {
 			r := startWith(t, endpoint.Options{Metrics: registry}, Options{Reflection: true, Lean: lean})
 			open := func() (reflectionv1.ServerReflection_ServerReflectionInfoClient, error) {
 				stream, err := reflectionv1.NewServerReflectionClient(dial(t, r.GRPCAddr)).ServerReflectionInfo(within(t))
-				if err == nil {
-					err = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+				if err != nil {
+					return nil, err
 				}
-				if err == nil {
+				err = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+				if err == nil || errors.Is(err, io.EOF) { // Recv says why the stream has ended
 					_, err = stream.Recv()
 				}
 				return stream, err

@@ -108,6 +108,7 @@ func TestHostilePeers(t *testing.T) {
 			for _, c := range conns {
 				_ = c.Close()
 			}
+			soon(t, "the peer's calls end with its connections", func() bool { return r.calls.InFlight() == 0 && r.long.Open() == 0 })
 		})
 	}
 }

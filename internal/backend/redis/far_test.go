@@ -28,11 +28,7 @@ func TestOtherNodesGoOn(t *testing.T) {
 	client := dialCluster(t, c)
 	const timeout = 2 * time.Second
 	store := redis.New(redis.Options{Client: client, Timeout: timeout})
-	for _, n := range c.Nodes { // prevents a failover to a replica
-		if err := n.Client(t).ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c.NoFailover()
 	hangs := c.Nodes[0]
 	var there []string // counters of the other nodes
 	for i := 0; len(there) < 100; i++ {

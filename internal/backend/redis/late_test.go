@@ -241,11 +241,7 @@ func TestNodesHaveQueuesOfTheirOwn(t *testing.T) {
 	c := redistest.StartCluster(t, redistest.Setup{})
 	client := connect(t, redisconn.Options{Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), PoolSize: 2})
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
-	for _, n := range c.Nodes { // prevents a failover to a replica
-		if err := n.Client(t).ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c.NoFailover()
 	var hung, well []string
 	for i := 0; len(hung) < 40 || len(well) < 40; i++ {
 		key := fmt.Sprint("k", i)

@@ -16,9 +16,9 @@ const (
 	primaries = 3
 	slots     = 16384
 
-	// nodeTimeout is after how many milliseconds nodes consider another one dead. It has to be longer than a process may wait for a
-	// CPU on a busy machine.
-	nodeTimeout = "1500"
+	// After so many milliseconds nodes consider another one dead: once a test lets one die, and before. A process may wait for seconds
+	// for a CPU on a busy machine, and a node that is given up meanwhile stops the cluster.
+	deathNoticed, neverDead = "1500", "60000"
 
 	// failoverEnds is the time after which a planned failover is tried again: the nodes give up after 5 s.
 	failoverEnds = 6 * time.Second
@@ -29,6 +29,7 @@ type Cluster struct {
 	Nodes []*Server // the first three were the primaries at the start, each with a third of the slots
 
 	setup Setup
+	waits bool // see NoFailover
 }
 
 // StartCluster starts six nodes and returns when all of them agree that the cluster is well.
@@ -42,10 +43,11 @@ func StartCluster(t testing.TB, setup Setup) *Cluster {
 				args = append(args, "--tls-cluster", "yes")
 			}
 			return append(args, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
-				"--cluster-node-timeout", nodeTimeout, "--cluster-replica-validity-factor", "0")
+				"--cluster-node-timeout", neverDead, "--cluster-replica-validity-factor", "0")
 		}))
 	}
 	for i, n := range c.Nodes {
+		n.dies = c.noticeDeaths
 		n.do(t, "cluster", "set-config-epoch", i+1) // else they would have to settle on epochs one by one
 		if i > 0 {
 			h, p, _ := net.SplitHostPort(n.Addr)
@@ -71,6 +73,22 @@ func StartCluster(t testing.TB, setup Setup) *Cluster {
 	}
 	c.Await(t)
 	return c
+}
+
+// NoFailover makes the cluster wait for nodes that die: no replica takes over, for a minute.
+func (c *Cluster) NoFailover() { c.waits = true }
+
+// noticeDeaths makes the nodes that run consider others dead.
+func (c *Cluster) noticeDeaths(t testing.TB) {
+	t.Helper()
+	if c.waits {
+		return
+	}
+	for _, n := range c.Nodes {
+		if n.up() {
+			n.do(t, "config", "set", "cluster-node-timeout", deathNoticed)
+		}
+	}
 }
 
 // Addrs are the addresses of all nodes.

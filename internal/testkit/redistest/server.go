@@ -50,7 +50,8 @@ type Server struct {
 	admin    *goredis.Client            // over the unix socket
 	cmd      *exec.Cmd                  // nil while it does not run
 	paused   bool
-	ended    chan struct{} // closed when the process has ended
+	dies     func(testing.TB) // called before a test ends or stops it; nil: nobody else has to know
+	ended    chan struct{}    // closed when the process has ended
 	output   output
 }
 
@@ -175,6 +176,7 @@ func (s *Server) Calls(t testing.TB, command string) (calls int) {
 // Kill ends the process at once; its data is lost.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
+	s.died(t)
 	if !s.end(syscall.SIGKILL) {
 		t.Fatalf("the %s on %s did not end on SIGKILL", s.role, s.Addr)
 	}
@@ -183,6 +185,7 @@ func (s *Server) Kill(t testing.TB) {
 // Stop ends the process with SIGTERM and waits for it.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
+	s.died(t)
 	if !s.end(syscall.SIGTERM) {
 		t.Fatalf("the %s on %s did not end on SIGTERM", s.role, s.Addr)
 	}
@@ -200,6 +203,7 @@ func (s *Server) Restart(t testing.TB) {
 // Pause stops the process without ending it (SIGSTOP): connections stay open and get no answer.
 func (s *Server) Pause(t testing.TB) {
 	t.Helper()
+	s.died(t)
 	s.signal(t, syscall.SIGSTOP)
 	s.paused = true
 }
@@ -209,6 +213,13 @@ func (s *Server) Continue(t testing.TB) {
 	t.Helper()
 	s.signal(t, syscall.SIGCONT)
 	s.paused = false
+}
+
+func (s *Server) died(t testing.TB) {
+	t.Helper()
+	if s.dies != nil {
+		s.dies(t)
+	}
 }
 
 func (s *Server) signal(t testing.TB, sig syscall.Signal) {
