@@ -151,8 +151,8 @@ func (c *Client) decide(ctx context.Context, r *limits.Request, start time.Time)
 	return d, err
 }
 
-// maxMargin is how much earlier than its deadline a call ends. Go's timers are late by up to this even in a process that
-// does nothing else.
+// maxMargin is how much earlier than its deadline a call ends. In a process that is otherwise idle, Go's timers are late
+// by up to this.
 const maxMargin = time.Millisecond
 
 // deadline is when a call ends that began at start: a little before the deadline of its caller.
