@@ -16,8 +16,9 @@ const (
 	primaries = 3
 	slots     = 16384
 
-	// After so many milliseconds nodes consider another one dead: once a test lets one die, and before. A process may wait for seconds
-	// for a CPU on a busy machine, and a node that is given up meanwhile stops the cluster.
+	// After so many milliseconds nodes consider another one dead: at the start and once a test lets one die or hand over, and otherwise. A
+	// process may wait for seconds for a CPU on a busy machine, and a node that is given up meanwhile stops the cluster. But nodes tell
+	// each other more slowly who is what.
 	deathNoticed, neverDead = "1500", "60000"
 
 	// failoverEnds is the time after which a planned failover is tried again: the nodes give up after 5 s.
@@ -43,11 +44,11 @@ func StartCluster(t testing.TB, setup Setup) *Cluster {
 				args = append(args, "--tls-cluster", "yes")
 			}
 			return append(args, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
-				"--cluster-node-timeout", neverDead, "--cluster-replica-validity-factor", "0")
+				"--cluster-node-timeout", deathNoticed, "--cluster-replica-validity-factor", "0")
 		}))
 	}
 	for i, n := range c.Nodes {
-		n.dies = c.noticeDeaths
+		n.dies = func(t testing.TB) { t.Helper(); c.setTimeout(t, deathNoticed) }
 		n.do(t, "cluster", "set-config-epoch", i+1) // else they would have to settle on epochs one by one
 		if i > 0 {
 			h, p, _ := net.SplitHostPort(n.Addr)
@@ -72,21 +73,22 @@ func StartCluster(t testing.TB, setup Setup) *Cluster {
 		})
 	}
 	c.Await(t)
+	c.setTimeout(t, neverDead)
 	return c
 }
 
 // NoFailover makes the cluster wait for nodes that die: no replica takes over, for a minute.
 func (c *Cluster) NoFailover() { c.waits = true }
 
-// noticeDeaths makes the nodes that run consider others dead.
-func (c *Cluster) noticeDeaths(t testing.TB) {
+// setTimeout sets after how many milliseconds the nodes that run consider others dead.
+func (c *Cluster) setTimeout(t testing.TB, milliseconds string) {
 	t.Helper()
 	if c.waits {
 		return
 	}
 	for _, n := range c.Nodes {
 		if n.up() {
-			n.do(t, "config", "set", "cluster-node-timeout", deathNoticed)
+			n.do(t, "config", "set", "cluster-node-timeout", milliseconds)
 		}
 	}
 }
@@ -237,6 +239,7 @@ func (c *Cluster) Await(t testing.TB) {
 // nodes agree.
 func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	t.Helper()
+	c.setTimeout(t, deathNoticed)
 	replica.do(t, "cluster", "failover")
 	asked := time.Now()
 	await(t, "the replica to become primary", func(ctx context.Context) error {
