@@ -14,9 +14,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-var update = flag.Bool("update", false, "write the table of docs/understand/regions.md")
+var update = flag.Bool("update", false, "write the tables of docs/understand/regions.md and docs/contributing/testing.md")
 
-// The situations of the table in docs/understand/regions.md. Region a is the home; b has half of the demand.
+// The situations of the tables in docs/understand/regions.md, for windows in escrow, and docs/contributing/testing.md, for all modes. Region a is the home; b has half of the demand.
 var situations = []struct {
 	name  string
 	steps []step
@@ -100,7 +100,7 @@ func TestTable(t *testing.T) {
 	window := descriptor.Limit{Requests: 600, Window: descriptor.Window{Unit: descriptor.Minute}}
 	bucket := window
 	bucket.Algorithm = descriptor.TokenBucket
-	var b strings.Builder
+	var all, escrow strings.Builder
 	for _, x := range situations {
 		for _, mode := range []string{"home", "escrow", "share"} {
 			l := window
@@ -123,28 +123,37 @@ func TestTable(t *testing.T) {
 			if mode != "share" {
 				roomy = percent(f.roomy, f.asked)
 			}
-			fmt.Fprintf(&b, "| %s | %s | %d | %d | %s | %s | %s | %s |\n", x.name, mode, f.most, f.bound, roomy,
-				percent(f.starved, f.asked), percent(f.w, f.asked), percent(f.admitted, f.capacity))
+			waited, used := percent(f.w, f.asked), percent(f.admitted, f.capacity)
+			fmt.Fprintf(&all, "| %s | %s | %d | %d | %s | %s | %s | %s |\n", x.name, mode, f.most, f.bound, roomy, percent(f.starved, f.asked), waited, used)
+			if mode == "escrow" {
+				fmt.Fprintf(&escrow, "| %s | %d | %d | %s | %s | %s |\n", x.name, f.most, f.bound, roomy, waited, used)
+			}
 		}
 	}
-	t.Logf("\n%s", b.String())
+	t.Logf("\n%s", all.String())
 	if runtime.GOARCH != "amd64" {
 		return // demand is measured in floating point, which other processors round in another way
 	}
-	page := filepath.Join("..", "..", "..", "docs", "understand", "regions.md")
+	compareTable(t, "contributing/testing.md", "|---|---|---:|---:|---:|---:|---:|---:|\n", all.String())
+	compareTable(t, "understand/regions.md", "|---|---:|---:|---:|---:|---:|\n", escrow.String())
+}
+
+// compareTable compares the rows below a line of a page with those that were measured, or writes them there.
+func compareTable(t *testing.T, page, line, rows string) {
+	t.Helper()
+	page = filepath.Join("..", "..", "..", "docs", filepath.FromSlash(page))
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, found := strings.Cut(string(text), "|---|---|---:|---:|---:|---:|---:|---:|\n")
-	table, after, end := strings.Cut(rest, "\n\n")
+	before, rest, found := strings.Cut(string(text), line)
+	table, after, end := strings.Cut("\n"+rest, "\n\n")
 	switch {
 	case !found || !end:
 		t.Fatalf("%s has no table", page)
-	case table+"\n" == b.String():
+	case table == strings.TrimSuffix("\n"+rows, "\n"):
 	case *update:
-		text = []byte(before + "|---|---|---:|---:|---:|---:|---:|---:|\n" + b.String() + "\n" + after)
-		if err := os.WriteFile(page, text, 0o644); err != nil {
+		if err := os.WriteFile(page, []byte(before+line+rows+"\n"+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	default:
