@@ -26,10 +26,7 @@ import (
 var parts = []string{"redis", "promtool", "browser", "envoy", "nginx", "tlc", "cc"}
 
 // modules are the directories with a go.mod and tests, the service's first.
-var modules = []string{".", "workshop/bench/libraries", "deploy", waits}
-
-// waits is a module whose tests mostly wait, for seconds to pass in real programs: the others run meanwhile.
-const waits = "workshop/e2e"
+var modules = []string{".", "workshop/e2e", "deploy", "workshop/bench/libraries"}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -54,16 +51,17 @@ func main() {
 			r.failures = append(r.failures, script) // the tests that need it fail too, but the others run
 		}
 	}
-	waiting := newRun(args, os.Stdout)
+	// The tests of the service compute, and those of the other modules mostly wait, for seconds to pass in real programs.
+	others := newRun(args, os.Stdout)
 	var both sync.WaitGroup
-	both.Go(func() { waiting.tests(ctx, waits) })
-	for _, module := range modules {
-		if module != waits {
-			r.tests(ctx, module)
+	both.Go(func() {
+		for _, module := range modules[1:] {
+			others.tests(ctx, module)
 		}
-	}
+	})
+	r.tests(ctx, modules[0])
 	both.Wait()
-	r.add(waiting)
+	r.add(others)
 	r.summarize()
 	if _, err := os.Stat(filepath.Join(root, ".tools", "bin")); err == nil && len(r.failures) > 0 {
 		fmt.Println("Set PATH=" + root + "/.tools/bin:$PATH before: some of the programs that tests need are there.")
