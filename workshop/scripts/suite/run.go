@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -45,7 +47,8 @@ var notRun = regexp.MustCompile(`NOT RUN without (.+)`)
 // pass runs tests of one module.
 func (r *run) pass(ctx context.Context, folder string, p pass) {
 	r.race = p.race
-	args := []string{"test", "-json", "-timeout", "30m"}
+	// Tests that start real programs wait for them: one package more than there are processors is tested at a time.
+	args := []string{"test", "-json", "-timeout", "30m", "-p", strconv.Itoa(runtime.NumCPU() + 1)}
 	for _, a := range p.args {
 		if !strings.HasPrefix(a, "./") {
 			args = append(args, a)
