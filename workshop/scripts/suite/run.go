@@ -11,9 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -47,8 +45,7 @@ var notRun = regexp.MustCompile(`NOT RUN without (.+)`)
 // pass runs tests of one module.
 func (r *run) pass(ctx context.Context, folder string, p pass) {
 	r.race = p.race
-	// Tests that start real programs wait for them: one package more than there are processors is tested at a time.
-	args := []string{"test", "-json", "-timeout", "30m", "-p", strconv.Itoa(runtime.NumCPU() + 1)}
+	args := []string{"test", "-json", "-timeout", "30m"}
 	for _, a := range p.args {
 		if !strings.HasPrefix(a, "./") {
 			args = append(args, a)
