@@ -17,8 +17,8 @@
 // mistake.
 //
 // Calls that are made while others are in flight share a message. Each of them still ends by its own deadline, and one that
-// is denied or invalid does not affect the others. The message has the trace context and the outgoing metadata of its first
-// caller.
+// is denied or invalid does not affect the others. The message carries the trace context and the outgoing metadata of its
+// first caller.
 //
 // The client remembers requests that were denied and denies the same requests itself until they would pass. Such denials
 // appear in no rule's counts and in no metric of the service. Once a second one caller asks the service, so that refunds,

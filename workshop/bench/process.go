@@ -152,7 +152,7 @@ func startRedis(ctx context.Context, dir string, cores cores, cluster bool) (*pr
 	return p, address, nil
 }
 
-// answers waits until it does.
+// answers waits until it returns true, or the process has ended.
 func (p *process) answers(ctx context.Context, it func() bool) error {
 	deadline := time.After(60 * time.Second)
 	retry := time.NewTicker(20 * time.Millisecond)

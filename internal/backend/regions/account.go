@@ -16,8 +16,8 @@ import (
 // account is a counter in escrow whose home is another region.
 type account struct {
 	record[region.Account, *region.Account]
-	home  string
-	asked Asked // how the home finds the limit
+	home  *asker // of the region that counts
+	asked Asked  // how the home finds the limit
 
 	limit atomic.Uint64 // what the rule here says
 	seen  holding
@@ -42,7 +42,7 @@ const poll = 50 * time.Millisecond
 // accountOf returns the account of a take's counter.
 func (s *Store) accountOf(t *backend.Take, home string) *account {
 	a := s.accounts.of(t.Key, func() *account {
-		a := &account{home: home}
+		a := &account{home: s.askers[home]}
 		a.seen.rule = pathOf(t.Rule)
 		a.of, a.key, a.kind = s, slices.Clone(t.Key), backend.AccountKind
 		a.taken, a.bound, a.shows, a.each = a.spent, a.most, a.notice, a.ask
@@ -107,7 +107,7 @@ func (s *Store) takeAccount(w *wait, now time.Time, home string, t *backend.Take
 			waited = true
 			s.counts.cold.Add(1)
 		}
-		if err := a.wait.hopeless(a.home, s.askers[a.home], f.asked); err != nil {
+		if err := a.wait.hopeless(a.home.region, a.home, f.asked); err != nil {
 			s.counts.starved.Add(1)
 			return err
 		}
@@ -131,7 +131,7 @@ func (a *account) take(v *region.Account, at region.Reading, hits int64) (f foun
 		}
 		f.Allowed, f.Left = true, v.Left(at.Now)
 	} else {
-		at.Rules = a.of.askers[a.home].rules()
+		at.Rules = a.home.rules()
 		f.Taken = v.Take(at, hits)
 	}
 	if f.Due {
@@ -155,7 +155,7 @@ func (a *account) ask(v *region.Account, at region.Reading) (written func()) {
 	}
 	s := a.of
 	if !probe {
-		at.Rules = s.askers[a.home].rules()
+		at.Rules = a.home.rules()
 	}
 	q, ok := v.Ask(at, s.opts.Region, s.opts.Epoch, lack+a.need.Load(), rand.Uint64()|1)
 	if !ok {
@@ -164,7 +164,7 @@ func (a *account) ask(v *region.Account, at region.Reading) (written func()) {
 	return func() {
 		asked := a.asked
 		asked.Permits = &q
-		s.askers[a.home].add(&question{asked: asked, done: a.answer})
+		a.home.add(&question{asked: asked, done: a.answer})
 	}
 }
 
@@ -174,7 +174,7 @@ func (a *account) answer(told *Told, err error) {
 	case err != nil:
 		a.wait.end(nil) // the asker knows that the home cannot be reached
 	case told.Permits == nil:
-		a.wait.end(fmt.Errorf("%w: the region %s does not answer for this counter: %s", backend.ErrUnavailable, a.home, told.Refused))
+		a.wait.end(fmt.Errorf("%w: the region %s does not answer for this counter: %s", backend.ErrUnavailable, a.home.region, told.Refused))
 	default:
 		answer := told.Permits
 		a.add(&step[region.Account]{
@@ -247,7 +247,7 @@ func (s *Store) peekAccount(w *wait, home string, t *backend.Take, o *backend.Ou
 // tend asks the home, if it is time: to return what is not used, to repeat a question, or for probe to hear its rules. It reports whether it does.
 func (a *account) tend(at region.Reading, probe bool) bool {
 	if !probe {
-		at.Rules = a.of.askers[a.home].rules()
+		at.Rules = a.home.rules()
 	}
 	a.mu.Lock()
 	busy := a.busy

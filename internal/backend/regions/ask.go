@@ -12,8 +12,8 @@ import (
 
 // asker sends questions to one home. Questions that come while calls are on their way are gathered.
 type asker struct {
-	of   *Store
-	home string
+	of     *Store
+	region string // whose replicas answer
 
 	down  atomic.Bool // the last call failed
 	heard atomic.Pointer[heardRules]
@@ -66,7 +66,7 @@ func (a *asker) hear(told []Told, sent int64) {
 	}
 }
 
-func newAsker(s *Store, home string) *asker { return &asker{of: s, home: home} }
+func newAsker(s *Store, home string) *asker { return &asker{of: s, region: home} }
 
 // add sends a question as soon as a call is free.
 func (a *asker) add(q *question) {
@@ -75,7 +75,7 @@ func (a *asker) add(q *question) {
 	begin := !full && a.calls < mostCalls && a.of.begin()
 	if full || !begin && a.calls == 0 {
 		a.mu.Unlock()
-		q.done(nil, fmt.Errorf("%w: too many questions wait for the region %s, or this process stops", backend.ErrUnavailable, a.home))
+		q.done(nil, fmt.Errorf("%w: too many questions wait for the region %s, or this process stops", backend.ErrUnavailable, a.region))
 		return
 	}
 	a.waiting = append(a.waiting, q)
@@ -119,17 +119,17 @@ func (a *asker) exchange(batch []*question) {
 	}
 	sent := a.of.clocks.elapsed()
 	ctx, cancel := context.WithTimeout(a.of.stopping, callTimeout)
-	told, err := a.of.opts.Peers.Exchange(ctx, a.home, a.of.opts.Epoch, asked)
+	told, err := a.of.opts.Peers.Exchange(ctx, a.region, a.of.opts.Epoch, asked)
 	cancel()
 	if err == nil && len(told) != len(asked) {
 		err = fmt.Errorf("%d answers to %d questions", len(told), len(asked))
 	}
 	a.of.counts.asked.Add(int64(len(batch)))
 	if err != nil {
-		err = fmt.Errorf("%w: ask the region %s: %v", backend.ErrUnavailable, a.home, err) //nolint:errorlint // the call's timeout must not look like the caller's
+		err = fmt.Errorf("%w: ask the region %s: %v", backend.ErrUnavailable, a.region, err) //nolint:errorlint // the call's timeout must not look like the caller's
 		a.of.counts.failed.Add(1)
 	}
-	a.of.peers[a.home].heard(err)
+	a.of.peers[a.region].heard(err)
 	a.down.Store(err != nil)
 	a.hear(told, sent)
 	for i, q := range batch {
@@ -137,7 +137,7 @@ func (a *asker) exchange(batch []*question) {
 			q.done(nil, err)
 		} else {
 			if told[i].Refused != NotRefused {
-				a.of.peers[a.home].refuses(told[i].Refused, &q.asked)
+				a.of.peers[a.region].refuses(told[i].Refused, &q.asked)
 			}
 			q.done(&told[i], nil)
 		}

@@ -37,8 +37,10 @@ func (o *offer) due(now, left int64, home *asker) bool {
 // spent takes in what was taken from the record that was seen last.
 func (a *account) spent(v *region.Account, at region.Reading) int64 {
 	n, last := a.counted, a.countedAt
-	if o := a.offer.Load(); o != nil && o.account.Stamp == a.stamp && o.used.Load() > n {
-		n, last = o.used.Load(), o.usedAt.Load()
+	if o := a.offer.Load(); o != nil && o.account.Stamp == a.stamp {
+		if used := o.used.Load(); used > n {
+			n, last = used, o.usedAt.Load()
+		}
 	}
 	v.Spent(at.Now, n, last)
 	return n
@@ -151,7 +153,7 @@ func (f *offered) settle(t *backend.Take, o *backend.Outcome) (settled bool, err
 		return false, nil
 	}
 	a.outcome(t, &found{Taken: region.Taken{Allowed: got.Allowed, Left: left}, remaining: from.Remaining, again: from.Again, now: now}, o)
-	if got.Allowed && from.due(now, left, f.of.askers[a.home]) && from.noticed.CompareAndSwap(false, true) {
+	if got.Allowed && from.due(now, left, a.home) && from.noticed.CompareAndSwap(false, true) {
 		a.add(&step[region.Account]{
 			run:  func(*region.Account, region.Reading) int64 { a.due = true; return never },
 			done: func(error) { from.noticed.Store(false) }, // it may have found that it was not time

@@ -49,7 +49,7 @@ func (s *Store) tick(ctx context.Context, n int) {
 	if asked, ok := s.renew(ctx); ok && n%consenting == 0 {
 		s.askConsent(asked)
 	}
-	probed := make(map[string]bool) // homes: one account of each asks, and the others learn whether its rules have changed
+	probed := make(map[*asker]bool) // homes: one account of each asks, and the others learn whether its rules have changed
 	for _, a := range s.accounts.all() {
 		if at, knows, ready := s.clocks.reading(s.opts.Records.Clock(a.key)); knows && ready && a.tend(at, !probed[a.home]) {
 			probed[a.home] = true

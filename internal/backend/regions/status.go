@@ -224,7 +224,7 @@ func (s *Store) ruleStatus() []RuleStatus {
 		}
 	}
 	for _, a := range s.accounts.all() {
-		add(&a.seen, a.home, a.key)
+		add(&a.seen, a.home.region, a.key)
 	}
 	for _, p := range s.parts.all() {
 		if p.home != s.opts.Region { // otherwise its counter is here, too

@@ -3,6 +3,7 @@ package override
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/fnv"
 )
 
 // shard holds some of the overrides of a set. It is one piece of memory without pointers, because a lookup waits for memory
@@ -33,19 +34,17 @@ func (m member) same(other member) bool {
 	return m.hash == other.hash && bytes.Equal(m.identity, other.identity)
 }
 
-// sum is a hash of the override: FNV-1a, whose high bits are then mixed into the others, because sums are added.
+// sum is a hash of the override. Its high bits are mixed into the others, because sums are added.
 func (m member) sum() uint64 {
-	const start, prime, mix = 14695981039346656037, 1099511628211, 0x9e3779b97f4a7c15
-	h := uint64(start)
-	for _, c := range m.identity {
-		h = (h ^ uint64(c)) * prime
-	}
 	n := &m.numbers
+	b := append(make([]byte, 0, 128), m.identity...)
 	for _, w := range [...]uint64{uint64(n.Kind), n.Requests, n.Burst, uint64(n.NotBefore), uint64(n.ExpiresAt)} {
-		h = (h ^ w) * prime
-		h ^= h >> 32
+		b = binary.LittleEndian.AppendUint64(b, w)
 	}
-	return h * mix
+	h := fnv.New64a()
+	_, _ = h.Write(b) // it never fails
+	sum := h.Sum64()
+	return (sum ^ sum>>32) * 0x9e3779b97f4a7c15
 }
 
 // newShard returns a shard with these members, of which no two are the same.

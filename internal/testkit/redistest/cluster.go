@@ -16,9 +16,9 @@ const (
 	primaries = 3
 	slots     = 16384
 
-	// After so many milliseconds nodes consider another one dead: at the start and once a test lets one die or hand over, and otherwise. A
-	// process may wait for seconds for a CPU on a busy machine, and a node that is given up meanwhile stops the cluster. But nodes tell
-	// each other more slowly who is what.
+	// The node timeout in milliseconds: after this time, nodes consider another one dead. It is short while the cluster forms, and again from
+	// the first kill, pause or failover. Otherwise it is long, because a node may wait for seconds for a CPU on a busy machine, and a
+	// cluster that gives up a node stops. With the long one, nodes learn each other's roles too slowly for a failover.
 	deathNoticed, neverDead = "1500", "60000"
 
 	// failoverEnds is the time after which a planned failover is tried again: the nodes give up after 5 s.
@@ -29,8 +29,8 @@ const (
 type Cluster struct {
 	Nodes []*Server // the first three were the primaries at the start, each with a third of the slots
 
-	setup Setup
-	waits bool // see NoFailover
+	setup      Setup
+	noFailover bool
 }
 
 // StartCluster starts six nodes and returns when all of them agree that the cluster is well.
@@ -78,12 +78,12 @@ func StartCluster(t testing.TB, setup Setup) *Cluster {
 }
 
 // NoFailover makes the cluster wait for nodes that die: no replica takes over, for a minute.
-func (c *Cluster) NoFailover() { c.waits = true }
+func (c *Cluster) NoFailover() { c.noFailover = true }
 
 // setTimeout sets after how many milliseconds the nodes that run consider others dead.
 func (c *Cluster) setTimeout(t testing.TB, milliseconds string) {
 	t.Helper()
-	if c.waits {
+	if c.noFailover {
 		return
 	}
 	for _, n := range c.Nodes {
