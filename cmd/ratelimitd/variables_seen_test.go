@@ -471,12 +471,7 @@ func took(bound time.Duration, r *ratelimitv3.RateLimitRequest) look {
 // freePort returns a port that nothing listens on.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_, port, _ := net.SplitHostPort(redistest.FreeAddr(t))
 	return port
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/client"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
@@ -68,7 +69,7 @@ func TestService(t *testing.T) {
 
 // The service ends when it is asked to, and passes calls while ratelimitd does not answer.
 func TestServe(t *testing.T) {
-	listen := servicetest.FreeAddr(t)
+	listen := redistest.FreeAddr(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, listen, "127.0.0.1:1") }()

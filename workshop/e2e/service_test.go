@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -11,10 +10,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
@@ -66,25 +65,12 @@ func startService(t *testing.T, name, rules string, env ...string) *service {
 	return s
 }
 
-// freePort returns a free port below the range that the system uses for outgoing connections, so that a restarted service finds it free
-// again. It returns no port twice: who was given one may not listen yet.
+// freePort returns a port without a listener.
 func freePort(t *testing.T) string {
 	t.Helper()
-	for range 1000 {
-		port := strconv.Itoa(22_000 + rand.IntN(10_000))
-		if _, given := ports.LoadOrStore(port, true); given {
-			continue
-		}
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			_ = l.Close()
-			return port
-		}
-	}
-	t.Fatal("no free port found")
-	return ""
+	_, port, _ := net.SplitHostPort(redistest.FreeAddr(t))
+	return port
 }
-
-var ports sync.Map // those that freePort has returned
 
 // start starts the process. It stops at the end of the test.
 func (s *service) start(t *testing.T) {

@@ -1,7 +1,6 @@
 package redistest
 
 import (
-	"errors"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -17,33 +16,34 @@ const (
 	busDistance      = 10000 // a cluster node's second port is this much higher
 )
 
-// freeAddr returns an address without a listener. With bus, the second port of a cluster node is free too.
-func freeAddr(bus bool) (string, error) {
+// FreeAddr returns an address of this machine without a listener, which no other test is given before this one ends.
+func FreeAddr(t testing.TB) string { return freeAddr(t, false) }
+
+// freeAddr is FreeAddr. With bus, the second port of a cluster node is free too.
+func freeAddr(t testing.TB, bus bool) string {
+	t.Helper()
 	for range 1000 {
-		port := firstPort + rand.IntN(ports)
-		if isFree(port) && (!bus || isFree(port+busDistance)) {
-			return addr(port), nil
+		if port := firstPort + rand.IntN(ports); reserve(t, port) && (!bus || reserve(t, port+busDistance)) {
+			return addr(port)
 		}
 	}
-	return "", errors.New("no free port found")
+	t.Fatal("no free port found")
+	return ""
 }
 
-// FreeAddr returns an address of this machine without a listener. It stays free until something is started
-// there: the system gives no connection a port of this range.
-func FreeAddr(t testing.TB) string {
-	t.Helper()
-	a, err := freeAddr(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
-func isFree(port int) bool {
-	l, err := net.Listen("tcp", addr(port))
+// reserve reserves a port that has no listener. Packages are tested by processes of their own, so the reservation is something that
+// the system knows: the UDP port of the same number, which only reserve opens.
+func reserve(t testing.TB, port int) bool {
+	u, err := net.ListenPacket("udp", addr(port)) //nolint:noctx // does not wait
 	if err != nil {
 		return false
 	}
+	l, err := net.Listen("tcp", addr(port)) //nolint:noctx // closed at once
+	if err != nil {
+		_ = u.Close()
+		return false
+	}
+	t.Cleanup(func() { _ = u.Close() })
 	return l.Close() == nil
 }
 

@@ -134,9 +134,7 @@ func start(t testing.TB, r role, password string, args func(s *Server, port stri
 
 	// Another process may take the port before redis binds it: then another one is tried.
 	for try := 1; ; try++ {
-		if s.Addr, err = freeAddr(r == node); err != nil {
-			t.Fatal(err)
-		}
+		s.Addr = freeAddr(t, r == node)
 		if err = s.run(); err == nil {
 			return s
 		}

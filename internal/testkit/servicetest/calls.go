@@ -3,7 +3,6 @@ package servicetest
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"path/filepath"
 	"testing"
@@ -23,17 +22,6 @@ func Within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// FreeAddr returns host:port of this machine, where no server listens.
-func FreeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // Dial returns a connection to host:port, or to a unix socket's path, that is closed at the end of the test. It is not

@@ -129,10 +129,11 @@ func (c *console) giveToken(t *testing.T) {
 	c.quiet(t, "401")
 }
 
-// until waits until an expression is true.
+// until waits until an expression is true. It may fail until then: an element that it needs may be shown later.
 func (c *console) until(t *testing.T, expression string) {
 	t.Helper()
-	for until := time.Now().Add(servicetest.Patience); !browser.Ask[bool](t, c.Browser, expression); {
+	tried := "(() => { try { return (" + expression + ") } catch (error) { return false } })()"
+	for until := time.Now().Add(servicetest.Patience); !browser.Ask[bool](t, c.Browser, tried); {
 		if time.Now().After(until) {
 			t.Fatalf("never true: %s\nthe page shows\n%s", expression, c.text(t))
 		}

@@ -192,7 +192,7 @@ const (
 func (e example) withoutAnswer(t *testing.T, hangs, redisHangs string) {
 	t.Helper()
 	for _, c := range []struct{ what, address, want string }{
-		{"nobody listens", servicetest.FreeAddr(t), noAnswer},
+		{"nobody listens", redistest.FreeAddr(t), noAnswer},
 		{"the service hangs", hangs, tooLate},
 		{"Redis hangs", redisHangs, noAnswer},
 	} {
