@@ -74,12 +74,12 @@ func (w *wan) call(ctx context.Context, to string, deliver func(*replica) error)
 }
 
 // Exchange implements regions.Peers.
-func (w *wan) Exchange(ctx context.Context, home string, epoch uint64, asked []regions.Asked) (told []regions.Told, err error) {
+func (w *wan) Exchange(ctx context.Context, home string, epoch uint64, queries []regions.Query) (replies []regions.Reply, err error) {
 	err = w.call(ctx, home, func(r *replica) (err error) {
-		told, err = r.regions.Answer(ctx, names[w.from], epoch, asked)
+		replies, err = r.regions.Answer(ctx, names[w.from], epoch, queries)
 		return err
 	})
-	return told, err
+	return replies, err
 }
 
 // Consent implements regions.Peers.

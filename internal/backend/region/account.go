@@ -24,7 +24,7 @@ type Account struct {
 	SentAt   int64 // when it was sent last
 
 	Again     int64  // not before this time
-	Full      bool   // the last answer was Full: until Again, a take is refused by the limit
+	Full      bool   // the last answer was Full: until Again, a take is denied by the limit
 	Remaining int64  // at the home, by its last answer
 	Limit     uint64 // the same
 	Rules     uint64 // the same
@@ -65,7 +65,7 @@ type Taken struct {
 	Allowed bool
 	Left    int64 // permits that the account still has
 	Due     bool  // it is time to ask the home
-	Full    bool  // refused, and the home had nothing left: it is not worth waiting for an answer
+	Full    bool  // denied, and the home had nothing left: it is not worth waiting for an answer
 	SetBack bool  // the clock was set back, and the caller has to raise the generation, or read it
 
 	Outcome backend.Outcome // in the region's part of a bucket, if it has one
@@ -122,7 +122,7 @@ type Offer struct {
 	Left, Low         int64
 	Until, Again, Due int64
 	Rules             uint64
-	Full              bool // until Again, a take that finds too little is refused by the limit
+	Full              bool // until Again, a take that finds too little is denied by the limit
 	Remaining         int64
 }
 

@@ -10,7 +10,7 @@ const (
 	drift = 400
 
 	// unnoticed is more than the clock of a Redis can be set back without a Watch that notices: a trip to it, and the drift between
-	// two readings of a process that reads it every second.
+	// two readings of a replica that reads it every second.
 	unnoticed = 50_000
 )
 
@@ -27,20 +27,20 @@ type Reading struct {
 	Rules uint64
 }
 
-// Watch is what a process knows about the clock of a Redis. The process reads it at least once a second.
+// Watch is what a replica knows about the clock of a Redis. The replica reads it at least once a second.
 //
-// The clock of a Redis is set by its machine. If it is set back, permits would last longer: so the first process that notices
-// raises a number that all processes of the region read from that Redis, the generation, and records that know a lower one give up
-// what they hold. A process notices because its own monotonic clock tells how late it must be by now.
+// The clock of a Redis is set by its machine. If it is set back, permits would last longer: so the first replica that notices
+// raises a number that all replicas of the region read from that Redis, the generation, and records that know a lower one give up
+// what they hold. A replica notices because its own monotonic clock tells how late it must be by now.
 //
 // The zero Watch knows nothing: it notices no step before its first reading.
 type Watch struct {
-	heard int64 // on the process' monotonic clock: when the answer with this reading arrived
+	heard int64 // on the replica's monotonic clock: when the answer with this reading arrived
 	shown int64
 	knows bool
 }
 
-// Saw takes in a reading whose answer arrived at heard, on the process' monotonic clock. Of all readings the one that promises the
+// Saw takes in a reading whose answer arrived at heard, on the replica's monotonic clock. Of all readings the one that promises the
 // latest time stays, because an answer may have been delayed.
 func (w *Watch) Saw(heard, shown int64) {
 	if shown > w.Least(heard) {

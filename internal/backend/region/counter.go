@@ -101,7 +101,7 @@ func (c *Counter) enter(at Reading, l *descriptor.Limit, d *Duty) (terms, bool) 
 	return t, true
 }
 
-// settle makes one take. Refused hits do not count.
+// settle makes one take. Denied hits do not count.
 func (c *Counter) settle(l *descriptor.Limit, now, hits int64) backend.Outcome {
 	takes, outcomes := [1]backend.Take{{Limit: l, Hits: hits}}, [1]backend.Outcome{}
 	backend.Settle(takes[:], []*backend.State{&c.State}, outcomes[:], now)

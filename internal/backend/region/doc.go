@@ -3,7 +3,7 @@
 // their callers from these without asking.
 //
 // A Counter is what the home's Redis keeps: the state of an ordinary counter, and what it has granted. An Account is what another
-// region's Redis keeps: the permits that it holds. A process of that region makes a Question out of the account, a process of the
+// region's Redis keeps: the permits that it holds. A replica of that region makes a Question out of the account, a replica of the
 // home turns it into an Answer, and the account takes the answer in. A Role says whether a region may act as the home at all, and
 // Known which list of regions (Epoch) a region obeys. A Watch notices that the clock of a Redis was set back.
 //
@@ -33,9 +33,9 @@
 //
 // It is exact unless a Redis forgets acknowledged writes, as after a failover to a replica that lags. Then the limit may be
 // exceeded by what was forgotten. A home that learns of grants which it has forgotten charges them again, and grants nothing for as
-// long as a grant lives. If the clock of a region's Redis is set back while no process is left that has read it before, permits
+// long as a grant lives. If the clock of a region's Redis is set back while no replica is left that has read it before, permits
 // last longer by as much as it was set back. If the home's clock jumps, one more window may begin: as without regions.
 //
-// Leaky buckets in which requests wait, penalties, and places (concurrency) stay at the home. Refused hits count nowhere. The
-// package does not choose the home of a counter, and it does not know why a request is refused.
+// Leaky buckets in which requests wait, penalties, and places (concurrency) stay at the home. Denied hits count nowhere. The
+// package does not choose the home of a counter, and it does not know why a request is denied.
 package region

@@ -24,8 +24,8 @@ const (
 	pastLease = lease + lease/drift + 1 // as long, on a clock that may run faster
 )
 
-// Role is which epoch a region obeys, and whether it may act as a home. It is kept in that region's Redis, because processes learn
-// of a new epoch one after another. Processes of a home ask every other region every few seconds to consent, and keep the Duty that
+// Role is which epoch a region obeys, and whether it may act as a home. It is kept in that region's Redis, because replicas learn
+// of a new epoch one after another. Replicas of a home ask every other region every few seconds to consent, and keep the Duty that
 // follows.
 //
 // The role is a lease of the other regions. If the home is cut off, the operator may make another region the home, and the old one
@@ -120,7 +120,7 @@ func (r *Role) majority(regions []string, home string) bool {
 	return 2*n > len(regions)
 }
 
-// Duty is what a process of the home knows about its role. It goes into every script that acts on a counter as its home.
+// Duty is what a replica of the home knows about its role. It goes into every script that acts on a counter as its home.
 type Duty struct {
 	Epoch   uint64
 	Regions int   // number of regions
@@ -131,7 +131,7 @@ type Duty struct {
 	Grants bool
 }
 
-// Duty returns what the role allows: at most for the length of a lease, because a process may keep it while the role ends.
+// Duty returns what the role allows: at most for the length of a lease, because a replica may keep it while the role ends.
 func (r *Role) Duty(at Reading, e *Epoch) Duty {
 	d := Duty{Epoch: e.Number, Regions: len(e.Regions), From: r.From}
 	if !r.enter(at) || e.Number != r.Epoch || e.Number < r.Known || r.From == never {

@@ -23,7 +23,7 @@ type Answer struct {
 	Result      Result
 	Limit       uint64 // at the home, which counts
 
-	// Rules stands for the rules and overrides that the process of the home has decided by: while it is the same number, so is Limit. 0:
+	// Rules stands for the rules and overrides that the replica of the home has decided by: while it is the same number, so is Limit. 0:
 	// unknown.
 	Rules uint64
 

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Homes is which region counts under each rule in one epoch. It is kept in every region's Redis, because rules reach the processes one
+// Homes is which region counts under each rule in one epoch. It is kept in every region's Redis, because rules reach the replicas one
 // after another: if they name another home, that one would begin to count from zero, while the old one still counts. So the home that
 // a region has heard of first stays the home until the epoch changes. The zero Homes has none.
 //
-// If a new epoch makes a region the home of counters, its processes must know the regions before: Epoch.Before. If they do not, a rule
+// If a new epoch makes a region the home of counters, its replicas must know the regions before: Epoch.Before. If they do not, a rule
 // whose counters would come here keeps the home of the epoch before. That one counts no more, so nobody does.
 type Homes struct {
 	Epoch   uint64

@@ -15,7 +15,7 @@ import (
 // A reader believes nothing. What is not a record of its kind and version, or has numbers that the arithmetic cannot have made, is an
 // error, and the record counts as lost, as if its Redis had been flushed: that is safe.
 
-// versionOf is that of the form of a kind's records. A form that earlier processes cannot read has another version; while both run, what
+// versionOf is that of the form of a kind's records. A form that earlier replicas cannot read has another version; while both run, what
 // the others wrote counts as lost.
 func versionOf(kind byte) byte {
 	switch kind {

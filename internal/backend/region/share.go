@@ -355,7 +355,7 @@ func (h *Holding) Take(r Reading, l *descriptor.Limit, hits int64) Taken {
 	if !h.enter(r) {
 		return Taken{SetBack: true}
 	}
-	h.demand.count += hits // refused ones, too: they are the demand that another part would meet
+	h.demand.count += hits // including denied ones: they are the demand that another part would meet
 	if hits > 0 {
 		h.demand.last = r.Now
 	}

@@ -17,13 +17,13 @@ import (
 type account struct {
 	record[region.Account, *region.Account]
 	home  *asker // of the region that counts
-	asked Asked  // how the home finds the limit
+	query Query  // how the home finds the limit
 
 	limit atomic.Uint64 // what the rule here says
 	seen  holding
 	need  atomic.Int64 // hits of takes that wait for the home
 
-	offer atomic.Pointer[offer] // that this process has seen last; nil: none
+	offer atomic.Pointer[offer] // that this replica has seen last; nil: none
 
 	// What was taken from the record with this stamp when it was seen last, and since when it was so much. The batch owns it.
 	stamp, counted, countedAt int64
@@ -36,7 +36,7 @@ type account struct {
 	wait awaited
 }
 
-// poll is how long a take waits before it looks again: another process of the region may have asked.
+// poll is how long a take waits before it looks again: another replica of the region may have asked.
 const poll = 50 * time.Millisecond
 
 // accountOf returns the account of a take's counter.
@@ -50,7 +50,7 @@ func (s *Store) accountOf(t *backend.Take, home string) *account {
 			return time.Duration(v.Expires(now)-now) * time.Microsecond
 		}
 		if t.Origin != nil {
-			a.asked = askedOf(t)
+			a.query = queryOf(t)
 		}
 		return a
 	})
@@ -61,9 +61,9 @@ func (s *Store) accountOf(t *backend.Take, home string) *account {
 	return a
 }
 
-// askedOf copies what the home needs to find a take's limit. Its text may be in memory that the caller uses again.
-func askedOf(t *backend.Take) Asked {
-	q := Asked{Domain: strings.Clone(t.Origin.Domain), Limit: t.Limit.Tag(), Entries: make([]descriptor.Entry, len(t.Origin.Entries))}
+// queryOf copies what the home needs to find a take's limit. Its text may be in memory that the caller uses again.
+func queryOf(t *backend.Take) Query {
+	q := Query{Domain: strings.Clone(t.Origin.Domain), Limit: t.Limit.Tag(), Entries: make([]descriptor.Entry, len(t.Origin.Entries))}
 	for i, e := range t.Origin.Entries {
 		q.Entries[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
 	}
@@ -162,21 +162,21 @@ func (a *account) ask(v *region.Account, at region.Reading) (written func()) {
 		return nil
 	}
 	return func() {
-		asked := a.asked
-		asked.Permits = &q
-		a.home.add(&question{asked: asked, done: a.answer})
+		query := a.query
+		query.Permits = &q
+		a.home.add(&question{query: query, done: a.answer})
 	}
 }
 
 // answer takes in what the home has answered.
-func (a *account) answer(told *Told, err error) {
+func (a *account) answer(reply *Reply, err error) {
 	switch {
 	case err != nil:
 		a.wait.end(nil) // the asker knows that the home cannot be reached
-	case told.Permits == nil:
-		a.wait.end(fmt.Errorf("%w: the region %s does not answer for this counter: %s", backend.ErrUnavailable, a.home.region, told.Refused))
+	case reply.Permits == nil:
+		a.wait.end(fmt.Errorf("%w: the region %s does not answer for this counter: %s", backend.ErrUnavailable, a.home.region, reply.Refused))
 	default:
-		answer := told.Permits
+		answer := reply.Permits
 		a.add(&step[region.Account]{
 			run:  func(v *region.Account, at region.Reading) int64 { v.Apply(at, answer); return never },
 			done: func(error) { a.wait.end(nil) },

@@ -16,7 +16,7 @@ type asker struct {
 	region string // whose replicas answer
 
 	down  atomic.Bool // the last call failed
-	heard atomic.Pointer[heardRules]
+	heard atomic.Pointer[homeRules]
 
 	mu      sync.Mutex
 	waiting []*question
@@ -25,14 +25,14 @@ type asker struct {
 
 // question is one question, and what is done with its answer.
 type question struct {
-	asked Asked
-	done  func(*Told, error) // called once; must not take long
-	gone  atomic.Bool        // nobody waits for it any more
+	query Query
+	done  func(*Reply, error) // called once; must not take long
+	gone  atomic.Bool         // nobody waits for it any more
 }
 
 const (
-	mostCalls   = 4             // on their way to one home
-	mostWaiting = 20 * MaxAsked // questions that wait for a call; more fail at once
+	mostCalls   = 4               // on their way to one home
+	mostWaiting = 20 * MaxQueries // questions that wait for a call; more fail at once
 	callTimeout = 2 * time.Second
 
 	// lasting is how long the home's rules are taken to be those of an answer, from when its question was sent. They are asked for every tick. If
@@ -40,8 +40,8 @@ const (
 	lasting = 1_500_000
 )
 
-// heardRules is what an answer has said about the home's rules: region.Answer.Rules.
-type heardRules struct {
+// homeRules is what an answer has said about the home's rules: region.Answer.Rules.
+type homeRules struct {
 	rules uint64
 	sent  int64 // the question, by clocks.elapsed
 }
@@ -55,11 +55,11 @@ func (a *asker) rules() uint64 {
 }
 
 // hear takes in the rules by which a call was answered that was sent then.
-func (a *asker) hear(told []Told, sent int64) {
-	for i := range told {
-		if p := told[i].Permits; p != nil {
+func (a *asker) hear(replies []Reply, sent int64) {
+	for i := range replies {
+		if p := replies[i].Permits; p != nil {
 			if h := a.heard.Load(); h == nil || sent >= h.sent {
-				a.heard.Store(&heardRules{p.Rules, sent})
+				a.heard.Store(&homeRules{p.Rules, sent})
 			}
 			return
 		}
@@ -75,7 +75,7 @@ func (a *asker) add(q *question) {
 	begin := !full && a.calls < mostCalls && a.of.begin()
 	if full || !begin && a.calls == 0 {
 		a.mu.Unlock()
-		q.done(nil, fmt.Errorf("%w: too many questions wait for the region %s, or this process stops", backend.ErrUnavailable, a.region))
+		q.done(nil, fmt.Errorf("%w: too many questions wait for the region %s, or this replica stops", backend.ErrUnavailable, a.region))
 		return
 	}
 	a.waiting = append(a.waiting, q)
@@ -94,7 +94,7 @@ func (a *asker) send() {
 	for {
 		a.mu.Lock()
 		var batch []*question
-		for len(batch) < MaxAsked && len(a.waiting) > 0 {
+		for len(batch) < MaxQueries && len(a.waiting) > 0 {
 			if q := a.waiting[0]; !q.gone.Load() {
 				batch = append(batch, q)
 			}
@@ -113,16 +113,16 @@ func (a *asker) send() {
 }
 
 func (a *asker) exchange(batch []*question) {
-	asked := make([]Asked, len(batch))
+	queries := make([]Query, len(batch))
 	for i, q := range batch {
-		asked[i] = q.asked
+		queries[i] = q.query
 	}
 	sent := a.of.clocks.elapsed()
 	ctx, cancel := context.WithTimeout(a.of.stopping, callTimeout)
-	told, err := a.of.opts.Peers.Exchange(ctx, a.region, a.of.opts.Epoch, asked)
+	replies, err := a.of.opts.Peers.Exchange(ctx, a.region, a.of.opts.Epoch, queries)
 	cancel()
-	if err == nil && len(told) != len(asked) {
-		err = fmt.Errorf("%d answers to %d questions", len(told), len(asked))
+	if err == nil && len(replies) != len(queries) {
+		err = fmt.Errorf("%d answers to %d questions", len(replies), len(queries))
 	}
 	a.of.counts.asked.Add(int64(len(batch)))
 	if err != nil {
@@ -131,28 +131,28 @@ func (a *asker) exchange(batch []*question) {
 	}
 	a.of.peers[a.region].heard(err)
 	a.down.Store(err != nil)
-	a.hear(told, sent)
+	a.hear(replies, sent)
 	for i, q := range batch {
 		if err != nil {
 			q.done(nil, err)
 		} else {
-			if told[i].Refused != NotRefused {
-				a.of.peers[a.region].refuses(told[i].Refused, &q.asked)
+			if replies[i].Refused != NotRefused {
+				a.of.peers[a.region].refuses(replies[i].Refused, &q.query)
 			}
-			q.done(&told[i], nil)
+			q.done(&replies[i], nil)
 		}
 	}
 }
 
 // takeFar asks the home for one take.
 func (s *Store) takeFar(w *wait, home string, t *backend.Take, o *backend.Outcome) error {
-	asked := askedOf(t)
-	asked.Hits = t.Hits
+	query := queryOf(t)
+	query.Hits = t.Hits
 	done := make(chan struct{})
-	var told *Told
+	var reply *Reply
 	var err error
-	q := &question{asked: asked, done: func(t *Told, e error) {
-		told, err = t, e
+	q := &question{query: query, done: func(t *Reply, e error) {
+		reply, err = t, e
 		close(done)
 	}}
 	s.askers[home].add(q)
@@ -163,10 +163,10 @@ func (s *Store) takeFar(w *wait, home string, t *backend.Take, o *backend.Outcom
 	}
 	switch {
 	case err != nil:
-	case told.Outcome == nil:
-		err = fmt.Errorf("%w: the region %s does not count this limit: %s", backend.ErrUnavailable, home, told.Refused)
+	case reply.Outcome == nil:
+		err = fmt.Errorf("%w: the region %s does not count this limit: %s", backend.ErrUnavailable, home, reply.Refused)
 	default:
-		*o = *told.Outcome
+		*o = *reply.Outcome
 		return nil
 	}
 	s.counts.starved.Add(1)

@@ -8,9 +8,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/region"
 )
 
-// clocks are what this process knows about the clocks of its region's Redis: one, or one for each node of a cluster.
+// clocks are what this replica knows about the clocks of its region's Redis: one, or one for each node of a cluster.
 type clocks struct {
-	began time.Time // of this process' monotonic clock
+	began time.Time // of this replica's monotonic clock
 
 	mu         sync.Mutex
 	watches    map[string]*watch
@@ -97,7 +97,7 @@ func (c *clocks) reset() {
 	c.ready = false
 }
 
-// known returns the generation, and whether it is the present one as far as this process knows.
+// known returns the generation, and whether it is the present one as far as this replica knows.
 func (c *clocks) known() (generation uint64, ready bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -51,7 +51,7 @@ func (s *Store) counterOf(key []byte, rule *descriptor.Rule, l *descriptor.Limit
 // errNotActing is the error of a home that too few regions confirm, or that has an old list of regions.
 var errNotActing = fmt.Errorf("%w: this region may not count for the others now: too few of them confirm it", backend.ErrUnavailable)
 
-// dutyFor returns what this process may do as a home.
+// dutyFor returns what this replica may do as a home.
 func (s *Store) dutyFor(l *descriptor.Limit) region.Duty {
 	var d region.Duty
 	if p := s.duty.Load(); p != nil {
@@ -206,27 +206,27 @@ func (s *Store) reset(w *wait, c *backend.Counter) error {
 }
 
 // Answer answers what another region asks. from is that region, as its certificate says. The answers are in the order of the questions.
-func (s *Store) Answer(ctx context.Context, from string, epoch uint64, asked []Asked) ([]Told, error) {
+func (s *Store) Answer(ctx context.Context, from string, epoch uint64, queries []Query) ([]Reply, error) {
 	switch p := s.peers[from]; {
 	case p == nil:
 		return nil, fmt.Errorf("the region %q is not in the list of epoch %d", from, s.opts.Epoch)
-	case len(asked) > MaxAsked:
-		return nil, fmt.Errorf("%d questions in one call: at most %d", len(asked), MaxAsked)
+	case len(queries) > MaxQueries:
+		return nil, fmt.Errorf("%d questions in one call: at most %d", len(queries), MaxQueries)
 	default:
 		p.asks(epoch)
 	}
 	rules := s.rules() // before anything is decided by them
-	told := make([]Told, len(asked))
+	replies := make([]Reply, len(queries))
 	w := s.waitOf(ctx)
 	defer w.end()
 	// Steps of one record are gathered, so each question has a goroutine that waits for its record. Their number is that of a call's
 	// questions, and the port bounds the calls.
 	var answering sync.WaitGroup
-	panics := make([]error, len(asked))
-	for i := range asked {
+	panics := make([]error, len(queries))
+	for i := range queries {
 		answering.Go(func() {
 			defer async.Recover(&panics[i])
-			told[i] = s.answerOne(w, from, epoch, &asked[i])
+			replies[i] = s.answerOne(w, from, epoch, &queries[i])
 		})
 	}
 	answering.Wait()
@@ -236,16 +236,16 @@ func (s *Store) Answer(ctx context.Context, from string, epoch uint64, asked []A
 		}
 	}
 	if rules == s.rules() { // otherwise they have changed meanwhile
-		for i := range told {
-			if a := told[i].Permits; a != nil {
+		for i := range replies {
+			if a := replies[i].Permits; a != nil {
 				a.Rules = rules
 			}
 		}
 	}
-	return told, nil
+	return replies, nil
 }
 
-// rules returns the rules that this process decides by: Resolver.Rules.
+// rules returns the rules that this replica decides by: Resolver.Rules.
 func (s *Store) rules() uint64 {
 	if r := s.resolver.Load(); r != nil {
 		return (*r).Rules(time.Now())
@@ -253,79 +253,79 @@ func (s *Store) rules() uint64 {
 	return 0
 }
 
-func (s *Store) answerOne(w *wait, from string, epoch uint64, q *Asked) Told {
+func (s *Store) answerOne(w *wait, from string, epoch uint64, q *Query) Reply {
 	resolver := s.resolver.Load()
 	if resolver == nil {
-		return Told{Refused: Unavailable}
+		return Reply{Refused: Unavailable}
 	}
 	now := time.Now()
 	c, ok := (*resolver).Resolve(now, q.Domain, q.Entries, q.Limit)
 	switch {
 	case !ok:
-		return Told{Refused: NoRule}
+		return Reply{Refused: NoRule}
 	case eventual(c.Limit) && q.Permits == nil && q.Share == nil && q.Hits == 0:
-		told, err := s.countedHere(w.ctx, now, &c)
+		reply, err := s.countedHere(w.ctx, now, &c)
 		if err != nil {
-			return Told{Refused: Unavailable}
+			return Reply{Refused: Unavailable}
 		}
-		return told
+		return reply
 	case !concerns(c.Limit),
 		(c.Limit.Regions.Mode == descriptor.InEscrow) != (q.Permits != nil || q.Share != nil),
 		c.Limit.Capacity() > 0 && divided(c.Limit) != (q.Share != nil):
-		return Told{Refused: OtherMode}
+		return Reply{Refused: OtherMode}
 	}
 	switch home, err := s.homeOf(w, c.Key, c.Limit); {
 	case err != nil:
-		return Told{Refused: Unavailable}
+		return Reply{Refused: Unavailable}
 	case home != s.opts.Region:
-		return Told{Refused: OtherHome}
+		return Reply{Refused: OtherHome}
 	}
 	if c.Limit.Capacity() == 0 {
 		return blocked(epoch, q)
 	}
-	var told Told
+	var reply Reply
 	var err error
 	switch {
 	case q.Permits != nil:
-		told, err = s.exchange(w, now, from, epoch, &c, q.Permits)
+		reply, err = s.exchange(w, now, from, epoch, &c, q.Permits)
 	case q.Share != nil:
-		told, err = s.divide(w, now, from, epoch, &c, q.Share)
+		reply, err = s.divide(w, now, from, epoch, &c, q.Share)
 	default:
-		told, err = s.takeFor(w, now, epoch, &c, q.Hits)
+		reply, err = s.takeFor(w, now, epoch, &c, q.Hits)
 	}
 	switch {
 	case err == nil:
-		return told
+		return reply
 	case errors.Is(err, errNotActing):
-		return Told{Refused: NotActing}
+		return Reply{Refused: NotActing}
 	default:
-		return Told{Refused: Unavailable}
+		return Reply{Refused: Unavailable}
 	}
 }
 
 // blocked is the answer about a caller that an override blocks here: nothing is left, and nothing is counted.
-func blocked(epoch uint64, q *Asked) Told {
+func blocked(epoch uint64, q *Query) Reply {
 	switch {
 	case q.Share != nil:
-		return Told{Share: &region.ShareAnswer{
+		return Reply{Share: &region.ShareAnswer{
 			Epoch: epoch, Incarnation: q.Share.Incarnation, Number: q.Share.Number, Nonce: q.Share.Nonce, Result: region.Full,
 		}}
 	case q.Permits == nil:
-		return Told{Outcome: &backend.Outcome{RetryAfter: backend.Never}}
+		return Reply{Outcome: &backend.Outcome{RetryAfter: backend.Never}}
 	}
-	return Told{Permits: &region.Answer{
+	return Reply{Permits: &region.Answer{
 		Epoch: epoch, Incarnation: q.Permits.Incarnation, Number: q.Permits.Number, Nonce: q.Permits.Nonce,
 		Result: region.Full, RetryAfter: time.Second.Microseconds(),
 	}}
 }
 
 // exchange answers an account of another region.
-func (s *Store) exchange(w *wait, now time.Time, from string, epoch uint64, c *backend.Counter, question *region.Question) (Told, error) {
+func (s *Store) exchange(w *wait, now time.Time, from string, epoch uint64, c *backend.Counter, question *region.Question) (Reply, error) {
 	q := *question
 	q.Region, q.Epoch = from, epoch
 	q.Grants = slices.Clone(q.Grants)
 	if !plausible(&q) {
-		return Told{Refused: Invalid}, nil
+		return Reply{Refused: Invalid}, nil
 	}
 	a := new(region.Answer)
 	// The time of the computation must not be earlier than when the question was sent: what is granted is valid from then on.
@@ -333,7 +333,7 @@ func (s *Store) exchange(w *wait, now time.Time, from string, epoch uint64, c *b
 		*a = v.Exchange(at, l, d, &q)
 		return grantEdge(a, at.Now), true
 	})
-	return Told{Permits: a}, err
+	return Reply{Permits: a}, err
 }
 
 // grantEdge is when the window ends that a grant was charged to. It must be written before.
@@ -345,16 +345,16 @@ func grantEdge(a *region.Answer, now int64) int64 {
 }
 
 // takeFor makes a take for another region.
-func (s *Store) takeFor(w *wait, now time.Time, epoch uint64, c *backend.Counter, hits int64) (Told, error) {
+func (s *Store) takeFor(w *wait, now time.Time, epoch uint64, c *backend.Counter, hits int64) (Reply, error) {
 	if epoch != s.opts.Epoch {
-		return Told{Refused: NotActing}, nil
+		return Reply{Refused: NotActing}, nil
 	}
 	if hits < -backend.MaxHits || hits > backend.MaxHits {
-		return Told{Refused: Invalid}, nil
+		return Reply{Refused: Invalid}, nil
 	}
 	o := new(backend.Outcome)
 	err := s.takeAtHome(w, now, &backend.Take{Key: c.Key, Limit: c.Limit, Rule: c.Rule, Hits: hits}, o)
-	return Told{Outcome: o}, err
+	return Reply{Outcome: o}, err
 }
 
 // mostReported is how many grants a question may report. An account keeps fewer.

@@ -11,7 +11,7 @@
 //
 // Mode eventual has no home and no record: each region counts on its own, and lowers its limit by what the others say (tally.go).
 //
-// Processes of different regions talk to each other through Peers: a Store asks with Exchange and Consent, and answers with its
+// Replicas of different regions talk to each other through Peers: a Store asks with Exchange and Consent, and answers with its
 // methods Answer and Consent. A Store may be used by any number of goroutines.
 //
 // # Where the time comes from
@@ -27,10 +27,10 @@
 //
 // # What it does not do
 //
-// Refused hits count nowhere. Nothing remembers refusals: each take asks Redis, together with others that wait for the same
-// record. Reservations, penalties, and several limits as one atomic step across regions are refused where rules are read. If takes of
-// several counters are settled as one, and some are refused, the others are given back, as on a cluster (backend.Split). What is given back while a
-// window ends may free a hit of the next one.
+// Denied hits count nowhere, and no denial is cached: each take asks Redis, together with others that wait for the same record. Rules that
+// combine regions with reservations, penalties or all-or-nothing admission are rejected when they are loaded. If takes of several counters
+// are settled as one and some are denied, the others are given back, as on a cluster (backend.Split). Hits that are given back while a
+// window ends may free a hit of the next window.
 //
-// What a region has counted on its own before its rule got a home is known to the home only for its own region.
+// The home knows what a region has counted before its rule got a home only for its own region.
 package regions

@@ -8,9 +8,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Asked is what a process asks the home of a counter. The home matches the entries with its own rules and overrides, so the limit there
+// Query is what a replica asks the home of a counter. The home matches the entries with its own rules and overrides, so the limit there
 // counts, and a counter that no rule names cannot be asked for.
-type Asked struct {
+type Query struct {
 	Domain  string
 	Entries []descriptor.Entry // as the caller sent them
 	Limit   string             // which of the rule's limits: descriptor.Limit.Tag
@@ -21,8 +21,8 @@ type Asked struct {
 	Hits    int64
 }
 
-// Told is what the home answers. Its field for what was asked is set, or Refused is.
-type Told struct {
+// Reply is what the home answers. Its field for what was asked is set, or Refused is.
+type Reply struct {
 	Permits *region.Answer
 	Share   *region.ShareAnswer
 	Outcome *backend.Outcome
@@ -45,14 +45,14 @@ const (
 	Invalid     Refusal = "invalid"     // the question has numbers that no account can have
 )
 
-// MaxAsked is the most questions of one call of Exchange.
-const MaxAsked = 1000
+// MaxQueries is the most questions of one call of Exchange.
+const MaxQueries = 1000
 
 // Peers are the other regions.
 type Peers interface {
 	// Exchange asks the home about counters. There are as many answers as questions, in the same order. An error means that nothing
 	// is known about any of them: they may have been answered.
-	Exchange(ctx context.Context, home string, epoch uint64, asked []Asked) ([]Told, error)
+	Exchange(ctx context.Context, home string, epoch uint64, queries []Query) ([]Reply, error)
 
 	// Consent asks a region whether it consents to the home e.Home.
 	Consent(ctx context.Context, region string, e *region.Epoch) (bool, error)

@@ -1,6 +1,6 @@
 package regions
 
-// HomeOf returns the region that is the home of a counter for which the rule names none, or "" if the list is empty. All processes of all
+// HomeOf returns the region that is the home of a counter for which the rule names none, or "" if the list is empty. All replicas of all
 // regions must have the same list, in any order, and the same prefix of keys.
 //
 // Each region draws a number by its name and the key, and the largest wins. So when a region is added, only the counters that it wins

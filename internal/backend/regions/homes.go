@@ -15,11 +15,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// homesOf is which region counts under each rule in this epoch. The region's Redis keeps it, so that all its processes agree, whatever
+// homesOf is which region counts under each rule in this epoch. The region's Redis keeps it, so that all its replicas agree, whatever
 // rules each of them has loaded last.
 type homesOf struct {
 	record record[region.Homes, *region.Homes]
-	known  atomic.Pointer[map[uint64]string] // what this process has read, by descriptor.Regions.Rule; it is only added to
+	known  atomic.Pointer[map[uint64]string] // what this replica has read, by descriptor.Regions.Rule; it is only added to
 	full   atomic.Bool                       // there was no room for some rule
 
 	keeping sync.Mutex // held while they are recorded
@@ -67,8 +67,8 @@ func (s *Store) knownHome(key []byte, l *descriptor.Limit) (home string, ok bool
 	return home, ok
 }
 
-// errEpoch is the error of takes under rules that are new to a process whose list of regions is old.
-var errEpoch = fmt.Errorf("%w: this region has a later list of regions than this process", backend.ErrUnavailable)
+// errEpoch is the error of takes under rules that are new to a replica whose list of regions is old.
+var errEpoch = fmt.Errorf("%w: this region has a later list of regions than this replica", backend.ErrUnavailable)
 
 // firstUse records the home of a rule, and returns the one that is recorded.
 func (s *Store) firstUse(w *wait, r region.RuleHome) (string, error) {
@@ -86,7 +86,7 @@ func (s *Store) firstUse(w *wait, r region.RuleHome) (string, error) {
 	return r.Home, nil // there is no room
 }
 
-// keep records the homes of rules that have none yet, and those that this process knows: the Redis may have lost them.
+// keep records the homes of rules that have none yet, and those that this replica knows: the Redis may have lost them.
 func (s *Store) keep(w *wait, rules []region.RuleHome) error {
 	known := *s.homesOf.known.Load()
 	all := make([]region.RuleHome, 0, len(known)+len(rules))

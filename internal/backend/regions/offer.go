@@ -16,12 +16,12 @@ import (
 // limits. The record counts them (backend.Account). The next step accounts for them. A step is needed to ask the home, and when permits
 // are missing; then the take waits.
 
-// offer is what takes may do without a step on an account, as this process has read it.
+// offer is what takes may do without a step on an account, as this replica has read it.
 type offer struct {
 	region.Offer
 	account    backend.Account
 	generation uint64       // of the clock
-	used       atomic.Int64 // of it, as far as this process knows
+	used       atomic.Int64 // of it, as far as this replica knows
 	usedAt     atomic.Int64 // when the last of them had been used
 	noticed    atomic.Bool  // a step was begun, because it is time for one
 }
@@ -148,8 +148,8 @@ func (f *offered) settle(t *backend.Take, o *backend.Outcome) (settled bool, err
 		}
 	}
 	left := from.Left - got.Used
-	refused := !got.Allowed && now < from.Until && from.Full && now < from.Again
-	if !got.Allowed && !refused {
+	denied := !got.Allowed && now < from.Until && from.Full && now < from.Again
+	if !got.Allowed && !denied {
 		return false, nil
 	}
 	a.outcome(t, &found{Taken: region.Taken{Allowed: got.Allowed, Left: left}, remaining: from.Remaining, again: from.Again, now: now}, o)

@@ -16,7 +16,7 @@ import (
 type part struct {
 	record[region.Holding, *region.Holding]
 	home  string
-	asked Asked // how another home finds the limit
+	query Query // how another home finds the limit
 	wait  awaited
 	seen  holding
 
@@ -38,7 +38,7 @@ func (s *Store) partOf(t *backend.Take, home string) *part {
 		p.each = p.ask
 		p.lives = func(v *region.Holding, now int64) time.Duration { return micros(v.LastsUntil(now) - now) }
 		if t.Origin != nil {
-			p.asked = askedOf(t)
+			p.query = queryOf(t)
 		}
 		return p
 	})
@@ -156,9 +156,9 @@ func (p *part) ask(v *region.Holding, at region.Reading) (written func()) {
 			p.askHere(c, &q)
 			return
 		}
-		asked := p.asked
-		asked.Share = &q
-		s.askers[p.home].add(&question{asked: asked, done: p.answer})
+		query := p.query
+		query.Share = &q
+		s.askers[p.home].add(&question{query: query, done: p.answer})
 	}
 }
 
@@ -173,24 +173,24 @@ func (p *part) askHere(c *backend.Counter, q *region.ShareQuestion) {
 		defer s.sending.Done()
 		w := s.waitOf(s.stopping)
 		defer w.end()
-		told, err := s.divide(w, time.Now(), s.opts.Region, s.opts.Epoch, c, q)
+		reply, err := s.divide(w, time.Now(), s.opts.Region, s.opts.Epoch, c, q)
 		if err != nil {
 			p.wait.end(err)
 			return
 		}
-		p.answer(&told, nil)
+		p.answer(&reply, nil)
 	}()
 }
 
 // answer takes in what the home has answered.
-func (p *part) answer(told *Told, err error) {
+func (p *part) answer(reply *Reply, err error) {
 	switch {
 	case err != nil:
 		p.wait.end(nil) // the asker knows that the home cannot be reached
-	case told.Share == nil:
-		p.wait.end(fmt.Errorf("%w: the region %s does not answer for this counter: %s", backend.ErrUnavailable, p.home, told.Refused))
+	case reply.Share == nil:
+		p.wait.end(fmt.Errorf("%w: the region %s does not answer for this counter: %s", backend.ErrUnavailable, p.home, reply.Refused))
 	default:
-		answer, limit := told.Share, *p.counter.Load().Limit
+		answer, limit := reply.Share, *p.counter.Load().Limit
 		p.add(&step[region.Holding]{
 			run:  func(v *region.Holding, at region.Reading) int64 { v.Apply(at, &limit, answer); return never },
 			done: func(error) { p.wait.end(nil) },
@@ -199,18 +199,18 @@ func (p *part) answer(told *Told, err error) {
 }
 
 // divide answers a region that asks for its part of a bucket of this region.
-func (s *Store) divide(w *wait, now time.Time, from string, epoch uint64, c *backend.Counter, question *region.ShareQuestion) (Told, error) {
+func (s *Store) divide(w *wait, now time.Time, from string, epoch uint64, c *backend.Counter, question *region.ShareQuestion) (Reply, error) {
 	q := *question
 	q.Region, q.Epoch = from, epoch
 	if q.Incarnation == 0 || q.Held < 0 || q.Held > backend.MaxCount || q.Demand < 0 || q.Demand > backend.MaxCount {
-		return Told{Refused: Invalid}, nil
+		return Reply{Refused: Invalid}, nil
 	}
 	a := new(region.ShareAnswer)
 	err := s.atHome(w, now, c, true, func(v *region.Counter, at region.Reading, l *descriptor.Limit, d *region.Duty) (int64, bool) {
 		*a = v.Divide(at, l, d, &q)
 		return never, true
 	})
-	return Told{Share: a}, err
+	return Reply{Share: a}, err
 }
 
 // tend asks the home, if it is time: the part gets smaller as the demand does.

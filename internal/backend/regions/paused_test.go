@@ -195,5 +195,5 @@ func TestPanicWhileAnswering(t *testing.T) {
 			t.Error("no panic")
 		}
 	}()
-	_, _ = s.Answer(t.Context(), "b", 1, make([]regions.Asked, 2))
+	_, _ = s.Answer(t.Context(), "b", 1, make([]regions.Query, 2))
 }

@@ -21,14 +21,14 @@ type kept[T any] interface {
 	ReadRecord(b []byte) error
 }
 
-// record is one record of the region's Redis, as this process knows it. Steps that are begun while a change is on its way are gathered, and
-// the next change carries all of them out. So a hot record costs one trip for each batch, and only processes contend with each
+// record is one record of the region's Redis, as this replica knows it. Steps that are begun while a change is on its way are gathered, and
+// the next change carries all of them out. So a hot record costs one trip for each batch, and only replicas contend with each
 // other.
 //
 // A batch is computed on the value that was seen last, at a time that the Redis' clock is known to have reached: clocks.reading. The
 // script writes the result only if the record is still that one, and if the time is at most slack later, and before the end of any grant or
-// window that a step has used. Otherwise the batch is computed again, on what is there now. A process that was paused in between is
-// refused, because time has passed.
+// window that a step has used. Otherwise the batch is computed again, on what is there now. The script rejects the
+// write of a replica that was paused in between, because time has passed.
 type record[T any, P kept[T]] struct {
 	of   *Store
 	key  []byte
@@ -84,7 +84,7 @@ type step[T any] struct {
 
 const (
 	// slack is how much later than the time of a computation its result may be written. It is long enough for a trip, and for a
-	// process that waits for a CPU.
+	// replica that waits for a CPU.
 	slack = 50_000
 
 	// mostLate: if trips take longer than slack, each next try may be twice as late, so often. What must not be late says so itself: until.
@@ -92,7 +92,7 @@ const (
 
 	never = math.MaxInt64
 
-	// mostTries is how often a batch is computed again before its steps fail. Each try but the first means that another process has
+	// mostTries is how often a batch is computed again before its steps fail. Each try but the first means that another replica has
 	// changed the record, or that time has passed.
 	mostTries = 200
 )
@@ -158,7 +158,7 @@ func (r *record[T, P]) prepare() bool {
 			continue
 		}
 		if r.tries++; r.tries > mostTries {
-			r.finish(fmt.Errorf("%w: other processes changed a record %d times", backend.ErrUnavailable, mostTries))
+			r.finish(fmt.Errorf("%w: other replicas changed a record %d times", backend.ErrUnavailable, mostTries))
 			continue
 		}
 		r.sent = state{at.Least, at.Generation}
@@ -292,7 +292,7 @@ func (r *record[T, P]) finish(err error) {
 	r.running = r.running[:0]
 }
 
-// cache has the records that this process has used lately. It is bounded: what is not in it costs another trip.
+// cache has the records that this replica has used lately. It is bounded: what is not in it costs another trip.
 type cache[R interface {
 	idle() bool
 	used() int64
@@ -334,7 +334,7 @@ func (c *cache[R]) of(key []byte, create func() R) R {
 }
 
 // evict drops the one of some records that was not used for longest. A record that is dropped while a step is added to it still works: two
-// of one key are like two processes.
+// of one key are like two replicas.
 func (c *cache[R]) evict() {
 	const looked = 16
 	n, oldest, since := 0, "", int64(never)

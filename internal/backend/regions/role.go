@@ -62,7 +62,7 @@ func (s *Store) tick(ctx context.Context, n int) {
 	}
 }
 
-// raise raises the generation after the clock of the Redis was set back, unless another process has.
+// raise raises the generation after the clock of the Redis was set back, unless another replica has.
 func (s *Store) raise(ctx context.Context) {
 	if _, ready := s.clocks.known(); ready {
 		return // the tick that noticed it has done so
@@ -79,7 +79,7 @@ func (c *clocks) mistrust() {
 	c.reset()
 }
 
-// readGeneration reads how often the clock was set back. A Redis that was flushed learns it from its processes.
+// readGeneration reads how often the clock was set back. A Redis that was flushed learns it from its replicas.
 func (s *Store) readGeneration(ctx context.Context, raise bool) error {
 	w := s.waitOf(ctx)
 	defer w.end()
@@ -217,10 +217,10 @@ func (s *Store) Consent(ctx context.Context, from string, e *region.Epoch) (bool
 	return err == nil && yes, err // with an error, the step may still be running
 }
 
-// peer is what this process knows about another region.
+// peer is what this replica knows about another region.
 type peer struct {
 	mu        sync.Mutex
-	lastHeard time.Time // an answer to a question of this process
+	lastHeard time.Time // an answer to a question of this replica
 	lastAsked time.Time // a question of that region
 	lastYes   time.Time // it consented to this home
 	epoch     uint64    // of its last question

@@ -113,18 +113,18 @@ func (l ruled) draw() (process int, lost bool) {
 	return l.w.random.IntN(len(l.w.homes)), l.w.random.Float64() < l.w.lost
 }
 
-func (l ruled) Exchange(ctx context.Context, _ string, epoch uint64, asked []regions.Asked) ([]regions.Told, error) {
+func (l ruled) Exchange(ctx context.Context, _ string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
 	l.w.mu.Lock()
-	l.w.asked += len(asked)
+	l.w.asked += len(queries)
 	l.w.mu.Unlock()
 	time.Sleep(trip) //nolint:forbidigo // virtual time
 	process, lost := l.draw()
-	told, err := l.w.homes[process].Answer(ctx, l.from, epoch, asked)
+	replies, err := l.w.homes[process].Answer(ctx, l.from, epoch, queries)
 	time.Sleep(trip) //nolint:forbidigo // virtual time
 	if lost {
 		return nil, errLost
 	}
-	return told, err
+	return replies, err
 }
 
 func (l ruled) Consent(ctx context.Context, name string, e *region.Epoch) (bool, error) {
@@ -237,13 +237,13 @@ func TestRulesOfAnAnswer(t *testing.T) {
 		l := w.of[0].limit
 		ask := func() uint64 {
 			t.Helper()
-			told, err := w.homes[0].Answer(t.Context(), "b", 1, []regions.Asked{{
+			replies, err := w.homes[0].Answer(t.Context(), "b", 1, []regions.Query{{
 				Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: "x"}}, Limit: l.Tag(), Permits: &region.Question{Incarnation: 7, Number: 1, Need: 1},
 			}})
-			if err != nil || told[0].Permits == nil {
-				t.Fatalf("%+v, %v", told, err)
+			if err != nil || replies[0].Permits == nil {
+				t.Fatalf("%+v, %v", replies, err)
 			}
-			return told[0].Permits.Rules
+			return replies[0].Permits.Rules
 		}
 		if got := ask(); got != 7 {
 			t.Errorf("rules %d, want 7", got)

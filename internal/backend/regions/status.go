@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// counts are totals of this process.
+// counts are totals of this replica.
 type counts struct {
 	cold, starved       atomic.Int64 // takes that waited for the home; of them, those that had no answer in time
 	asked, failed       atomic.Int64 // questions; calls that failed
@@ -34,7 +34,7 @@ func (s *Store) families() []metric.Family {
 	}
 }
 
-// Status is what a process knows about limits across regions.
+// Status is what a replica knows about limits across regions.
 type Status struct {
 	Region string
 	Epoch  uint64
@@ -47,21 +47,21 @@ type Status struct {
 	Kept  []KeptHome    // by rule: rules that name another home than the one that counts
 
 	Rules         []RuleStatus // those with most permits first
-	Cold, Starved int64        // since the process began: see the metrics
+	Cold, Starved int64        // since the replica began: see the metrics
 }
 
-// RuleStatus is what a process has seen lately of the counters of a rule that have one home.
+// RuleStatus is what a replica has seen lately of the counters of a rule that have one home.
 type RuleStatus struct {
 	Rule string // its path
 	Mode descriptor.RegionMode
 	Home string
 
-	Counters int   // that the process has used lately
+	Counters int   // that the replica has used lately
 	Permits  int64 // that this region holds, or if it is the home: that the others hold
 	Other    int   // accounts whose home has another number for the limit: by its rules, or an override
 }
 
-// PeerStatus is what a process knows about another region. Times are zero if it never happened.
+// PeerStatus is what a replica knows about another region. Times are zero if it never happened.
 type PeerStatus struct {
 	Region    string
 	Heard     time.Time     // it answered a question
@@ -81,7 +81,7 @@ type PeerRefusal struct {
 	Keys   []string // of the entries: their values are customers'
 }
 
-// Status returns what this process knows.
+// Status returns what this replica knows.
 func (s *Store) Status() Status {
 	st := Status{
 		Region: s.opts.Region, Epoch: s.opts.Epoch, Before: s.opts.Before, Rules: s.ruleStatus(), Cold: s.counts.cold.Load(), Starved: s.counts.starved.Load(),
@@ -141,9 +141,9 @@ func (p *peer) consented(yes bool, rtt time.Duration, err error) {
 }
 
 // refuses notes that the region does not answer a question.
-func (p *peer) refuses(why Refusal, asked *Asked) {
-	r := PeerRefusal{At: time.Now(), Why: why, Domain: asked.Domain}
-	for _, e := range asked.Entries {
+func (p *peer) refuses(why Refusal, query *Query) {
+	r := PeerRefusal{At: time.Now(), Why: why, Domain: query.Domain}
+	for _, e := range query.Entries {
 		r.Keys = append(r.Keys, e.Key)
 	}
 	p.mu.Lock()

@@ -35,7 +35,7 @@ type Options struct {
 
 	Prefix     string        // of the keys of records that belong to no counter
 	Timeout    time.Duration // of takes whose callers have no deadline; default 1 s
-	MaxRecords int           // records that this process remembers, of each kind; default 20,000
+	MaxRecords int           // records that this replica remembers, of each kind; default 20,000
 
 	Metrics metric.Registry // nil: no metrics
 	Logger  *slog.Logger    // default slog.Default()
@@ -47,7 +47,7 @@ type Resolver interface {
 	// false if no rule matches, or if the rule has no such limit.
 	Resolve(now time.Time, domain string, entries []descriptor.Entry, tag string) (backend.Counter, bool)
 
-	// Rules returns a number that stands for all that Resolve depends on, the same in all processes with the same rules and overrides. 0: there
+	// Rules returns a number that stands for all that Resolve depends on, the same in all replicas with the same rules and overrides. 0: there
 	// is none, and Resolve may return other numbers at any time.
 	Rules(now time.Time) uint64
 }
@@ -136,7 +136,7 @@ func New(opts Options) (*Store, error) {
 // ownKey is the key, after the prefix of all keys, of the records that belong to no counter. No counter has it: ours contain a |.
 const ownKey = "{regions}"
 
-// SetResolver sets how questions of other regions find their limits. Until then they are refused.
+// SetResolver sets how questions of other regions find their limits. Until then they are not answered.
 func (s *Store) SetResolver(r Resolver) { s.resolver.Store(&r) }
 
 // concerns reports whether one region counts a limit for all.
@@ -216,7 +216,7 @@ func (s *Store) takeHere(w *wait, now time.Time, r *backend.Request) error {
 	return errors.Join(errs...)
 }
 
-// errKind is the error of takes that cannot be counted across regions. Rules that would need them are refused.
+// errKind is the error of takes that cannot be counted across regions. Rules that need them are rejected.
 var errKind = fmt.Errorf("%w: reservations and penalties are not counted across regions", backend.ErrUnavailable)
 
 func (s *Store) takeOne(w *wait, now time.Time, t *backend.Take, o *backend.Outcome) error {

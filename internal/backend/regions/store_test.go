@@ -321,39 +321,39 @@ func TestBadQuestions(t *testing.T) {
 	w.limit("home", atHome("a", algorithms()["fixed"]))
 	w.limit("far", escrow("b", algorithms()["fixed"]))
 	a := w.of["a"][0]
-	asked := func(name string, q *region.Question) regions.Asked {
-		return regions.Asked{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: name}}, Limit: l.Tag(), Permits: q}
+	query := func(name string, q *region.Question) regions.Query {
+		return regions.Query{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: name}}, Limit: l.Tag(), Permits: q}
 	}
 	good := region.Question{Incarnation: 7, Number: 1, Nonce: 9, Want: 1 << 30, Need: 1 << 50}
 	hostile := good
 	hostile.Grants = []region.Grant{{Incarnation: 7, Number: 1, Permits: 1, Used: 2}}
 	for name, test := range map[string]struct {
-		asked regions.Asked
+		query regions.Query
 		want  regions.Refusal
 	}{
-		"no rule":    {asked("none", &good), regions.NoRule},
-		"other mode": {asked("home", &good), regions.OtherMode},
-		"take":       {asked("x", nil), regions.OtherMode},
-		"other home": {asked("far", &good), regions.OtherHome},
-		"invalid":    {asked("x", &hostile), regions.Invalid},
-		"all of it":  {asked("x", &good), regions.NotRefused},
+		"no rule":    {query("none", &good), regions.NoRule},
+		"other mode": {query("home", &good), regions.OtherMode},
+		"take":       {query("x", nil), regions.OtherMode},
+		"other home": {query("far", &good), regions.OtherHome},
+		"invalid":    {query("x", &hostile), regions.Invalid},
+		"all of it":  {query("x", &good), regions.NotRefused},
 	} {
-		told, err := a.Answer(t.Context(), "b", 1, []regions.Asked{test.asked})
-		if err != nil || told[0].Refused != test.want {
-			t.Errorf("%s: %+v, %v", name, told, err)
+		replies, err := a.Answer(t.Context(), "b", 1, []regions.Query{test.query})
+		if err != nil || replies[0].Refused != test.want {
+			t.Errorf("%s: %+v, %v", name, replies, err)
 		}
 	}
-	again, err := a.Answer(t.Context(), "b", 1, []regions.Asked{asked("x", &good)})
+	again, err := a.Answer(t.Context(), "b", 1, []regions.Query{query("x", &good)})
 	if err != nil || again[0].Permits.Result != region.Granted || again[0].Permits.Permits > 600 {
 		t.Errorf("the same question again: %+v, %v", again[0].Permits, err)
 	}
-	if told, err := a.Answer(t.Context(), "b", 9, []regions.Asked{asked("x", &good)}); err != nil || told[0].Permits.Result != region.Outdated {
-		t.Errorf("of another epoch: %+v, %v", told, err)
+	if replies, err := a.Answer(t.Context(), "b", 9, []regions.Query{query("x", &good)}); err != nil || replies[0].Permits.Result != region.Outdated {
+		t.Errorf("of another epoch: %+v, %v", replies, err)
 	}
-	if _, err := a.Answer(t.Context(), "z", 1, []regions.Asked{asked("x", &good)}); err == nil {
+	if _, err := a.Answer(t.Context(), "z", 1, []regions.Query{query("x", &good)}); err == nil {
 		t.Error("a region that is not in the list was answered")
 	}
-	if _, err := a.Answer(t.Context(), "b", 1, make([]regions.Asked, regions.MaxAsked+1)); err == nil {
+	if _, err := a.Answer(t.Context(), "b", 1, make([]regions.Query, regions.MaxQueries+1)); err == nil {
 		t.Error("too many questions were answered")
 	}
 	if _, err := a.Consent(t.Context(), "b", &region.Epoch{Number: 1, Home: "a"}); err == nil {

@@ -13,10 +13,10 @@ import (
 )
 
 // tally is a counter that each region counts on its own, less what the others have told about theirs (mode eventual). There is no home, no
-// record and no promise: a region asks the others what they have counted, while it is asked for the counter itself. Only this process
+// record and no promise: a region asks the others what they have counted, while it is asked for the counter itself. Only this replica
 // remembers the answers.
 type tally struct {
-	asked    Asked // how the others find their counters
+	query    Query // how the others find their counters
 	interval time.Duration
 	fixed    *descriptor.Window // of a window on the clock: what was counted in it ends with it
 	touched  atomic.Int64
@@ -69,7 +69,7 @@ func (s *Store) tallyOf(t *backend.Take) *tally {
 			n.fixed = &t.Limit.Window
 		}
 		if t.Origin != nil {
-			n.asked = askedOf(t)
+			n.query = queryOf(t)
 		}
 		return n
 	})
@@ -131,23 +131,23 @@ func (t *tally) due(now time.Time) (due uint64) {
 func (s *Store) askOthers(t *tally, now time.Time, due uint64) {
 	for i := range t.others {
 		if due>>i&1 > 0 {
-			s.askers[s.others[i]].add(&question{asked: t.asked, done: func(told *Told, err error) { s.heard(t, i, now, told, err) }})
+			s.askers[s.others[i]].add(&question{query: t.query, done: func(reply *Reply, err error) { s.heard(t, i, now, reply, err) }})
 		}
 	}
 }
 
 // heard takes in what a region has answered to a question that was sent then.
-func (s *Store) heard(t *tally, region int, sent time.Time, told *Told, err error) {
+func (s *Store) heard(t *tally, region int, sent time.Time, reply *Reply, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := &t.others[region]
 	o.waits = false
-	if err != nil || told.Outcome == nil {
+	if err != nil || reply.Outcome == nil {
 		return
 	}
 	now := time.Now()
 	o.since = time.Time{}
-	c := counted{told.Outcome.Used, now.Add(told.Outcome.ResetAfter)}
+	c := counted{reply.Outcome.Used, now.Add(reply.Outcome.ResetAfter)}
 	if t.fixed != nil {
 		_, end := t.fixed.Bounds(sent.UnixMicro())
 		if now.UnixMicro() >= end {
@@ -281,12 +281,12 @@ func (s *Store) peekTallied(ctx context.Context, now time.Time, r *backend.Reque
 }
 
 // countedHere answers what this region has counted.
-func (s *Store) countedHere(ctx context.Context, now time.Time, c *backend.Counter) (Told, error) {
+func (s *Store) countedHere(ctx context.Context, now time.Time, c *backend.Counter) (Reply, error) {
 	r := backend.Request{Takes: []backend.Take{{Key: c.Key, Limit: c.Limit, Rule: c.Rule}}, Outcomes: make([]backend.Outcome, 1)}
 	if err := s.opts.Store.Peek(ctx, now, &r); err != nil {
-		return Told{}, err
+		return Reply{}, err
 	}
-	return Told{Outcome: &r.Outcomes[0]}, nil
+	return Reply{Outcome: &r.Outcomes[0]}, nil
 }
 
 // unseen is the most that other regions have admitted of one counter between two of their answers, in this minute and in the one before.

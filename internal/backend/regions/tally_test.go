@@ -69,8 +69,8 @@ type trips struct {
 	from string
 }
 
-func (l trips) Exchange(ctx context.Context, to string, epoch uint64, asked []regions.Asked) ([]regions.Told, error) {
-	l.w.asked.Add(int64(len(asked)))
+func (l trips) Exchange(ctx context.Context, to string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
+	l.w.asked.Add(int64(len(queries)))
 	l.w.mu.Lock()
 	cut := l.w.cut[to] != l.w.cut[l.from]
 	l.w.mu.Unlock()
@@ -79,7 +79,7 @@ func (l trips) Exchange(ctx context.Context, to string, epoch uint64, asked []re
 	}
 	time.Sleep(trip) //nolint:forbidigo // virtual time
 	defer time.Sleep(trip)
-	return l.w.of[to].Answer(ctx, l.from, epoch, asked)
+	return l.w.of[to].Answer(ctx, l.from, epoch, queries)
 }
 
 func (l trips) Consent(context.Context, string, *region.Epoch) (bool, error) {

@@ -252,15 +252,15 @@ func (l *link) answerIsLost() bool {
 	return rand.Float64() < l.w.lost
 }
 
-func (l *link) Exchange(ctx context.Context, home string, epoch uint64, asked []regions.Asked) ([]regions.Told, error) {
+func (l *link) Exchange(ctx context.Context, home string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
 	p, twice, err := l.to(home)
 	if err != nil {
 		return nil, err
 	}
-	told, err := p.Answer(ctx, l.from, epoch, asked)
+	replies, err := p.Answer(ctx, l.from, epoch, queries)
 	if twice && err == nil {
 		if again, _, err := l.to(home); err == nil {
-			told, err = again.Answer(ctx, l.from, epoch, asked)
+			replies, err = again.Answer(ctx, l.from, epoch, queries)
 			if err != nil {
 				return nil, err
 			}
@@ -269,7 +269,7 @@ func (l *link) Exchange(ctx context.Context, home string, epoch uint64, asked []
 	if l.answerIsLost() {
 		return nil, errLost
 	}
-	return told, err
+	return replies, err
 }
 
 func (l *link) Consent(ctx context.Context, name string, e *region.Epoch) (bool, error) {

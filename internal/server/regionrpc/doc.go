@@ -1,4 +1,4 @@
-// Package regionrpc carries what processes of two regions say to each other: gRPC with certificates on both sides, on a port of its own.
+// Package regionrpc carries what replicas of two regions say to each other: gRPC with certificates on both sides, on a port of its own.
 //
 // Peers asks other regions, and Server answers them with a store. Each side knows the region of the other one from its certificate
 // (RegionOf), never from a message: a region can only speak for itself. What a peer may send is bounded before it reaches the store.

@@ -37,9 +37,9 @@ func TestStrangers(t *testing.T) {
 			at, _ := serve(t, theirs, "127.0.0.1:0", answers{answer: used})
 			strangers(t, from, at, maxConnections)
 			for i := range 3 {
-				told, err := dial(t, ours, at, nil).Exchange(waiting(t), "eu", 1, []regions.Asked{ask("a", 3)})
-				if err != nil || told[0].Outcome.Used != 3 {
-					t.Errorf("call %d: %v %v", i, told, err)
+				replies, err := dial(t, ours, at, nil).Exchange(waiting(t), "eu", 1, []regions.Query{ask("a", 3)})
+				if err != nil || replies[0].Outcome.Used != 3 {
+					t.Errorf("call %d: %v %v", i, replies, err)
 				}
 			}
 		})

@@ -11,7 +11,7 @@ import (
 	regionv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/region/v1"
 )
 
-// Bounds of a question, besides regions.MaxAsked. They are above what a process asks.
+// Bounds of a question, besides regions.MaxQueries. They are above what a replica asks.
 const (
 	maxEntries = 64
 	maxText    = 256 << 10 // bytes of a domain, or of all keys and values of a descriptor
@@ -19,8 +19,8 @@ const (
 	maxRegions = 64
 )
 
-func encodeAsked(a *regions.Asked) *regionv1.Asked {
-	m := &regionv1.Asked{Domain: a.Domain, Limit: a.Limit, Entries: make([]*regionv1.Entry, len(a.Entries))}
+func encodeQuery(a *regions.Query) *regionv1.Query {
+	m := &regionv1.Query{Domain: a.Domain, Limit: a.Limit, Entries: make([]*regionv1.Entry, len(a.Entries))}
 	for i, e := range a.Entries {
 		m.Entries[i] = &regionv1.Entry{Key: e.Key, Value: e.Value}
 	}
@@ -38,20 +38,20 @@ func encodeAsked(a *regions.Asked) *regionv1.Asked {
 				Charged: g.Charged, Ends: g.Ends, Expires: g.Expires,
 			}
 		}
-		m.What = &regionv1.Asked_Permits{Permits: p}
+		m.What = &regionv1.Query_Permits{Permits: p}
 	case a.Share != nil:
 		q := a.Share
-		m.What = &regionv1.Asked_Share{Share: &regionv1.ShareQuestion{
+		m.What = &regionv1.Query_Share{Share: &regionv1.ShareQuestion{
 			Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Held: q.Held, Demand: q.Demand,
 		}}
 	default:
-		m.What = &regionv1.Asked_Hits{Hits: a.Hits}
+		m.What = &regionv1.Query_Hits{Hits: a.Hits}
 	}
 	return m
 }
 
 // tooLarge reports whether a question has more than a server accepts.
-func tooLarge(a *regions.Asked) bool {
+func tooLarge(a *regions.Query) bool {
 	size := len(a.Domain) + len(a.Limit)
 	for _, e := range a.Entries {
 		size += len(e.Key) + len(e.Value)
@@ -59,17 +59,17 @@ func tooLarge(a *regions.Asked) bool {
 	return len(a.Entries) > maxEntries || size > maxText || a.Permits != nil && len(a.Permits.Grants) > maxGrants
 }
 
-// decodeAsked reads a question of a region. Its epoch is that of the call. It returns false if the question is too large, or cannot be
+// decodeQuery reads a question of a region. Its epoch is that of the call. It returns false if the question is too large, or cannot be
 // understood: a newer version may ask other things.
-func decodeAsked(m *regionv1.Asked, from string, epoch uint64) (regions.Asked, bool) {
-	a := regions.Asked{Domain: m.GetDomain(), Limit: m.GetLimit(), Entries: make([]descriptor.Entry, 0, min(len(m.GetEntries()), maxEntries+1))}
+func decodeQuery(m *regionv1.Query, from string, epoch uint64) (regions.Query, bool) {
+	a := regions.Query{Domain: m.GetDomain(), Limit: m.GetLimit(), Entries: make([]descriptor.Entry, 0, min(len(m.GetEntries()), maxEntries+1))}
 	for _, e := range m.GetEntries()[:cap(a.Entries)] {
 		a.Entries = append(a.Entries, descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()})
 	}
 	switch what := m.GetWhat().(type) {
-	case *regionv1.Asked_Hits:
+	case *regionv1.Query_Hits:
 		a.Hits = what.Hits
-	case *regionv1.Asked_Permits:
+	case *regionv1.Query_Permits:
 		q := what.Permits
 		a.Permits = &region.Question{
 			Region: from, Epoch: epoch, Incarnation: q.GetIncarnation(), Number: q.GetNumber(), Nonce: q.GetNonce(),
@@ -81,7 +81,7 @@ func decodeAsked(m *regionv1.Asked, from string, epoch uint64) (regions.Asked, b
 				Charged: g.GetCharged(), Ends: g.GetEnds(), Expires: g.GetExpires(),
 			})
 		}
-	case *regionv1.Asked_Share:
+	case *regionv1.Query_Share:
 		q := what.Share
 		a.Share = &region.ShareQuestion{
 			Region: from, Epoch: epoch, Incarnation: q.GetIncarnation(), Number: q.GetNumber(), Nonce: q.GetNonce(), Held: q.GetHeld(), Demand: q.GetDemand(),
@@ -92,7 +92,7 @@ func decodeAsked(m *regionv1.Asked, from string, epoch uint64) (regions.Asked, b
 	return a, len(a.Entries) > 0 && !tooLarge(&a) && a.Hits <= backend.MaxHits && a.Hits >= -backend.MaxHits
 }
 
-func encodeTold(t *regions.Told) *regionv1.Told {
+func encodeReply(t *regions.Reply) *regionv1.Reply {
 	switch {
 	case t.Outcome != nil:
 		o := t.Outcome
@@ -100,39 +100,39 @@ func encodeTold(t *regions.Told) *regionv1.Told {
 		if o.RetryAfter == backend.Never {
 			retry = never
 		}
-		return &regionv1.Told{What: &regionv1.Told_Outcome{Outcome: &regionv1.Outcome{
+		return &regionv1.Reply{What: &regionv1.Reply_Outcome{Outcome: &regionv1.Outcome{
 			Allowed: o.Allowed, Before: o.Before, Used: o.Used, RetryAfter: retry, MoreAfter: o.MoreAfter.Microseconds(),
 			ResetAfter: o.ResetAfter.Microseconds(), Delay: o.Delay.Microseconds(),
 		}}}
 	case t.Permits != nil:
 		a := t.Permits
-		return &regionv1.Told{What: &regionv1.Told_Permits{Permits: &regionv1.Answer{
+		return &regionv1.Reply{What: &regionv1.Reply_Permits{Permits: &regionv1.Answer{
 			Epoch: a.Epoch, Incarnation: a.Incarnation, Number: a.Number, Nonce: a.Nonce, Result: encodeResult(a.Result), Limit: a.Limit,
 			Permits: a.Permits, Charged: a.Charged, Ends: a.Ends, ValidFor: a.ValidFor, Remaining: a.Remaining, RetryAfter: a.RetryAfter,
 			Rules: a.Rules,
 		}}}
 	case t.Share != nil:
 		a := t.Share
-		return &regionv1.Told{What: &regionv1.Told_Share{Share: &regionv1.ShareAnswer{
+		return &regionv1.Reply{What: &regionv1.Reply_Share{Share: &regionv1.ShareAnswer{
 			Epoch: a.Epoch, Incarnation: a.Incarnation, Number: a.Number, Nonce: a.Nonce, Result: encodeResult(a.Result),
 			Rate: a.Rate, Tokens: a.Tokens, Mint: a.Mint, ValidFor: a.ValidFor,
 		}}}
 	default:
-		return &regionv1.Told{What: &regionv1.Told_Refused{Refused: string(t.Refused)}}
+		return &regionv1.Reply{What: &regionv1.Reply_Refused{Refused: string(t.Refused)}}
 	}
 }
 
 // never is backend.Never on the wire.
 const never = -1
 
-// decodeTold reads an answer. It must be of the kind of the question: another one would be from a version that understands the question
+// decodeReply reads an answer. It must be of the kind of the question: another one would be from a version that understands the question
 // in another way.
-func decodeTold(m *regionv1.Told, asked *regions.Asked) (regions.Told, error) {
-	var t regions.Told
+func decodeReply(m *regionv1.Reply, query *regions.Query) (regions.Reply, error) {
+	var t regions.Reply
 	switch what := m.GetWhat().(type) {
-	case *regionv1.Told_Refused:
+	case *regionv1.Reply_Refused:
 		t.Refused = regions.Refusal(what.Refused)
-	case *regionv1.Told_Outcome:
+	case *regionv1.Reply_Outcome:
 		o := what.Outcome
 		t.Outcome = &backend.Outcome{
 			Allowed: o.GetAllowed(), Before: o.GetBefore(), Used: o.GetUsed(), RetryAfter: micros(o.GetRetryAfter()), MoreAfter: micros(o.GetMoreAfter()),
@@ -141,7 +141,7 @@ func decodeTold(m *regionv1.Told, asked *regions.Asked) (regions.Told, error) {
 		if o.GetRetryAfter() == never {
 			t.Outcome.RetryAfter = backend.Never
 		}
-	case *regionv1.Told_Permits:
+	case *regionv1.Reply_Permits:
 		a := what.Permits
 		result, err := decodeResult(a.GetResult())
 		if err != nil {
@@ -152,7 +152,7 @@ func decodeTold(m *regionv1.Told, asked *regions.Asked) (regions.Told, error) {
 			Permits: a.GetPermits(), Charged: a.GetCharged(), Ends: a.GetEnds(), ValidFor: a.GetValidFor(), Remaining: a.GetRemaining(), RetryAfter: a.GetRetryAfter(),
 			Rules: a.GetRules(),
 		}
-	case *regionv1.Told_Share:
+	case *regionv1.Reply_Share:
 		a := what.Share
 		result, err := decodeResult(a.GetResult())
 		if err != nil {
@@ -163,8 +163,8 @@ func decodeTold(m *regionv1.Told, asked *regions.Asked) (regions.Told, error) {
 			Rate: a.GetRate(), Tokens: a.GetTokens(), Mint: a.GetMint(), ValidFor: a.GetValidFor(),
 		}
 	}
-	if t.Refused == regions.NotRefused && (t.Permits != nil) != (asked.Permits != nil) || t.Refused == regions.NotRefused && (t.Share != nil) != (asked.Share != nil) ||
-		t == (regions.Told{}) {
+	if t.Refused == regions.NotRefused && (t.Permits != nil) != (query.Permits != nil) || t.Refused == regions.NotRefused && (t.Share != nil) != (query.Share != nil) ||
+		t == (regions.Reply{}) {
 		return t, fmt.Errorf("an answer of another kind than the question")
 	}
 	return t, nil

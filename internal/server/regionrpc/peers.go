@@ -41,7 +41,7 @@ var reconnects = grpc.ConnectParams{
 	MinConnectTimeout: 5 * time.Second,
 }
 
-// spread uses all addresses of a region in turn: any of its processes can answer.
+// spread uses all addresses of a region in turn: any of its replicas can answer.
 const spread = `{"loadBalancingConfig":[{"round_robin":{}}]}`
 
 // Options are the settings of Peers. Addresses and TLS are required.
@@ -176,28 +176,28 @@ func (p *Peers) done(ctx context.Context, r *peerRegion, began time.Time, err er
 }
 
 // Exchange implements regions.Peers.
-func (p *Peers) Exchange(ctx context.Context, home string, epoch uint64, asked []regions.Asked) ([]regions.Told, error) {
+func (p *Peers) Exchange(ctx context.Context, home string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
 	r, err := p.find(home)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := within(ctx)
 	defer cancel()
-	told := make([]regions.Told, len(asked))
-	places := make([]int, 0, min(len(asked), regions.MaxAsked)) // of the questions of a call
-	for next := 0; next < len(asked); {
+	replies := make([]regions.Reply, len(queries))
+	places := make([]int, 0, min(len(queries), regions.MaxQueries)) // of the questions of a call
+	for next := 0; next < len(queries); {
 		m, size := &regionv1.ExchangeRequest{Epoch: epoch}, 0
 		places = places[:0]
-		for ; next < len(asked) && len(m.Asked) < regions.MaxAsked && size < fullMessage; next++ {
-			if tooLarge(&asked[next]) {
-				told[next].Refused = regions.Invalid
+		for ; next < len(queries) && len(m.Queries) < regions.MaxQueries && size < fullMessage; next++ {
+			if tooLarge(&queries[next]) {
+				replies[next].Refused = regions.Invalid
 				continue
 			}
-			q := encodeAsked(&asked[next])
+			q := encodeQuery(&queries[next])
 			size += proto.Size(q)
-			m.Asked, places = append(m.Asked, q), append(places, next)
+			m.Queries, places = append(m.Queries, q), append(places, next)
 		}
-		if len(m.Asked) == 0 {
+		if len(m.Queries) == 0 {
 			continue
 		}
 		began := time.Now()
@@ -206,16 +206,16 @@ func (p *Peers) Exchange(ctx context.Context, home string, epoch uint64, asked [
 		if err != nil {
 			return nil, fmt.Errorf("ask region %s: %w", home, err)
 		}
-		if len(answer.GetTold()) != len(places) {
-			return nil, fmt.Errorf("ask region %s: %d answers to %d questions", home, len(answer.GetTold()), len(places))
+		if len(answer.GetReplies()) != len(places) {
+			return nil, fmt.Errorf("ask region %s: %d answers to %d questions", home, len(answer.GetReplies()), len(places))
 		}
 		for i, at := range places {
-			if told[at], err = decodeTold(answer.GetTold()[i], &asked[at]); err != nil {
+			if replies[at], err = decodeReply(answer.GetReplies()[i], &queries[at]); err != nil {
 				return nil, fmt.Errorf("ask region %s: %w", home, err)
 			}
 		}
 	}
-	return told, nil
+	return replies, nil
 }
 
 // Consent implements regions.Peers.

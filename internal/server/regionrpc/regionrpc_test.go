@@ -57,12 +57,12 @@ func filesOf(t *testing.T, ca *tlstest.Authority, names ...string) (*tlsfiles.Fi
 
 // answers is what a server of a test answers with.
 type answers struct {
-	answer  func(ctx context.Context, from string, epoch uint64, asked []regions.Asked) ([]regions.Told, error)
+	answer  func(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error)
 	consent func(from string, e *region.Epoch) (bool, error)
 }
 
-func (a answers) Answer(ctx context.Context, from string, epoch uint64, asked []regions.Asked) ([]regions.Told, error) {
-	return a.answer(ctx, from, epoch, asked)
+func (a answers) Answer(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
+	return a.answer(ctx, from, epoch, queries)
 }
 
 func (a answers) Consent(_ context.Context, from string, e *region.Epoch) (bool, error) {
@@ -70,12 +70,12 @@ func (a answers) Consent(_ context.Context, from string, e *region.Epoch) (bool,
 }
 
 // used answers each take with the hits that it asked for.
-func used(_ context.Context, _ string, _ uint64, asked []regions.Asked) ([]regions.Told, error) {
-	told := make([]regions.Told, len(asked))
-	for i := range told {
-		told[i].Outcome = &backend.Outcome{Allowed: true, Used: asked[i].Hits}
+func used(_ context.Context, _ string, _ uint64, queries []regions.Query) ([]regions.Reply, error) {
+	replies := make([]regions.Reply, len(queries))
+	for i := range replies {
+		replies[i].Outcome = &backend.Outcome{Allowed: true, Used: queries[i].Hits}
 	}
-	return told, nil
+	return replies, nil
 }
 
 // serve runs the server of region eu, whose list is ap, eu and us, until the test ends or stop is called.
@@ -119,8 +119,8 @@ func dial(t *testing.T, files *tlsfiles.Files, address string, log *slog.Logger)
 	return p
 }
 
-func ask(key string, hits int64) regions.Asked {
-	return regions.Asked{Domain: "d", Entries: []descriptor.Entry{{Key: "k", Value: key}}, Limit: "f60", Hits: hits}
+func ask(key string, hits int64) regions.Query {
+	return regions.Query{Domain: "d", Entries: []descriptor.Entry{{Key: "k", Value: key}}, Limit: "f60", Hits: hits}
 }
 
 func waiting(t *testing.T) context.Context {
@@ -131,10 +131,10 @@ func waiting(t *testing.T) context.Context {
 
 // Whatever is asked and answered arrives as it was sent.
 func TestMessages(t *testing.T) {
-	draw := func(t *rapid.T) (regions.Asked, regions.Told) {
+	draw := func(t *rapid.T) (regions.Query, regions.Reply) {
 		i64, u64 := rapid.Int64Range(-1<<60, 1<<60), rapid.Uint64()
 		span := rapid.Int64Range(0, 1<<50)
-		a := regions.Asked{
+		a := regions.Query{
 			Domain: rapid.String().Draw(t, "domain"), Limit: rapid.String().Draw(t, "limit"),
 			Entries: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) descriptor.Entry {
 				return descriptor.Entry{Key: rapid.String().Draw(t, "key"), Value: rapid.String().Draw(t, "value")}
@@ -142,16 +142,16 @@ func TestMessages(t *testing.T) {
 		}
 		result := region.Result(rapid.IntRange(0, int(region.Stale)).Draw(t, "result"))
 		refused := rapid.Bool().Draw(t, "refused")
-		var told regions.Told
+		var reply regions.Reply
 		switch rapid.IntRange(0, 2).Draw(t, "kind") {
 		case 0:
 			a.Hits = rapid.Int64Range(-backend.MaxHits, backend.MaxHits).Draw(t, "hits")
-			told.Outcome = &backend.Outcome{
+			reply.Outcome = &backend.Outcome{
 				Allowed: rapid.Bool().Draw(t, "allowed"), Before: i64.Draw(t, "before"), Used: i64.Draw(t, "used"), RetryAfter: micros(span.Draw(t, "retry")),
 				MoreAfter: micros(span.Draw(t, "more")), ResetAfter: micros(span.Draw(t, "reset")), Delay: micros(span.Draw(t, "delay")),
 			}
 			if rapid.Bool().Draw(t, "never") {
-				told.Outcome.RetryAfter = backend.Never
+				reply.Outcome.RetryAfter = backend.Never
 			}
 		case 1:
 			a.Permits = &region.Question{
@@ -167,7 +167,7 @@ func TestMessages(t *testing.T) {
 			if len(a.Permits.Grants) == 0 {
 				a.Permits.Grants = nil
 			}
-			told.Permits = &region.Answer{
+			reply.Permits = &region.Answer{
 				Epoch: u64.Draw(t, "e"), Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Result: result, Limit: u64.Draw(t, "l"),
 				Permits: i64.Draw(t, "p"), Charged: i64.Draw(t, "c"), Ends: i64.Draw(t, "s"), ValidFor: i64.Draw(t, "v"), Remaining: i64.Draw(t, "r"), RetryAfter: i64.Draw(t, "a"),
 				Rules: u64.Draw(t, "rules"),
@@ -176,39 +176,39 @@ func TestMessages(t *testing.T) {
 			a.Share = &region.ShareQuestion{
 				Region: "us", Epoch: 7, Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Held: i64.Draw(t, "h"), Demand: i64.Draw(t, "d"),
 			}
-			told.Share = &region.ShareAnswer{
+			reply.Share = &region.ShareAnswer{
 				Epoch: u64.Draw(t, "e"), Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Result: result,
 				Rate: i64.Draw(t, "r"), Tokens: i64.Draw(t, "t"), Mint: i64.Draw(t, "m"), ValidFor: i64.Draw(t, "v"),
 			}
 		}
 		if refused {
-			told = regions.Told{Refused: regions.NoRule}
+			reply = regions.Reply{Refused: regions.NoRule}
 		}
-		return a, told
+		return a, reply
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		asked, told := draw(t)
-		b, err := proto.Marshal(encodeAsked(&asked))
+		query, reply := draw(t)
+		b, err := proto.Marshal(encodeQuery(&query))
 		if err != nil {
 			t.Fatal(err)
 		}
-		var m regionv1.Asked
+		var m regionv1.Query
 		if err := proto.Unmarshal(b, &m); err != nil {
 			t.Fatal(err)
 		}
-		gotAsked, ok := decodeAsked(&m, "us", 7)
-		if diff := cmp.Diff(asked, gotAsked); !ok || diff != "" {
+		gotQuery, ok := decodeQuery(&m, "us", 7)
+		if diff := cmp.Diff(query, gotQuery); !ok || diff != "" {
 			t.Fatalf("%t (-want +got):\n%s", ok, diff)
 		}
-		if b, err = proto.Marshal(encodeTold(&told)); err != nil {
+		if b, err = proto.Marshal(encodeReply(&reply)); err != nil {
 			t.Fatal(err)
 		}
-		var answer regionv1.Told
+		var answer regionv1.Reply
 		if err := proto.Unmarshal(b, &answer); err != nil {
 			t.Fatal(err)
 		}
-		gotTold, err := decodeTold(&answer, &asked)
-		if diff := cmp.Diff(told, gotTold); err != nil || diff != "" {
+		gotReply, err := decodeReply(&answer, &query)
+		if diff := cmp.Diff(reply, gotReply); err != nil || diff != "" {
 			t.Fatalf("%v (-want +got):\n%s", err, diff)
 		}
 	})
@@ -219,15 +219,15 @@ func TestExchangeAndConsent(t *testing.T) {
 	theirs, _ := filesOf(t, ca, uri("eu"))
 	ours, _ := filesOf(t, ca, uri("us"))
 	var heard struct {
-		from  string
-		epoch uint64
-		asked []regions.Asked
-		lists []region.Epoch
+		from    string
+		epoch   uint64
+		queries []regions.Query
+		lists   []region.Epoch
 	}
 	at, _ := serve(t, theirs, "127.0.0.1:0", answers{
-		answer: func(ctx context.Context, from string, epoch uint64, asked []regions.Asked) ([]regions.Told, error) {
-			heard.from, heard.epoch, heard.asked = from, epoch, append(heard.asked, asked...)
-			return used(ctx, from, epoch, asked)
+		answer: func(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
+			heard.from, heard.epoch, heard.queries = from, epoch, append(heard.queries, queries...)
+			return used(ctx, from, epoch, queries)
 		},
 		consent: func(from string, e *region.Epoch) (bool, error) {
 			heard.lists = append(heard.lists, *e)
@@ -235,20 +235,20 @@ func TestExchangeAndConsent(t *testing.T) {
 		},
 	})
 	p := dial(t, ours, at, nil)
-	many := make([]regions.Asked, 2500) // more than one call takes
+	many := make([]regions.Query, 2500) // more than one call takes
 	for i := range many {
 		many[i] = ask(fmt.Sprint("v", i), int64(i))
 	}
-	told, err := p.Exchange(waiting(t), "eu", 7, many)
-	if err != nil || len(told) != len(many) {
-		t.Fatal(len(told), err)
+	replies, err := p.Exchange(waiting(t), "eu", 7, many)
+	if err != nil || len(replies) != len(many) {
+		t.Fatal(len(replies), err)
 	}
-	for i := range told {
-		if told[i].Outcome.Used != int64(i) {
-			t.Fatalf("answer %d is for question %d", i, told[i].Outcome.Used)
+	for i := range replies {
+		if replies[i].Outcome.Used != int64(i) {
+			t.Fatalf("answer %d is for question %d", i, replies[i].Outcome.Used)
 		}
 	}
-	if diff := cmp.Diff(many, heard.asked); heard.from != "us" || heard.epoch != 7 || diff != "" {
+	if diff := cmp.Diff(many, heard.queries); heard.from != "us" || heard.epoch != 7 || diff != "" {
 		t.Errorf("%s asked in epoch %d (-want +got):\n%s", heard.from, heard.epoch, diff)
 	}
 
@@ -283,7 +283,7 @@ func TestCertificates(t *testing.T) {
 		{"another region of the list", []string{uri("eu")}, []string{uri("us")}, ca, ""},
 		{"names that do not matter", []string{"localhost", uri("eu"), "spiffe://x/ns/a"}, []string{"10.0.0.1", "spiffe://other/region/ap", "https://x/region/us"}, ca, ""},
 		{"a region that is not in the list", []string{uri("eu")}, []string{uri("sa")}, ca, "region sa is not in the list of region eu: ap, eu, us"},
-		{"the same region", []string{uri("eu")}, []string{uri("eu")}, ca, "region eu is this process' own region"},
+		{"the same region", []string{uri("eu")}, []string{uri("eu")}, ca, "region eu is this replica's own region"},
 		{"no region", []string{uri("eu")}, []string{"eu.example.org"}, ca, "the certificate names no region: it needs the URI spiffe://TRUST-DOMAIN/region/NAME"},
 		{"a path that only ends so", []string{uri("eu")}, []string{"spiffe://example.org/x/region/us"}, ca, "the certificate names no region"},
 		{"two regions", []string{uri("eu")}, []string{uri("us"), uri("ap")}, ca, "the certificate names several regions, us and ap"},
@@ -301,14 +301,14 @@ func TestCertificates(t *testing.T) {
 			}
 			asked := 0
 			at, _ := serve(t, theirs, "127.0.0.1:0", answers{
-				answer: func(ctx context.Context, from string, epoch uint64, all []regions.Asked) ([]regions.Told, error) {
+				answer: func(ctx context.Context, from string, epoch uint64, all []regions.Query) ([]regions.Reply, error) {
 					asked++
 					return used(ctx, from, epoch, all)
 				},
 				consent: func(string, *region.Epoch) (bool, error) { asked++; return true, nil },
 			})
 			p := dial(t, ours, at, nil)
-			_, err = p.Exchange(waiting(t), "eu", 7, []regions.Asked{ask("a", 1)})
+			_, err = p.Exchange(waiting(t), "eu", 7, []regions.Query{ask("a", 1)})
 			_, err2 := p.Consent(waiting(t), "eu", &region.Epoch{Number: 7, Home: "us"})
 			if c.want == "" {
 				if err != nil || err2 != nil || asked != 2 {
@@ -341,14 +341,14 @@ func TestBadQuestions(t *testing.T) {
 	at, _ := serve(t, theirs, "127.0.0.1:0", answers{answer: used, consent: func(string, *region.Epoch) (bool, error) { return true, nil }})
 	client := raw(t, ours, at)
 	good := ask("a", 5)
-	with := func(change func(*regionv1.Asked)) *regionv1.Asked {
-		m := encodeAsked(&good)
+	with := func(change func(*regionv1.Query)) *regionv1.Query {
+		m := encodeQuery(&good)
 		change(m)
 		return m
 	}
-	times := func(n int) (all []*regionv1.Asked) {
+	times := func(n int) (all []*regionv1.Query) {
 		for range n {
-			all = append(all, encodeAsked(&good))
+			all = append(all, encodeQuery(&good))
 		}
 		return all
 	}
@@ -357,12 +357,12 @@ func TestBadQuestions(t *testing.T) {
 		code codes.Code
 		want string
 	}{
-		{&regionv1.ExchangeRequest{Epoch: 1, Asked: times(regions.MaxAsked)}, codes.OK, ""},
-		{&regionv1.ExchangeRequest{Epoch: 1, Asked: times(regions.MaxAsked + 1)}, codes.InvalidArgument, "1001 questions, where there are from 1 to 1000"},
+		{&regionv1.ExchangeRequest{Epoch: 1, Queries: times(regions.MaxQueries)}, codes.OK, ""},
+		{&regionv1.ExchangeRequest{Epoch: 1, Queries: times(regions.MaxQueries + 1)}, codes.InvalidArgument, "1001 questions, where there are from 1 to 1000"},
 		{&regionv1.ExchangeRequest{Epoch: 1}, codes.InvalidArgument, "0 questions"},
-		{&regionv1.ExchangeRequest{Asked: times(1)}, codes.InvalidArgument, "the epoch 0, where epochs are from 1"},
-		{&regionv1.ExchangeRequest{Epoch: 1 << 63, Asked: times(1)}, codes.InvalidArgument, "the epoch 9223372036854775808"},
-		{&regionv1.ExchangeRequest{Epoch: 1, Asked: []*regionv1.Asked{with(func(m *regionv1.Asked) { m.Domain = strings.Repeat("x", maxMessage) })}}, codes.ResourceExhausted, "larger than max"},
+		{&regionv1.ExchangeRequest{Queries: times(1)}, codes.InvalidArgument, "the epoch 0, where epochs are from 1"},
+		{&regionv1.ExchangeRequest{Epoch: 1 << 63, Queries: times(1)}, codes.InvalidArgument, "the epoch 9223372036854775808"},
+		{&regionv1.ExchangeRequest{Epoch: 1, Queries: []*regionv1.Query{with(func(m *regionv1.Query) { m.Domain = strings.Repeat("x", maxMessage) })}}, codes.ResourceExhausted, "larger than max"},
 	} {
 		_, err := client.Exchange(waiting(t), c.m)
 		if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) {
@@ -385,41 +385,41 @@ func TestBadQuestions(t *testing.T) {
 	}
 
 	// One bad question does not affect those around it.
-	bad := []*regionv1.Asked{
-		with(func(m *regionv1.Asked) { m.What = nil }),
-		with(func(m *regionv1.Asked) { m.Entries = nil }),
-		with(func(m *regionv1.Asked) { m.Entries = make([]*regionv1.Entry, maxEntries+1) }),
-		with(func(m *regionv1.Asked) { m.Domain = strings.Repeat("x", maxText+1) }),
-		with(func(m *regionv1.Asked) { m.What = &regionv1.Asked_Hits{Hits: backend.MaxHits + 1} }),
-		with(func(m *regionv1.Asked) { m.What = &regionv1.Asked_Hits{Hits: -backend.MaxHits - 1} }),
-		with(func(m *regionv1.Asked) {
-			m.What = &regionv1.Asked_Permits{Permits: &regionv1.Question{Grants: make([]*regionv1.Grant, maxGrants+1)}}
+	bad := []*regionv1.Query{
+		with(func(m *regionv1.Query) { m.What = nil }),
+		with(func(m *regionv1.Query) { m.Entries = nil }),
+		with(func(m *regionv1.Query) { m.Entries = make([]*regionv1.Entry, maxEntries+1) }),
+		with(func(m *regionv1.Query) { m.Domain = strings.Repeat("x", maxText+1) }),
+		with(func(m *regionv1.Query) { m.What = &regionv1.Query_Hits{Hits: backend.MaxHits + 1} }),
+		with(func(m *regionv1.Query) { m.What = &regionv1.Query_Hits{Hits: -backend.MaxHits - 1} }),
+		with(func(m *regionv1.Query) {
+			m.What = &regionv1.Query_Permits{Permits: &regionv1.Question{Grants: make([]*regionv1.Grant, maxGrants+1)}}
 		}),
 	}
 	for i, m := range bad {
-		answer, err := client.Exchange(waiting(t), &regionv1.ExchangeRequest{Epoch: 1, Asked: []*regionv1.Asked{encodeAsked(&good), m, encodeAsked(&good)}})
+		answer, err := client.Exchange(waiting(t), &regionv1.ExchangeRequest{Epoch: 1, Queries: []*regionv1.Query{encodeQuery(&good), m, encodeQuery(&good)}})
 		if err != nil {
 			t.Errorf("%d: %v", i, err)
 			continue
 		}
-		told := answer.GetTold()
-		if told[0].GetOutcome().GetUsed() != 5 || told[1].GetRefused() != string(regions.Invalid) || told[2].GetOutcome().GetUsed() != 5 {
-			t.Errorf("%d: %v", i, told)
+		replies := answer.GetReplies()
+		if replies[0].GetOutcome().GetUsed() != 5 || replies[1].GetRefused() != string(regions.Invalid) || replies[2].GetOutcome().GetUsed() != 5 {
+			t.Errorf("%d: %v", i, replies)
 		}
 	}
 	p := dial(t, ours, at, nil)
 	large := ask(strings.Repeat("x", maxText), 1)
-	told, err := p.Exchange(waiting(t), "eu", 1, []regions.Asked{good, large, good})
-	if err != nil || told[0].Outcome == nil || told[1].Refused != regions.Invalid || told[2].Outcome == nil {
-		t.Error(told, err)
+	replies, err := p.Exchange(waiting(t), "eu", 1, []regions.Query{good, large, good})
+	if err != nil || replies[0].Outcome == nil || replies[1].Refused != regions.Invalid || replies[2].Outcome == nil {
+		t.Error(replies, err)
 	}
-	if told, err = p.Exchange(waiting(t), "eu", 1, []regions.Asked{large}); err != nil || told[0].Refused != regions.Invalid {
-		t.Error(told, err)
+	if replies, err = p.Exchange(waiting(t), "eu", 1, []regions.Query{large}); err != nil || replies[0].Refused != regions.Invalid {
+		t.Error(replies, err)
 	}
 	// Questions that are together larger than a message are asked in several calls.
 	half := ask(strings.Repeat("x", maxText/2), 1)
-	if told, err = p.Exchange(waiting(t), "eu", 1, []regions.Asked{half, half, half, half, half, half, half, half, half, half}); err != nil || told[9].Outcome == nil {
-		t.Error(len(told), err)
+	if replies, err = p.Exchange(waiting(t), "eu", 1, []regions.Query{half, half, half, half, half, half, half, half, half, half}); err != nil || replies[9].Outcome == nil {
+		t.Error(len(replies), err)
 	}
 }
 
@@ -428,25 +428,25 @@ func TestFailures(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
 	ours, _ := filesOf(t, ca, uri("us"))
-	var fail func(ctx context.Context) ([]regions.Told, error)
+	var fail func(ctx context.Context) ([]regions.Reply, error)
 	at, _ := serve(t, theirs, "127.0.0.1:0", answers{
-		answer: func(ctx context.Context, _ string, _ uint64, _ []regions.Asked) ([]regions.Told, error) {
+		answer: func(ctx context.Context, _ string, _ uint64, _ []regions.Query) ([]regions.Reply, error) {
 			return fail(ctx)
 		},
 	})
 	p := dial(t, ours, at, nil)
 	for _, c := range []struct {
-		fail func(ctx context.Context) ([]regions.Told, error)
+		fail func(ctx context.Context) ([]regions.Reply, error)
 		want string
 	}{
-		{func(context.Context) ([]regions.Told, error) { return nil, errors.New("no Redis") }, "code = Unavailable desc = no Redis"},
-		{func(context.Context) ([]regions.Told, error) { return nil, nil }, "0 answers to 1 questions"},
-		{func(context.Context) ([]regions.Told, error) { return make([]regions.Told, 1), nil }, "an answer of another kind than the question"},
-		{func(context.Context) ([]regions.Told, error) {
-			return []regions.Told{{Permits: &region.Answer{}}}, nil
+		{func(context.Context) ([]regions.Reply, error) { return nil, errors.New("no Redis") }, "code = Unavailable desc = no Redis"},
+		{func(context.Context) ([]regions.Reply, error) { return nil, nil }, "0 answers to 1 questions"},
+		{func(context.Context) ([]regions.Reply, error) { return make([]regions.Reply, 1), nil }, "an answer of another kind than the question"},
+		{func(context.Context) ([]regions.Reply, error) {
+			return []regions.Reply{{Permits: &region.Answer{}}}, nil
 		}, "an answer of another kind than the question"},
-		{func(context.Context) ([]regions.Told, error) { panic("a defect") }, "code = Internal desc = internal error"},
-		{func(ctx context.Context) ([]regions.Told, error) {
+		{func(context.Context) ([]regions.Reply, error) { panic("a defect") }, "code = Internal desc = internal error"},
+		{func(ctx context.Context) ([]regions.Reply, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}, "code = DeadlineExceeded"},
@@ -458,7 +458,7 @@ func TestFailures(t *testing.T) {
 			ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 		}
-		if _, err := p.Exchange(ctx, "eu", 1, []regions.Asked{ask("a", 1)}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := p.Exchange(ctx, "eu", 1, []regions.Query{ask("a", 1)}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %s", err, c.want)
 		}
 	}
@@ -473,12 +473,12 @@ func TestOthersAreAnswered(t *testing.T) {
 	release := make(chan struct{})
 	entered := make(chan struct{}, 2*maxCallsOfOne)
 	at, _ := serve(t, theirs, "127.0.0.1:0", answers{
-		answer: func(ctx context.Context, from string, epoch uint64, asked []regions.Asked) ([]regions.Told, error) {
+		answer: func(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
 			if from == "us" {
 				entered <- struct{}{}
 				<-release
 			}
-			return used(ctx, from, epoch, asked)
+			return used(ctx, from, epoch, queries)
 		},
 	})
 	ctx := waiting(t)
@@ -486,14 +486,14 @@ func TestOthersAreAnswered(t *testing.T) {
 	for range maxCallsOfOne / maxCalls {
 		p := dial(t, greedy, at, nil)
 		for range maxCalls {
-			calls.Go(func() { _, _ = p.Exchange(ctx, "eu", 1, []regions.Asked{ask("a", 1)}) })
+			calls.Go(func() { _, _ = p.Exchange(ctx, "eu", 1, []regions.Query{ask("a", 1)}) })
 		}
 	}
 	for range maxCallsOfOne {
 		<-entered
 	}
 	one := dial(t, greedy, at, nil)
-	if _, err := one.Exchange(ctx, "eu", 1, []regions.Asked{ask("a", 1)}); status.Code(errors.Unwrap(err)) != codes.ResourceExhausted {
+	if _, err := one.Exchange(ctx, "eu", 1, []regions.Query{ask("a", 1)}); status.Code(errors.Unwrap(err)) != codes.ResourceExhausted {
 		t.Errorf("one call too many: %v", err)
 	}
 
@@ -508,9 +508,9 @@ func TestOthersAreAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	told, err := dial(t, modest, at, nil).Exchange(ctx, "eu", 1, []regions.Asked{ask("a", 3)})
-	if err != nil || told[0].Outcome.Used != 3 {
-		t.Errorf("another region: %v %v", told, err)
+	replies, err := dial(t, modest, at, nil).Exchange(ctx, "eu", 1, []regions.Query{ask("a", 3)})
+	if err != nil || replies[0].Outcome.Used != 3 {
+		t.Errorf("another region: %v %v", replies, err)
 	}
 	close(release)
 	calls.Wait()
@@ -566,7 +566,7 @@ func TestReconnects(t *testing.T) {
 	if up() != 0 {
 		t.Error("up before the first call")
 	}
-	question := []regions.Asked{ask("a", 1)}
+	question := []regions.Query{ask("a", 1)}
 	if _, err := p.Exchange(waiting(t), "eu", 1, question); err != nil || up() != 1 {
 		t.Fatal(up(), err)
 	}

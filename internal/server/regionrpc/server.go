@@ -30,13 +30,13 @@ import (
 // Answerer is what a server answers with.
 type Answerer interface {
 	// Answer answers the questions of a region: as many answers as questions, in the same order.
-	Answer(ctx context.Context, from string, epoch uint64, asked []regions.Asked) ([]regions.Told, error)
+	Answer(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error)
 
 	// Consent reports whether this region consents that another one, e.Home, is a home.
 	Consent(ctx context.Context, from string, e *region.Epoch) (bool, error)
 }
 
-// Bounds of what peers may make a server keep. All processes of all regions may connect; each of them has few calls at once. Anybody else may
+// Bounds of what peers may make a server keep. All replicas of all regions may connect; each of them has few calls at once. Anybody else may
 // connect too, but has only maxStrangers places.
 const (
 	maxConnections = 512 // with a certificate
@@ -54,7 +54,7 @@ const (
 type ServerOptions struct {
 	Listener net.Listener // the server closes it
 	TLS      *tlsfiles.Files
-	Region   string   // of this process
+	Region   string   // of this replica
 	Regions  []string // all, with this one
 	Store    Answerer
 	Log      *slog.Logger // default slog.Default()
@@ -97,7 +97,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// Run answers until ctx ends. Calls in flight are then cut off: their callers ask another process, with the same question.
+// Run answers until ctx ends. Calls in flight are then cut off: their callers ask another replica, with the same question.
 func (s *Server) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.grpc.Stop)
 	defer stop()
@@ -150,7 +150,7 @@ func (s *Server) caller(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", err
 	case from == s.o.Region:
-		return "", fmt.Errorf("region %s is this process' own region: processes of one region share a Redis and do not ask each other; do two regions have the same name?", from)
+		return "", fmt.Errorf("region %s is this replica's own region: replicas of one region share a Redis and do not ask each other; do two regions have the same name?", from)
 	case !slices.Contains(s.o.Regions, from):
 		return "", fmt.Errorf("region %s is not in the list of region %s: %s", from, s.o.Region, strings.Join(s.o.Regions, ", "))
 	}
@@ -160,34 +160,34 @@ func (s *Server) caller(ctx context.Context) (string, error) {
 // Exchange implements regionv1.RegionServiceServer.
 func (s *Server) Exchange(ctx context.Context, m *regionv1.ExchangeRequest) (*regionv1.ExchangeResponse, error) {
 	from := ctx.Value(fromKey{}).(string)
-	if n := len(m.GetAsked()); n == 0 || n > regions.MaxAsked {
-		return nil, status.Errorf(codes.InvalidArgument, "%d questions, where there are from 1 to %d", n, regions.MaxAsked)
+	if n := len(m.GetQueries()); n == 0 || n > regions.MaxQueries {
+		return nil, status.Errorf(codes.InvalidArgument, "%d questions, where there are from 1 to %d", n, regions.MaxQueries)
 	}
 	if m.GetEpoch() == 0 || m.GetEpoch() > math.MaxInt64 {
 		return nil, status.Errorf(codes.InvalidArgument, "the epoch %d, where epochs are from 1 to %d", m.GetEpoch(), int64(math.MaxInt64))
 	}
 	// A question that cannot be understood does not affect the others: they stand for other callers.
-	answer := &regionv1.ExchangeResponse{Told: make([]*regionv1.Told, len(m.GetAsked()))}
-	asked, places := make([]regions.Asked, 0, len(m.GetAsked())), make([]int, 0, len(m.GetAsked()))
-	for i, q := range m.GetAsked() {
-		if a, ok := decodeAsked(q, from, m.GetEpoch()); ok {
-			asked, places = append(asked, a), append(places, i)
+	answer := &regionv1.ExchangeResponse{Replies: make([]*regionv1.Reply, len(m.GetQueries()))}
+	queries, places := make([]regions.Query, 0, len(m.GetQueries())), make([]int, 0, len(m.GetQueries()))
+	for i, q := range m.GetQueries() {
+		if a, ok := decodeQuery(q, from, m.GetEpoch()); ok {
+			queries, places = append(queries, a), append(places, i)
 		} else {
-			answer.Told[i] = encodeTold(&regions.Told{Refused: regions.Invalid})
+			answer.Replies[i] = encodeReply(&regions.Reply{Refused: regions.Invalid})
 		}
 	}
-	if len(asked) == 0 {
+	if len(queries) == 0 {
 		return answer, nil
 	}
-	told, err := s.o.Store.Answer(ctx, from, m.GetEpoch(), asked)
+	replies, err := s.o.Store.Answer(ctx, from, m.GetEpoch(), queries)
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
-	if len(told) != len(asked) {
-		return nil, status.Errorf(codes.Internal, "%d answers to %d questions", len(told), len(asked))
+	if len(replies) != len(queries) {
+		return nil, status.Errorf(codes.Internal, "%d answers to %d questions", len(replies), len(queries))
 	}
-	for i := range told {
-		answer.Told[places[i]] = encodeTold(&told[i])
+	for i := range replies {
+		answer.Replies[places[i]] = encodeReply(&replies[i])
 	}
 	return answer, nil
 }
