@@ -21,7 +21,7 @@ var followed = []struct {
 	{"do/blocked-customer.md", "blocked-customer", 6, true},
 	{"do/checking-rules.md", "checking-rules", 3, true},
 	{"do/cookbook.md", "cookbook", 1, true},
-	{"learn/articles.md", "articles", 1, true},
+	{"learn/algorithms.md", "algorithms", 1, true},
 	{"do/events.md", "events", 3, true},
 	{"do/from-limitador.md", "shop", 8, false},
 	{"do/migrate.md", "migrate", 5, true},
