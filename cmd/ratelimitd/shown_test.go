@@ -27,6 +27,7 @@ var followed = []struct {
 	{"do/migrate.md", "migrate", 5, true},
 	{"do/monitor.md", "monitor", 6, true},
 	{"do/overrides.md", "overrides", 5, true},
+	{"do/production.md", "production", 5, true},
 	{"do/roll-out.md", "roll-out", 3, true},
 	{"do/runbook.md", "runbook", 20, true},
 	{"do/simulating.md", "simulating", 5, true},
