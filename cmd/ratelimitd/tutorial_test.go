@@ -238,7 +238,7 @@ func (r *tutorial) serve(t *testing.T, args []string) {
 	cmd := exec.Command(filepath.Join(r.home, "bin", "ratelimitd"), args...)
 	cmd.Dir = r.home
 	cmd.Env = settings
-	r.service = servicetest.Run(t, "the service", cmd)
+	r.service, r.read = servicetest.Run(t, "the service", cmd), 0
 	_, rest, _ := strings.Cut(r.waitLog(t, "msg=listening"), "grpc=")
 	grpc, rest, _ := strings.Cut(rest, " http=")
 	http, rest, _ := strings.Cut(rest, " debug=")
@@ -247,7 +247,7 @@ func (r *tutorial) serve(t *testing.T, args []string) {
 	r.mustRun(t, `ratelimitd() {
 	case $1 in
 	call) command ratelimitd "$@" --server `+grpc+` ;;
-	peek | reset | usage) command ratelimitd "$@" --server `+debug+` ;;
+	peek | reset | usage | override) command ratelimitd "$@" --server `+debug+` ;;
 	*) command ratelimitd "${@/localhost:6070/`+debug+`}" ;;
 	esac
 }`)
