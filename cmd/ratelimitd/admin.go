@@ -15,16 +15,16 @@ import (
 
 // adminOptions say who may use the admin port, and how it is encrypted.
 type adminOptions struct {
-	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"A token with all rights for the admin port. Other users can see the command line: set the variable or, better, the file."`
+	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"A token with all rights for the admin port. Other users can see the command line: use the variable or, better, the file."`
 	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"Tokens for the admin port, one on each line: [NAME] [ROLE] TOKEN. Roles: read, and operate (the default)."`
 	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" placeholder:"FILE" help:"Certificate. It turns on TLS on the admin port."`
 	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" placeholder:"FILE" help:"Private key."`
 	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" placeholder:"FILE" help:"Authorities for client certificates. If a token is set too, clients need both."`
 
-	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names by which requests may address the admin port, in addition to localhost, DEBUG_HOST and IP addresses. *.example.org: every name below that."`
+	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names of the admin port, in addition to localhost, DEBUG_HOST and IP addresses. *.example.org: every name below that."`
 	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that a client certificate must contain."`
 
-	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"Names in client certificates that get the role operate; all others get read. Unset: all get operate."`
+	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"Names in client certificates with the role operate; others get read. Unset: all get operate."`
 }
 
 // access sets up who may use the admin port.

@@ -76,7 +76,8 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// The table of exit codes in docs/reference/commands.md is what the commands say, one row for all commands with the same failure.
+// The table of exit codes in docs/reference/commands.md is what the commands say, one row for all commands with the same failure. Success and an
+// invalid command line stand above it.
 func TestExitCodesAreDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	page := filepath.Join("..", "..", "docs", "reference", "commands.md")
@@ -91,8 +92,8 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	by := make(map[exitCode][]string)
 	for _, n := range visible(model) {
 		for _, e := range commands[n.Name].about().exits {
-			if e.code == 0 {
-				continue
+			if e.code == 0 || e.code == 2 && strings.HasPrefix(e.meaning, "The command line") {
+				continue // the page says this of all commands, above the table
 			}
 			if by[e] == nil {
 				failures = append(failures, e)

@@ -15,11 +15,11 @@ import (
 
 // eventOptions are the settings of events.
 type eventOptions struct {
-	To          string `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Destination of CloudEvents about denials, warnings and penalties: the http or https URL of a webhook, a file, or stdout. Unset: none."`
+	To          string `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Destination of CloudEvents about denials, warnings and penalties: a webhook's http or https URL, a file, or stdout."`
 	Source      string `name:"events-source" env:"RATELIMITD_EVENTS_SOURCE" default:"/ratelimitd" placeholder:"URI" help:"Source of the events, a URI; the same in replicas that share counters."`
-	Values      bool   `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Send the values of entries, which may be personal data. Unset: only the keys."`
-	PerSecond   int64  `name:"events-per-second" env:"RATELIMITD_EVENTS_PER_SECOND" range:"1.." default:"100" help:"Maximum number of events per second; the rest is dropped."`
-	Batch       int    `name:"events-batch" env:"RATELIMITD_EVENTS_BATCH" range:"1..1000" default:"1" help:"Maximum number of events in a request, up to 1,000; above 1, in the batched mode of CloudEvents."`
+	Values      bool   `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Send the values of entries too, which may be personal data."`
+	PerSecond   int64  `name:"events-per-second" env:"RATELIMITD_EVENTS_PER_SECOND" range:"1.." default:"100" help:"Maximum events per second; the rest is dropped."`
+	Batch       int    `name:"events-batch" env:"RATELIMITD_EVENTS_BATCH" range:"1..1000" default:"1" help:"Maximum events in a request, up to 1,000; above 1, in the batched mode of CloudEvents."`
 	HeadersFile string `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"Headers for the webhook, one Name: value on each line."`
 	CACert      string `name:"events-tls-cacert" env:"RATELIMITD_EVENTS_TLS_CACERT" placeholder:"FILE" help:"Trusted authorities, in addition to the system's."`
 	ClientCert  string `name:"events-tls-client-cert" env:"RATELIMITD_EVENTS_TLS_CLIENT_CERT" placeholder:"FILE" help:"Client certificate."`

@@ -61,17 +61,17 @@ type listenOptions struct {
 
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue. 0: forever; negative: not at all."`
-	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server for rate limit and reservation calls: lean (built in), or grpc-go, which answers all other calls in any case."`
-	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Path of a unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
-	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Let other replicas of the same user listen on the same ports (SO_REUSEPORT)."`
+	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server for rate limit and reservation calls: lean (built in) or grpc-go, which answers all other calls."`
+	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
+	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Let other replicas of the same user share the ports (SO_REUSEPORT)."`
 	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the admin port, only the admin API."`
 	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin API on the admin port, only the pages."`
 	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. Requests with a longer one fail, and Envoy lets them pass by default: keep this above max_request_headers_kb."`
-	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum number of gRPC connections, and of HTTP connections. One more replaces an idle one, or is closed."`
+	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum connections, gRPC and HTTP each. One more replaces an idle one, or is closed."`
 	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the gRPC port, for grpcurl and Kuadrant's gateway. A question of 50 bytes has an answer of 50 KB."`
-	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum number of calls in flight; more are rejected at once. One connection may use nearly half."`
+	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum calls in flight; more are rejected at once. One connection may use nearly half."`
 	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"Maximum memory for unfinished messages and unread answers, in bytes. Beyond it, the connection that holds most is closed."`
-	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Maximum number of descriptors in a request."`
+	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Maximum descriptors in a request."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving with red health before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
 }
@@ -130,9 +130,9 @@ type answerOptions struct {
 	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode: a request is denied only if all of its descriptors are over their limits."`
 	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"Count a denied request only in the limits that deny it."`
 
-	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission: each descriptor counts on its own (independent), or a denied request consumes nothing anywhere (all_or_nothing)."`
-	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"The answer when counters cannot be read, for rules and domains without on_error: error, allow, deny, or count in local memory."`
-	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many replicas share the limits; with on_error local each enforces its part. Unset: replicas that share a Redis count each other."`
+	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission: descriptors count separately (independent), or a denied request consumes nothing (all_or_nothing)."`
+	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"For domains without on_error, the answer when counters cannot be read: error, allow, deny, or count in local memory."`
+	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many replicas share the limits; with on_error local each enforces its fraction. Unset: they count each other in Redis."`
 
 	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Header families for domains without headers: ratelimit, x-ratelimit, ietf, retry-after."`
 
@@ -147,8 +147,8 @@ type answerOptions struct {
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Add the rule that decided, what is left and how long to wait to dynamic metadata."`
 	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Do not count decisions in metrics; for comparison."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Fraction of a limit, from 0 to 1, above which hits count as near the limit."`
-	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Maximum number of counter keys tracked to find the hot ones; 0: off. At most 55 MB by default, usually less than 1 MB."`
-	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum number of rule names in metrics; the rest share one series."`
+	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Maximum counter keys tracked to find the hot ones; 0: off. By default at most 55 MB, usually below 1 MB."`
+	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum rule names in metrics; the rest share one series."`
 
 	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days, for fixed windows and limits that requests carry."`
 }
@@ -190,7 +190,7 @@ type backendOptions struct {
 	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counters live: memory or redis. Unset: redis if REDIS_URL is set, else memory."`
 	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of counters' keys in Redis; the same in replicas that share counters."`
 	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the denial cache, at least 512 KiB; 0: off."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum number of counters in memory. A counter in use is never evicted: beyond a rule's portion, new callers share counters."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum counters in memory. Those in use are never evicted: beyond a rule's portion, new callers share counters."`
 
 	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: the keys of envoyproxy/ratelimit, so that both count together."`
 	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"With REDIS_KEY_FORMAT=lyft, the maximum random extra lifetime of a key. Unset: 300."`
@@ -209,7 +209,7 @@ type backendOptions struct {
 
 // overrideOptions are the settings of operators' overrides.
 type overrideOptions struct {
-	From string `name:"overrides" env:"RATELIMITD_OVERRIDES" placeholder:"redis|FILE" help:"Where operators' overrides are: redis (the Redis of REDIS_URL, shared by all replicas) or a YAML file. Unset: none."`
+	From string `name:"overrides" env:"RATELIMITD_OVERRIDES" placeholder:"redis|FILE" help:"Where operators' overrides are: redis (REDIS_URL, for all replicas) or a YAML file."`
 	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"Copy of the overrides in Redis, for a start without Redis; a different file for each replica."`
 }
 
@@ -227,7 +227,7 @@ type redisOptions struct {
 	Auth         string        `env:"AUTH" help:"Password, or user:password."`
 	AuthFile     string        `env:"AUTH_FILE" placeholder:"FILE" help:"Password, or user:password."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"Password, or user:password, of the sentinels."`
-	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum number of connections; on a cluster, to each node."`
+	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum connections; on a cluster, to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, opens another, or fails."`
 	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including TLS and login."`
 	TLS          bool          `env:"TLS" help:"Encrypt connections to Redis."`
@@ -330,7 +330,7 @@ type tracingOptions struct {
 	Enabled    bool    `name:"tracing-enabled" env:"TRACING_ENABLED" help:"Trace sampled calls with OpenTelemetry. The OTEL_EXPORTER_OTLP_ variables set the destination."`
 	Protocol   string  `name:"tracing-exporter-protocol" env:"TRACING_EXPORTER_PROTOCOL" oneof:"http,grpc" placeholder:"http|grpc" default:"http" help:"Protocol of OTLP."`
 	Service    string  `name:"tracing-service-name" env:"TRACING_SERVICE_NAME" help:"Service name in traces. Unset: OTEL_SERVICE_NAME, else RateLimit."`
-	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Service namespace in traces. Unset: none."`
+	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Service namespace in traces."`
 	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Service instance in traces. Unset: a random one."`
 	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Fraction of calls, from 0 to 1, that are traced if the caller sends no trace."`
 }
@@ -342,7 +342,7 @@ type statisticsOptions struct {
 	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve the metrics on PROMETHEUS_ADDR too."`
 	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Address of the second listener for metrics."`
 	PrometheusPath   string `env:"PROMETHEUS_PATH" form:"path" otherwise:"/metrics" default:"/metrics" help:"Path of the metrics on that listener."`
-	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"Maps statistics to Prometheus names, in the language of statsd_exporter. Unset: envoyproxy/ratelimit's mapping."`
+	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"Mapping of statistics to Prometheus names, as of statsd_exporter. Unset: envoyproxy/ratelimit's."`
 	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"Report ratelimit_service_response_time_seconds in milliseconds."`
 
 	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send the statistics of envoyproxy/ratelimit to StatsD."`
@@ -352,14 +352,14 @@ type statisticsOptions struct {
 	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ns.." clamp:"1ms.." default:"10s" help:"How often statistics are sent."`
 	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags for every statistic; for Prometheus they are labels."`
 	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send them to DogStatsD instead."`
-	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Names of rewrites of statistics into tags, each set with DOG_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS. The first that matches is used."`
+	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Names of rewrites of statistics into tags, each set with DOG_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS."`
 }
 
 // logOptions are the settings of the log.
 type logOptions struct {
 	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. The admin port can change it while the service runs."`
 	Format   string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"Format of log lines."`
-	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Maximum number of denied requests logged per second; the lines contain what callers sent. 0: none."`
+	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Maximum denied requests logged per second, with what callers sent. 0: none."`
 }
 
 // logger makes the logger that writes to w, and its level, which can be changed.

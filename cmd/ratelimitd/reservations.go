@@ -11,7 +11,7 @@ import (
 
 // reservationOptions are the settings of reservations.
 type reservationOptions struct {
-	Key string `name:"reservation-key" env:"RATELIMITD_RESERVATION_KEY" placeholder:"SECRET" help:"Secret of at least 16 bytes that signs reservation IDs. Unset: replicas that share a Redis share a random one there. Other users can see the command line: set the variable."`
+	Key string `name:"reservation-key" env:"RATELIMITD_RESERVATION_KEY" placeholder:"SECRET" help:"Secret of at least 16 bytes that signs reservation IDs; use the variable, because other users can see the command line. Unset: a random one, shared in Redis."`
 }
 
 const (

@@ -23,12 +23,12 @@ import (
 
 // regionOptions are the settings of limits across regions.
 type regionOptions struct {
-	Region  string   `env:"RATELIMITD_REGION" placeholder:"NAME" help:"Region of this replica, one of RATELIMITD_REGIONS. Unset: limits with regions count in this replica's store, like all others."`
-	Regions []string `env:"RATELIMITD_REGIONS" placeholder:"NAME=HOST:PORT,..." help:"All regions with the address of their region port; the same list in all regions. A replica does not use its own region's address."`
-	Epoch   int64    `name:"regions-epoch" env:"RATELIMITD_REGIONS_EPOCH" range:"0.." placeholder:"NUMBER" help:"Number of this list: at least 1, and larger after each change of the list or of a home. A region rejects others with a smaller number."`
+	Region  string   `env:"RATELIMITD_REGION" placeholder:"NAME" help:"Region of this replica, one of RATELIMITD_REGIONS. Unset: limits with regions count like all others."`
+	Regions []string `env:"RATELIMITD_REGIONS" placeholder:"NAME=HOST:PORT,..." help:"All regions with the address of their region port; the same list in all regions."`
+	Epoch   int64    `name:"regions-epoch" env:"RATELIMITD_REGIONS_EPOCH" range:"0.." placeholder:"NUMBER" help:"Number of this list, at least 1. Raise it with each change of the list or of a home. Regions reject smaller numbers."`
 
 	Before  []string `name:"regions-before" env:"RATELIMITD_REGIONS_BEFORE" placeholder:"NAME,..." help:"The previous list of regions, if this region becomes the home of counters with this epoch. Its counters begin full."`
-	Stopped bool     `name:"regions-old-home-stopped" env:"RATELIMITD_REGIONS_OLD_HOME_STOPPED" help:"The old home has certainly stopped, so this region need not wait for the consent of a majority. If it has not, both may admit a whole limit."`
+	Stopped bool     `name:"regions-old-home-stopped" env:"RATELIMITD_REGIONS_OLD_HOME_STOPPED" help:"The old home has certainly stopped: do not wait for a majority. If it still runs, both may admit a whole limit."`
 
 	Host string `name:"regions-host" env:"RATELIMITD_REGIONS_HOST" default:"0.0.0.0" help:"Address of the region port."`
 	Port int    `name:"regions-port" env:"RATELIMITD_REGIONS_PORT" range:"0..65535" default:"8083" help:"Port on which other regions ask; 0: a free one. It is open only with RATELIMITD_REGION."`

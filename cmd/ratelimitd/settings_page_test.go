@@ -72,7 +72,7 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 		if f.Group.Title != group {
 			ofSecond()
 			group = f.Group.Title
-			fmt.Fprintf(&b, "\n## %s\n\n| variable | type | default | meaning |\n|---|---|---|---|\n", group)
+			fmt.Fprintf(&b, "\n## %s\n\n| variable | type (default) | meaning |\n|---|---|---|\n", group)
 		}
 		meaning := strings.NewReplacer("|", "\\|", "<", "&lt;").Replace(strings.TrimSuffix(f.Help, "."))
 		preset := shownDefault(f)
@@ -86,9 +86,9 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 			preset = "" // as the page says of every bool
 		}
 		if preset != "" {
-			preset = "`" + preset + "`"
+			preset = " (`" + preset + "`)"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kindOf(f), preset, meaning)
+		fmt.Fprintf(&b, "| `%s` | %s%s | %s |\n", name, kindOf(f), preset, meaning)
 	}
 	ofSecond()
 	if settings < 120 {

@@ -28,7 +28,7 @@ type xdsOptions struct {
 	Cert   string `name:"config-grpc-xds-client-tls-cert" env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" placeholder:"FILE" help:"Client certificate."`
 	Key    string `name:"config-grpc-xds-client-tls-key" env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" placeholder:"FILE" help:"Private key."`
 
-	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"First wait before reconnecting. Each failure makes it 1.5 times as long."`
+	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"First wait before reconnecting; each failure makes it 1.5 times as long."`
 	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"60s" help:"Longest wait before reconnecting."`
 	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"How random these waits are, from 0 to 1; 0.5: plus or minus half."`
 	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Make these waits random."`
