@@ -17,7 +17,7 @@ import (
 type adminOptions struct {
 	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"A token with all rights for the admin port. Other users can see the command line: use the variable or, better, the file."`
 	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"Tokens for the admin port, one on each line: [NAME] [ROLE] TOKEN. Roles: read, and operate (the default)."`
-	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" placeholder:"FILE" help:"Certificate. It turns on TLS on the admin port."`
+	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" placeholder:"FILE" help:"Certificate for TLS on the admin port."`
 	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" placeholder:"FILE" help:"Private key."`
 	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" placeholder:"FILE" help:"Authorities for client certificates. If a token is set too, clients need both."`
 

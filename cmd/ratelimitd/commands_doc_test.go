@@ -66,7 +66,7 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		fmt.Fprintf(&out, "%s%s\n%s%s", begin, line, want, end)
 	}
-	if samples < 5 {
+	if samples < 4 {
 		t.Errorf("only %d samples in %s", samples, page)
 	}
 	if *update && out.String() != string(text) {

@@ -50,7 +50,10 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 	group, settings := "", 0
 	var perSecond []string                    // settings of the second Redis that mean the same as the first one's
 	plainFlags := make(map[string]*kong.Flag) // by variable
+	var rows []string                         // of the group
 	ofSecond := func() {
+		b.WriteString(strings.Join(rows, ""))
+		rows = nil
 		if perSecond != nil {
 			fmt.Fprintf(&b, "\n%s describe the second Redis, as the settings without `PERSECOND_` describe the first.\n", strings.Join(perSecond, ", "))
 		}
@@ -88,7 +91,12 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 		if preset != "" {
 			preset = " (`" + preset + "`)"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s%s | %s |\n", name, kindOf(f), preset, meaning)
+		if n := len(rows) - 1; meaning == "Private key" && n >= 0 { // in one row with its certificate
+			before, after, _ := strings.Cut(rows[n], "` | file | ")
+			rows[n] = before + "`, `" + name + "` | file | " + strings.TrimSuffix(after, " |\n") + ", and its private key |\n"
+			continue
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | %s%s | %s |\n", name, kindOf(f), preset, meaning))
 	}
 	ofSecond()
 	if settings < 120 {
