@@ -13,7 +13,7 @@ var classesForm = yamlform.NewForm("classes", "`classes`", []yamlform.Field[desc
 		Doc: "the key of the entry whose value is the class: this level or one above, with `condition: true`"},
 		Read: func(c *descriptor.Classes, v yamlform.Value) { c.Key, _ = v.Text() }},
 	{Key: yamlform.Key{Name: "guaranteed_percent", Type: yamlform.Type{Kind: yamlform.Table, Most: 100}, Required: true, Extension: true,
-		Doc: "percentage of the limit that each class is guaranteed, by the value of the entry; `\"*\"`: all other values together. At most 5 classes, and 100 in all"},
+		Doc: "percentage of the limit guaranteed to each class, by the entry's value; `\"*\"`: all other values together. At most 5 classes, and 100 in all"},
 		Read: readGuarantees},
 }...)
 

@@ -52,7 +52,7 @@ var (
 			Doc: "the header's value; placeholders: " + placeholders("and") + "; `{{` and `}}` are braces"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readValue(v) }},
 		{Key: yamlform.Key{Name: "of", Type: yamlform.Type{Kind: yamlform.TextOrList}, Extension: true,
-			Doc: "the `name` of the limit that it describes; of several, the one with the least left; absent: the one that all headers describe"},
+			Doc: "the `name` of the limit that it describes, or of several, the one with the least left; absent: as all headers"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readOf(v) }},
 		{Key: yamlform.Key{Name: "when", Type: yamlform.OneOf(descriptor.HeaderWhenNames...), Extension: true,
 			Doc: "`passed`: only if the request passes; `refused`: only if it is denied; absent: both"},

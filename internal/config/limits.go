@@ -27,7 +27,7 @@ type limitRow struct {
 // limitRows are the keys of a rate limit.
 var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true,
-		Doc: "the window, in upper or lower case; a month has 30 days and a year 365, unless `calendar` or `USE_CALENDAR_MONTH_RATE_LIMIT` changes that"},
+		Doc: "the window, in upper or lower case; a month has 30 days and a year 365, without `calendar` or `USE_CALENDAR_MONTH_RATE_LIMIT`"},
 		unlimited: true, // not allowed there either, with an error of its own
 		read: func(l *limitReading, v yamlform.Value) bool {
 			name, ok := v.Text()
@@ -82,7 +82,7 @@ var limitRows = []limitRow{
 		appliesToText: "`concurrency`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: how long a place stays taken if it is not given back; choose more than the longest request takes. 1s to 24h, in whole seconds"},
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: how long a place that is not given back stays taken; more than the longest request takes. 1s to 24h, in whole seconds"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -119,7 +119,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow the calendar of this zone, with days from local midnight and months of their real length"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow this zone's calendar, with days from local midnight and real months"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
@@ -154,7 +154,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "lease", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "replicas take hits from Redis in batches, and decide from them without a round trip; never admits more than the limit"},
+		Doc: "replicas take hits from Redis in batches and decide without a round trip; never admits more than the limit"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Lease = v.Flag()
 			return true
@@ -209,7 +209,7 @@ var limitRows = []limitRow{
 			return l.enforced(v.Flag(), "shadow", descriptor.EnforcedInShadow)
 		}},
 	{Key: yamlform.Key{Name: "enforce_percent", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "the percentage of callers for whom the limit is enforced, always the same ones; for the others it is in shadow"},
+		Doc: "the limit is enforced for this percentage of callers, always the same ones; for the others it is in shadow"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.EnforcePercent = uint8(n)

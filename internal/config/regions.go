@@ -15,7 +15,7 @@ import (
 // regionsForm is the map of `regions`, of a limit and of a domain.
 var regionsForm = yamlform.NewForm("regions", "`regions`", []yamlform.Field[regionsReading]{
 	{Key: yamlform.Key{Name: "mode", Type: yamlform.OneOf(descriptor.RegionModeNames...), Required: true, Extension: true,
-		Doc: "`regional`: each region counts on its own; `home`: every request asks the home; `escrow`: the home grants permits in advance; `eventual`: each region counts on its own and subtracts what the others report"},
+		Doc: "`regional`: each region counts on its own; `home`: every request asks the home; `escrow`: the home grants permits in advance; `eventual`: each region subtracts what the others report"},
 		Read: func(r *regionsReading, v yamlform.Value) {
 			i, _ := v.Choice()
 			r.regions.Mode, r.mode = descriptor.RegionMode(max(i, 0)), v

@@ -55,7 +55,7 @@ var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yaml
 			}
 		}},
 	{Key: yamlform.Key{Name: "on_expire", Type: yamlform.OneOf("charge", "release"), Extension: true,
-		Doc: "if a reservation expires without a commit: `charge` (default) counts it as used; `release` gives back what its caller did not report as used"},
+		Doc: "without a commit, `charge` (default) counts a reservation as used; `release` gives back what its caller did not report as used"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			i, _ := v.Choice()
 			r.reservations.Release = i == 1

@@ -102,7 +102,7 @@ ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="k"} 2
 # TYPE ratelimitd_limit_unenforced_hits_total counter
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 2
 ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="k"} 0
-# HELP ratelimitd_rule_over_limit_hits_total Hits over the limit, including hits that shadow mode let pass.
+# HELP ratelimitd_rule_over_limit_hits_total Hits over the limit, including those that shadow mode let pass.
 # TYPE ratelimitd_rule_over_limit_hits_total counter
 ratelimitd_rule_over_limit_hits_total{domain="d",rule="k"} 2
 `), "ratelimitd_limit_refused_hits_total", "ratelimitd_limit_unenforced_hits_total", "ratelimitd_rule_over_limit_hits_total"); err != nil {

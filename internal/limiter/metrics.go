@@ -159,7 +159,7 @@ type hitCount struct {
 var hitCounts = []hitCount{
 	{"ratelimitd_rule_hits_total", "Hits that the rule evaluated.",
 		"total_hits", func(s *series) *atomic.Uint64 { return &s.Total }, true},
-	{"ratelimitd_rule_over_limit_hits_total", "Hits over the limit, including hits that shadow mode let pass.",
+	{"ratelimitd_rule_over_limit_hits_total", "Hits over the limit, including those that shadow mode let pass.",
 		"over_limit", func(s *series) *atomic.Uint64 { return &s.Over }, false},
 	{"ratelimitd_rule_near_limit_hits_total", "Admitted hits above NEAR_LIMIT_RATIO of the limit.",
 		"near_limit", func(s *series) *atomic.Uint64 { return &s.Near }, false},
@@ -217,7 +217,7 @@ func (m *metrics) families() []metric.Family {
 			"on_error", descriptor.OnErrorNames[descriptor.OnErrorError:], m.failed.descriptors[descriptor.OnErrorError:]),
 		metric.Counter("ratelimitd_degraded_requests_total", "Requests that on_error decided.", m.failed.answered.Load),
 		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with an operator's override.", m.overridden.Load),
-		metric.Counter("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers, because the rule no longer allows the override.", m.unusable.Load),
+		metric.Counter("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers: the rule no longer allows the override.", m.unusable.Load),
 		metric.Counters("ratelimitd_dropped_refunds_total",
 			"Refunds that gave nothing back; reason: too_large (more hits than the window holds) or denied (refunds: deny).",
 			"reason", refundNames[:], m.refunds[:]),
@@ -228,7 +228,7 @@ func (m *metrics) families() []metric.Family {
 			"Steps of reservations; result: reserved, refused (no room), too_many (of one counter), too_large, committed, progress, cancelled, extended, unknown (denied, already committed, or long expired) or late (expired before its commit, which also counts as committed).", "result", reservationNames[:], m.reservations[:]),
 		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.Count),
 		metric.Counter("ratelimitd_metric_series_overflow_total",
-			"Counts that went to the name overflow, because all names are in use or the name is too long.",
+			"Counts under the name overflow: all names are in use, or the name is too long.",
 			m.swallowed.Load),
 	)
 }

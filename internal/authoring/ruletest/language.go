@@ -241,7 +241,7 @@ func init() {
 
 	stepForm = yamlform.NewForm("step", "a step", append([]yamlform.Field[stepReading]{
 		{Key: yamlform.Key{Name: "at", Type: spanOr(instantForm, "a time"),
-			Doc: "when the request is sent: the time since the start, or a point in time; absent: when the last request of the previous step was sent"},
+			Doc: "when the request is sent: the time since the start, or a point in time; absent: at the end of the previous step"},
 			Read: func(s *stepReading, v yamlform.Value) { s.when = v }},
 		{Key: yamlform.Key{Name: "after", Type: spanType, Doc: "the same, as the time since the last request of the previous step"},
 			Read: func(s *stepReading, v yamlform.Value) { s.since = v }},
@@ -420,7 +420,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether an override sets the numbers"},
 			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
 		{Key: yamlform.Key{Name: "would_refuse", Type: yamlform.Type{Kind: yamlform.Texts},
-			Doc: "the `name`, in any order, of each limit that would have denied the request and is not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
+			Doc: "names, in any order, of the limits that would have denied the request and are not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
 			Read: func(t *T, v yamlform.Value) { of(t).wouldRefuse = readNames(v, "would_refuse") }},
 		span("delay", "how long a leaky bucket makes the caller wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}

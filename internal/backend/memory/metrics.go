@@ -29,14 +29,14 @@ func newMetrics() metrics {
 func (s *Store) families() []metric.Family {
 	m := &s.metrics
 	return []metric.Family{
-		metric.Counter("ratelimitd_memory_refused_counters_total", "Attempts that failed, because not even a shared counter was left for them.", m.refused.Load),
+		metric.Counter("ratelimitd_memory_refused_counters_total", "Attempts that failed, because no shared counter was left.", m.refused.Load),
 		metric.Counter("ratelimitd_memory_dropped_refunds_total", "Refunds and resets dropped, because their hits are in a shared counter.", m.dropped.Load),
 		{
 			Name: "ratelimitd_memory_shared_takes_total", Help: "Attempts answered by a shared counter, because memory is full.",
 			Labels: []string{"domain"}, Counts: m.emitTaken,
 		},
 		metric.Gauge("ratelimitd_memory_counters", "Counters and reservations in memory.", s.live.Load),
-		metric.Gauge("ratelimitd_memory_counters_max", "Maximum number of counters and reservations in memory.", func() int { return s.opts.MaxCounters }),
+		metric.Gauge("ratelimitd_memory_counters_max", "Maximum counters and reservations in memory.", func() int { return s.opts.MaxCounters }),
 	}
 }
 

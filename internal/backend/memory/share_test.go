@@ -115,13 +115,13 @@ func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
 	if err := testutil.GatherAndCompare(metrics, strings.NewReader(`# HELP ratelimitd_memory_counters Counters and reservations in memory.
 # TYPE ratelimitd_memory_counters gauge
 ratelimitd_memory_counters 1
-# HELP ratelimitd_memory_counters_max Maximum number of counters and reservations in memory.
+# HELP ratelimitd_memory_counters_max Maximum counters and reservations in memory.
 # TYPE ratelimitd_memory_counters_max gauge
 ratelimitd_memory_counters_max 1
 # HELP ratelimitd_memory_dropped_refunds_total Refunds and resets dropped, because their hits are in a shared counter.
 # TYPE ratelimitd_memory_dropped_refunds_total counter
 ratelimitd_memory_dropped_refunds_total 2
-# HELP ratelimitd_memory_refused_counters_total Attempts that failed, because not even a shared counter was left for them.
+# HELP ratelimitd_memory_refused_counters_total Attempts that failed, because no shared counter was left.
 # TYPE ratelimitd_memory_refused_counters_total counter
 ratelimitd_memory_refused_counters_total 0
 # HELP ratelimitd_memory_shared_takes_total Attempts answered by a shared counter, because memory is full.

@@ -92,8 +92,8 @@ func NewInvalidations(opts InvalidationsOptions) *Invalidations {
 	metric.Register(opts.Metrics,
 		metric.Counter("ratelimitd_invalidations_sent_total", "Messages sent about reset or refunded counters.", v.sent.Load),
 		metric.Counter("ratelimitd_invalidations_received_total", "Messages received about reset or refunded counters.", v.received.Load),
-		metric.Counter("ratelimitd_invalidations_forgot_all_total", "Times that this replica forgot all denials and leases: after connecting, and when it may have missed a message.", v.everything.Load),
-		metric.Counter("ratelimitd_invalidations_dropped_total", "Counters covered by one message for all counters, because too many waited.", v.dropped.Load),
+		metric.Counter("ratelimitd_invalidations_forgot_all_total", "Times that this replica forgot all denials and leases, after connecting or missing a message.", v.everything.Load),
+		metric.Counter("ratelimitd_invalidations_dropped_total", "Counters covered by one message for all, because too many waited.", v.dropped.Load),
 		metric.Gauge("ratelimitd_invalidations_connected", "1 while this replica learns of other replicas' resets and refunds.", func() float64 { return metric.Bool(v.connected.Load()) }))
 	return v
 }

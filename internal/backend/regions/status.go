@@ -30,7 +30,7 @@ func (s *Store) families() []metric.Family {
 		metric.Counter("ratelimitd_region_failed_calls_total", "Failed calls to other regions. One call carries many questions.", c.failed.Load),
 		metric.Gauge("ratelimitd_region_kept_homes", "Rules whose new home does not count, because the epoch was not raised, or without RATELIMITD_REGIONS_BEFORE.", func() int64 { return int64(len(s.homesOf.keptHomes())) }),
 		metric.Gauge("ratelimitd_region_unseen_hits", "The most hits of one counter in mode eventual that another region admitted between two of its answers, in the last 1 to 2 minutes.", s.unseen.load),
-		metric.Counter("ratelimitd_region_unreadable_records_total", "Records of limits across regions that could not be read and count as lost.", c.unreadable.Load),
+		metric.Counter("ratelimitd_region_unreadable_records_total", "Records of limits across regions that are unreadable and count as lost.", c.unreadable.Load),
 	}
 }
 

@@ -72,7 +72,7 @@ func New(now time.Time, o Options) *Tracker {
 		metric.Counter("ratelimitd_hot_keys_dropped_total", "Uses not tracked, because a decision would have had to wait.", t.dropped.Load),
 		metric.Counter("ratelimitd_hot_keys_overflow_total", "Uses tracked in the shared list, because all lists are in use.", t.shared.Load),
 		metric.Gauge("ratelimitd_hot_keys_lists", "Lists of hot keys in use, with 128 keys each.", t.lists.Load),
-		metric.Gauge("ratelimitd_hot_keys_lists_max", "Maximum number of lists of hot keys.", func() int64 { return t.most }))
+		metric.Gauge("ratelimitd_hot_keys_lists_max", "Maximum lists of hot keys.", func() int64 { return t.most }))
 	return t
 }
 

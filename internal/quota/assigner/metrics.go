@@ -43,7 +43,7 @@ func newMetrics(a *Assigner) *metrics {
 		abandoned: counter("ratelimitd_quota_abandoned_total", "Unused buckets that RLQS clients were told to forget."),
 		refused:   vec("ratelimitd_quota_subscriptions_refused_total", "Subscriptions without room; bound: stream, all (streams), buckets (too many different ones), bytes, id (too long) or displaced (ended for a stream with fewer).", "bound"),
 		uncharged: counter("ratelimitd_quota_uncharged_total", "Requests that passed and could not be counted."),
-		failures:  counter("ratelimitd_quota_share_failures_total", "Failed attempts to renew this replica's shares of limits in Redis."),
+		failures:  counter("ratelimitd_quota_share_failures_total", "Failed renewals of this replica's shares in Redis."),
 	}
 	m.allowed, m.denied = m.requests.WithLabelValues("allowed"), m.requests.WithLabelValues("denied")
 	for k, name := range map[quota.Kind]string{quota.AllowAll: "allow_all", quota.DenyAll: "deny_all", quota.Tokens: "token_bucket"} {
