@@ -45,7 +45,9 @@ func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 		if len(repeated) > 0 {
 			fmt.Fprintf(&b, "`%s`: as in %s.\n\n", strings.Join(repeated, "`, `"), link(earlier.What))
 		}
-		if len(rows) > 0 {
+		if k := m.Keys[0]; len(m.Keys) == 1 { // no table for one key
+			fmt.Fprintf(&b, "%s (%s): %s.\n\n", nameOf(l, k), valueOf(l, k), k.Doc)
+		} else if len(rows) > 0 {
 			b.WriteString("| key | value | meaning |\n|---|---|---|\n" + strings.Join(rows, "") + "\n")
 		}
 	}
@@ -89,14 +91,22 @@ func mostRepeated(l yamlform.Language, m *yamlform.Map, earlier []*yamlform.Map)
 }
 
 func row(l yamlform.Language, k yamlform.Key) string {
-	name, required := "`"+k.Name+"`", ""
+	return fmt.Sprintf("| %s | %s | %s |\n", nameOf(l, k), cell(valueOf(l, k)), cell(k.Doc))
+}
+
+// nameOf is the key, in bold if envoyproxy/ratelimit has it.
+func nameOf(l yamlform.Language, k yamlform.Key) string {
 	if !k.Extension && extends(l) {
-		name = "**" + name + "**"
+		return "**`" + k.Name + "`**"
 	}
+	return "`" + k.Name + "`"
+}
+
+func valueOf(l yamlform.Language, k yamlform.Key) string {
 	if k.Required {
-		required = ", required"
+		return typeName(l, k.Type) + ", required"
 	}
-	return fmt.Sprintf("| %s | %s%s | %s |\n", name, cell(typeName(l, k.Type)), required, cell(k.Doc))
+	return typeName(l, k.Type)
 }
 
 // extends reports whether a language has the keys of envoyproxy/ratelimit, and more.
