@@ -51,6 +51,7 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 	var perSecond []string                    // settings of the second Redis that mean the same as the first one's
 	plainFlags := make(map[string]*kong.Flag) // by variable
 	var rows []string                         // of the group
+	var silent []string                       // without effect
 	ofSecond := func() {
 		b.WriteString(strings.Join(rows, ""))
 		rows = nil
@@ -71,6 +72,10 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 		}
 		if flag != f.Name {
 			t.Errorf("the flag of %s is --%s: the page says that it is --%s", name, f.Name, flag)
+		}
+		if f.Group.Title == "Without effect" {
+			silent = append(silent, "`"+name+"`")
+			continue
 		}
 		if f.Group.Title != group {
 			ofSecond()
@@ -99,6 +104,7 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s%s | %s |\n", name, kindOf(f), preset, meaning))
 	}
 	ofSecond()
+	fmt.Fprintf(&b, "\n## Without effect\n\n%s: [why](compatibility.md#without-effect).\n", strings.Join(silent, ", "))
 	if settings < 120 {
 		t.Errorf("only %d settings", settings)
 	}
