@@ -137,8 +137,11 @@ func (sharedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c comm
 			s.Tail = h.charge(s.Tail, hits)
 		}
 	}
-	if kept > 0 {
+	switch most := min(o.Used, limit); {
+	case kept > 0:
 		o.MoreAfter = h.until(h.fewer(kept-1), now)
+	case most > 0: // at the start of the next window the guarantees are kept again
+		o.MoreAfter = h.inNext(most-1, end, now)
 	}
 	return o
 }
@@ -152,9 +155,14 @@ func (h *sharing) retryAfter(hits, count, end, now int64) time.Duration {
 	case count+hits <= limit:
 		return h.until(h.fewer(limit-count-hits), now)
 	}
+	return h.inNext(limit-hits, end, now)
+}
+
+// inNext is how long it takes until at most this many hits are kept for other classes in the next window, if nobody uses it.
+func (h *sharing) inNext(kept, end, now int64) time.Duration {
 	start, next := h.limit.Window.Bounds(end)
 	n := newSharing(h.limit, &State{}, start, next, end)
-	return micros(end-now) + n.until(n.fewer(limit-hits), end)
+	return micros(end-now) + n.until(n.fewer(kept), end)
 }
 
 // charge returns the tail with hits of the class in it. It changes the tail, unless that is of other classes.

@@ -66,18 +66,29 @@ func (m *sharedModel) take(class int, hits int64) bool {
 	return true
 }
 
-// wait is how long it takes until refused hits pass: the first time for which the model, without other hits, says yes.
+// wait is how long it takes until denied hits pass.
 func (m *sharedModel) wait(now int64, class int, hits int64) time.Duration {
 	if hits > m.limit {
 		return backend.Never
 	}
+	return m.until(now, func(c *sharedModel) bool { return c.fits(class, hits) })
+}
+
+// more is how long it takes until more hits fit than now.
+func (m *sharedModel) more(now int64, class int) time.Duration {
+	most := m.used + m.kept(class)
+	return m.until(now, func(c *sharedModel) bool { return c.used+c.kept(class) < most })
+}
+
+// until is how long it takes until something is true of the model, without other hits.
+func (m *sharedModel) until(now int64, is func(*sharedModel) bool) time.Duration {
 	passes := func(after int64) bool {
 		c := m.clone()
 		c.at(now + after)
-		return c.fits(class, hits)
+		return is(c)
 	}
 	end := (m.window+1)*m.length - now
-	low, high := int64(0), end // it passes in the last step of this window, or of the next one
+	low, high := int64(0), end // it is true in the last step of this window, or of the next one
 	if !passes(end - 1) {
 		if low, high = end-1, end; !passes(end) {
 			low, high = end, end+m.length-1
@@ -131,6 +142,11 @@ func TestSharedWindowIsTheModel(t *testing.T) {
 			}
 			if before > 0 {
 				kept++
+			}
+			if done%10 == 0 && m.used+m.kept(class) > 0 {
+				if more := m.more(now, class); o.MoreAfter != more {
+					t.Fatalf("%d hits of class %d at %d under %+v: more fit in %v, the model: %v", hits, class, now, of, o.MoreAfter, more)
+				}
 			}
 			if !o.Allowed {
 				refused++
