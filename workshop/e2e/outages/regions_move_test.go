@@ -116,7 +116,7 @@ func (w *world) many(do func()) map[string]int {
 		for i := range 2 {
 			for _, key := range []string{"escrow", "home"} {
 				callers.Go(func() {
-					pace := time.NewTicker(5 * time.Millisecond)
+					pace := time.NewTicker(20 * time.Millisecond)
 					defer pace.Stop()
 					for {
 						select {
