@@ -60,11 +60,7 @@ func buildEarlier(top, folder string) error {
 	if err := os.Mkdir(sources, 0o755); err != nil {
 		return err
 	}
-	args := []string{"build", "-buildvcs=false", "-o", filepath.Join(folder, "ratelimitd")}
-	if raceDetector {
-		args = append(args, "-race")
-	}
-	build := exec.Command("go", append(args, "./cmd/ratelimitd")...)
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(folder, "ratelimitd"), "./cmd/ratelimitd")
 	build.Dir = sources
 	for _, c := range []*exec.Cmd{
 		exec.Command("git", "-C", top, "archive", "--output", archive, earlierCommit),

@@ -21,6 +21,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
@@ -162,6 +163,7 @@ func (i *instance) failed() string { return fmt.Sprintf("does not start: %v", i.
 // TestEveryVariable starts the service without and with each variable of envoyproxy/ratelimit and each of our own, and compares
 // the results. A variable without a row fails the test, and so does a row without a variable.
 func TestEveryVariable(t *testing.T) {
+	racetest.Sequential(t)
 	var c cli
 	application, err := newParser(&c)
 	if err != nil {
