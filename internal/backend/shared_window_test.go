@@ -7,6 +7,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // sharedModel is a shared window as the documentation defines it. It keeps, for each class, how many hits it is still owed, which falls
@@ -106,6 +107,7 @@ func (m *sharedModel) until(now int64, is func(*sharedModel) bool) time.Duration
 
 // A million random takes of up to six classes have the outcomes of the model, and never more than the limit is used.
 func TestSharedWindowIsTheModel(t *testing.T) {
+	racetest.Sequential(t)
 	r := rand.New(rand.NewPCG(39, 2))
 	refused, kept, steps := 0, 0, 1_000_000
 	for done := 0; done < steps; {
@@ -170,6 +172,7 @@ func settleShared(l *descriptor.Limit, s *backend.State, now, hits int64) backen
 // However much the other classes ask for, and whenever, a class that asks evenly gets what it is guaranteed. The formula that keeps
 // G x rest of the window, less what the class has used, does not do this: it keeps nothing from the middle of the window on.
 func TestSharedWindowGuaranteesAnEvenDemand(t *testing.T) {
+	racetest.Sequential(t)
 	r := rand.New(rand.NewPCG(39, 3))
 	for range 300 {
 		l := descriptor.Limit{Algorithm: descriptor.SharedWindow, Requests: uint64(50 + r.IntN(2000)), Window: descriptor.Window{Unit: descriptor.Minute}}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // repeated is a text n times, with %d as the index.
@@ -19,6 +21,7 @@ func repeated(text string, n int) string {
 
 // The values that aliases stand for are counted, and reading ends at a bound: keys that are skipped or unknown count too.
 func TestExpandedIsBounded(t *testing.T) {
+	racetest.Sequential(t)
 	const n = 4000
 	keys := repeated("k%d: 1, ", n)
 	aliases := repeated("*a, ", n)
@@ -44,6 +47,7 @@ func TestExpandedIsBounded(t *testing.T) {
 
 // A mistake costs little if it is not reported: because several aliases lead to it, or because the file has too many mistakes.
 func TestUnreportedMistakesAreCheap(t *testing.T) {
+	racetest.Sequential(t)
 	const n = 20_000
 	for name, text := range map[string]string{
 		"unknown keys":                   repeated("k%d: 1\n", n),
