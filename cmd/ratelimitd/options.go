@@ -131,7 +131,7 @@ type answerOptions struct {
 	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"Count a denied request only in the limits that deny it."`
 
 	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission: descriptors count separately (independent), or a denied request consumes nothing (all_or_nothing)."`
-	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"For domains without on_error, the answer when counters cannot be read: error, allow, deny, or count in local memory."`
+	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"Without on_error in the rule or domain, the answer when counters cannot be read: error, allow, deny, or count in local memory."`
 	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many replicas share the limits; with on_error local each enforces its fraction. Unset: they count each other in Redis."`
 
 	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Header families for domains without headers: ratelimit, x-ratelimit, ietf, retry-after."`

@@ -15,8 +15,8 @@ import (
 // A reader believes nothing. What is not a record of its kind and version, or has numbers that the arithmetic cannot have made, is an
 // error, and the record counts as lost, as if its Redis had been flushed: that is safe.
 
-// versionOf is that of the form of a kind's records. A form that earlier replicas cannot read has another version; while both run, what
-// the others wrote counts as lost.
+// versionOf returns the version of the encoding of a kind's records. An encoding that earlier replicas cannot read gets a new version.
+// While both versions run, records of the other version count as lost.
 func versionOf(kind byte) byte {
 	switch kind {
 	case 'A', 'M':

@@ -27,7 +27,7 @@ type asker struct {
 type question struct {
 	query Query
 	done  func(*Reply, error) // called once; must not take long
-	gone  atomic.Bool         // nobody waits for it any more
+	gone  atomic.Bool         // its caller has stopped waiting
 }
 
 const (

@@ -79,7 +79,7 @@ type step[T any] struct {
 	fresh bool
 	ready bool        // a trip has begun since, so it is not
 	look  bool        // it changes nothing: it is done when the value was read
-	gone  atomic.Bool // nobody waits for it any more: it need not run
+	gone  atomic.Bool // its caller has stopped waiting: it need not run
 }
 
 const (
