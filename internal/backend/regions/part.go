@@ -42,8 +42,9 @@ func (s *Store) partOf(t *backend.Take, home string) *part {
 		}
 		return p
 	})
-	if c := p.counter.Load(); c == nil || c.Limit != t.Limit {
-		p.counter.Store(&backend.Counter{Key: p.key, Limit: t.Limit, Rule: t.Rule})
+	if c := p.counter.Load(); c == nil || *c.Limit != *t.Limit || c.Rule != t.Rule {
+		limit := *t.Limit // it is asked about after the take
+		p.counter.Store(&backend.Counter{Key: p.key, Limit: &limit, Rule: t.Rule})
 	}
 	p.seen.counts(t.Limit)
 	return p

@@ -1,0 +1,145 @@
+package regions_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// services are two regions of one process each, whose limiters decide by the same rules, in virtual time.
+type services struct {
+	t  *testing.T
+	of map[string]*service
+}
+
+type service struct {
+	*limiter.Limiter
+	*regions.Store
+}
+
+func newServices(t *testing.T, limit string) *services {
+	t.Helper()
+	rules := "domain: d\ndescriptors: [{key: caller, " + limit + "}]\n"
+	tree, errs := config.Compile([]config.File{{Name: "d.yaml", Data: []byte(rules)}}, config.CompileOptions{})
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	w := &services{t: t, of: make(map[string]*service)}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { stop(); running.Wait() })
+	names := []string{"a", "b"}
+	for _, name := range names {
+		s, err := regions.New(regions.Options{
+			Region: name, Regions: names, Epoch: 1, Peers: calls{w, name}, Logger: slog.New(slog.DiscardHandler), Store: memory.New(memory.Options{}), Records: memory.NewRecords(0),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := limiter.New(limiter.Options{Store: s, NoMetrics: true})
+		l.Swap(tree, limiter.Settings{})
+		s.SetResolver(l)
+		s.SetRules(tree.Rules)
+		w.of[name] = &service{l, s}
+	}
+	for _, s := range w.of {
+		running.Go(func() {
+			if err := s.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
+	return w
+}
+
+// calls is how one region reaches the other.
+type calls struct {
+	w    *services
+	from string
+}
+
+func (c calls) Exchange(ctx context.Context, to string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
+	time.Sleep(trip)       //nolint:forbidigo // virtual time
+	defer time.Sleep(trip) //nolint:forbidigo // virtual time
+	return c.w.of[to].Answer(ctx, c.from, epoch, queries)
+}
+
+func (c calls) Consent(ctx context.Context, to string, e *region.Epoch) (bool, error) {
+	return c.w.of[to].Consent(ctx, c.from, e)
+}
+
+// override gives a caller other numbers in all regions.
+func (w *services) override(caller string, requests uint64) {
+	set := (&override.Set{}).With(1, []override.Change{{
+		Identity: override.Identity{Domain: "d", Rule: "d.caller", Entries: []descriptor.Entry{{Key: "caller", Value: caller}}},
+		Numbers:  override.Numbers{Kind: override.Replace, Requests: requests},
+	}})
+	for _, s := range w.of {
+		s.SetOverrides(set)
+	}
+}
+
+func descriptorOf(caller string, more ...descriptor.Entry) limiter.Descriptor {
+	return limiter.Descriptor{Entries: append([]descriptor.Entry{{Key: "caller", Value: caller}}, more...)}
+}
+
+// ask asks a region for hits, and returns how many it admits: all or none.
+func (w *services) ask(name string, hits uint64, d limiter.Descriptor) uint64 {
+	w.t.Helper()
+	d.HasHits, d.Hits = true, hits
+	var out limiter.Decision
+	if err := w.of[name].Decide(w.t.Context(), time.Now(), &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}, &out); err != nil {
+		w.t.Errorf("region %s: %v", name, err)
+	}
+	if out.Code != limiter.OK {
+		return 0
+	}
+	return hits
+}
+
+// A bucket in escrow whose caller has an override is divided by the numbers of the override, also after the decisions that used them. The
+// home and the other regions together admit what is in it and what flows in.
+func TestBucketsWithOtherNumbers(t *testing.T) {
+	for name, limit := range map[string]string{
+		"token bucket": "algorithm: token_bucket",
+		"leaky bucket": "algorithm: leaky_bucket, nodelay: all",
+	} {
+		for _, asked := range [][]string{{"a"}, {"b"}, {"a", "b"}} {
+			t.Run(fmt.Sprint(name, " ", asked), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const requests, seconds = 4000, 240
+					w := newServices(t, "overridable: true, rate_limit: {unit: day, requests_per_unit: 1000, regions: {mode: escrow, home: a}, "+limit+"}")
+					w.override("ann", requests)
+					admitted := uint64(0)
+					for i := range 10 * seconds {
+						for _, in := range asked {
+							if in == "a" && i/600%2 == 1 {
+								continue // its part gets smaller, and that of the other region larger
+							}
+							admitted += w.ask(in, 10, descriptorOf("ann"))
+							w.ask(in, 1, descriptorOf("bob")) // a later decision, by other numbers
+						}
+						time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual time
+					}
+					most := uint64(requests + 1 + requests*seconds/86_400 + 1)
+					if admitted > most || admitted < requests*9/10 {
+						t.Errorf("%d hits passed in %v, of %d and what flows in", admitted, asked, requests)
+					}
+				})
+			})
+		}
+	}
+}
