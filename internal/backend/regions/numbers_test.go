@@ -143,3 +143,37 @@ func TestBucketsWithOtherNumbers(t *testing.T) {
 		}
 	}
 }
+
+// What other regions have counted is known also of limits that have other numbers for the caller.
+func TestTalliesWithOtherNumbers(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit string
+		d     limiter.Descriptor
+	}{
+		"override": {"overridable: true, rate_limit: {unit: day, requests_per_unit: 10, regions: {mode: eventual}}", descriptorOf("ann")},
+		"scale": {
+			"descriptors: [{key: users, condition: true, rate_limit: {unit: day, requests_per_unit: 10, scale: {by: users, max: 100}, regions: {mode: eventual}}}]",
+			descriptorOf("ann", descriptor.Entry{Key: "users", Value: "10"}),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newServices(t, c.limit)
+				w.override("ann", 100)
+				if w.ask("a", 60, c.d) == 0 {
+					t.Fatal("60 hits of 100 were denied")
+				}
+				for _, name := range []string{"b", "a"} {
+					w.ask(name, 0, c.d)         // asks
+					time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
+				}
+				if w.ask("b", 41, c.d) > 0 {
+					t.Error("41 hits passed after 60 of 100 in another region")
+				}
+				if w.ask("b", 40, c.d) == 0 {
+					t.Error("40 hits were denied after 60 of 100 in another region")
+				}
+			})
+		})
+	}
+}

@@ -66,7 +66,8 @@ func (s *Store) tallyOf(t *backend.Take) *tally {
 	return s.tallies.of(t.Key, func() *tally {
 		n := &tally{others: make([]others, len(s.others)), interval: min(max(t.Limit.Window.Length()/50, shortestInterval), longestInterval)}
 		if t.Limit.Algorithm == descriptor.FixedWindow {
-			n.fixed = &t.Limit.Window
+			window := t.Limit.Window // the take's limit is not valid for longer than the take
+			n.fixed = &window
 		}
 		if t.Origin != nil {
 			n.query = queryOf(t)
