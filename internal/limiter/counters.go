@@ -169,7 +169,11 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 	r := &w.request
 	for i := range c.List {
 		k := &c.List[i]
-		r.Takes = append(r.Takes, backend.Take{Key: []byte(k.Key), Limit: &k.Limit, Rule: rule, Hits: int64(max(c.HitCost, 1)), Member: i})
+		t := backend.Take{Key: []byte(k.Key), Limit: &k.Limit, Rule: rule, Hits: int64(max(c.HitCost, 1)), Member: i}
+		if k.Limit.Regions != nil {
+			t.Origin = &backend.Origin{Domain: w.req.Domain, Entries: s.sent}
+		}
+		r.Takes = append(r.Takes, t)
 	}
 	w.addPenalties(c, rule)
 	r.Outcomes = append(r.Outcomes, make([]backend.Outcome, len(r.Takes))...)

@@ -42,15 +42,12 @@ const poll = 50 * time.Millisecond
 // accountOf returns the account of a take's counter.
 func (s *Store) accountOf(t *backend.Take, home string) *account {
 	a := s.accounts.of(t.Key, func() *account {
-		a := &account{home: s.askers[home]}
+		a := &account{home: s.askers[home], query: queryOf(t)}
 		a.seen.rule = pathOf(t.Rule)
 		a.of, a.key, a.kind = s, slices.Clone(t.Key), backend.AccountKind
 		a.taken, a.bound, a.shows, a.each = a.spent, a.most, a.notice, a.ask
 		a.lives = func(v *region.Account, now int64) time.Duration {
 			return time.Duration(v.Expires(now)-now) * time.Microsecond
-		}
-		if t.Origin != nil {
-			a.query = queryOf(t)
 		}
 		return a
 	})

@@ -51,7 +51,7 @@ func benchmarkTakes(b *testing.B, keys, callers int, named string, across func(d
 	take := func(mode, key int) time.Duration {
 		name := fmt.Sprintf("%d-%d", mode, key)
 		r := &backend.Request{
-			Takes:    []backend.Take{{Key: keyOf(name), Limit: limits[mode], Hits: 1, Origin: &backend.Origin{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: name}}}}},
+			Takes:    []backend.Take{{Key: keyOf(name), Limit: limits[mode], Hits: 1, Origin: originOf(name)}},
 			Outcomes: make([]backend.Outcome, 1),
 		}
 		began := time.Now()

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/region"
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
@@ -172,6 +174,43 @@ func TestTalliesWithOtherNumbers(t *testing.T) {
 				}
 				if w.ask("b", 40, c.d) == 0 {
 					t.Error("40 hits were denied after 60 of 100 in another region")
+				}
+			})
+		})
+	}
+}
+
+// A look at a counter that nobody has used changes nothing: its region asks the others as before. One that does not say whose counter it is
+// shows what this region has counted, or nothing.
+func TestLookBeforeTheFirstTake(t *testing.T) {
+	for _, limit := range []string{
+		"regions: {mode: escrow, home: a}",
+		"algorithm: token_bucket, regions: {mode: escrow, home: a}",
+		"regions: {mode: eventual}",
+	} {
+		t.Run(limit, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newServices(t, "rate_limit: {unit: day, requests_per_unit: 1000, "+limit+"}")
+				d := descriptorOf("ann")
+				c, err := w.of["a"].Limiter.Peek(t.Context(), time.Now(), "d", &d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := &c.List[0].Limit
+				r := &backend.Request{Takes: []backend.Take{{Key: []byte(c.List[0].Key), Limit: l}}, Outcomes: make([]backend.Outcome, 1)}
+				if err := w.of["b"].Store.Peek(t.Context(), time.Now(), r); (err == nil) != (l.Regions.Mode == descriptor.Eventual) {
+					t.Errorf("without an origin: %+v, %v", r.Outcomes[0], err)
+				}
+				if c, err := w.of["b"].Limiter.Peek(t.Context(), time.Now(), "d", &d); err != nil || c.List[0].Used != 0 {
+					t.Fatalf("%+v, %v", c, err)
+				}
+				admitted := map[string]uint64{}
+				for _, name := range slices.Repeat([]string{"a", "b"}, 100) {
+					admitted[name] += w.ask(name, 10, d)
+					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual time
+				}
+				if sum := admitted["a"] + admitted["b"]; sum < 980 || sum > 1020 {
+					t.Errorf("%v hits passed of 1000", admitted)
 				}
 			})
 		})

@@ -166,7 +166,7 @@ func TestBucketsPeekAndReset(t *testing.T) {
 	a, b := w.of["a"][0], w.of["b"][0]
 	peek := func(p *process) backend.Outcome {
 		t.Helper()
-		r := &backend.Request{Takes: []backend.Take{{Key: keyOf("x"), Limit: l}}, Outcomes: make([]backend.Outcome, 1)}
+		r := &backend.Request{Takes: []backend.Take{{Key: keyOf("x"), Limit: l, Origin: originOf("x")}}, Outcomes: make([]backend.Outcome, 1)}
 		if err := p.Peek(t.Context(), time.Now(), r); err != nil {
 			t.Fatal(err)
 		}

@@ -143,7 +143,7 @@ func (w *rulings) take(i int) bool {
 	}
 	name := fmt.Sprint(i)
 	r := &backend.Request{
-		Takes:    []backend.Take{{Key: keyOf(name), Limit: &l, Hits: 1, Origin: &backend.Origin{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: name}}}}},
+		Takes:    []backend.Take{{Key: keyOf(name), Limit: &l, Hits: 1, Origin: originOf(name)}},
 		Outcomes: make([]backend.Outcome, 1),
 	}
 	if err := backend.Await(w.t.Context(), w.far, time.Now(), r); err != nil && !errors.Is(err, backend.ErrUnavailable) {

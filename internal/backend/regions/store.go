@@ -216,6 +216,9 @@ func (s *Store) takeHere(w *wait, now time.Time, r *backend.Request) error {
 	return errors.Join(errs...)
 }
 
+// errOrigin is the error of takes whose limits are counted elsewhere, without Origin.
+var errOrigin = fmt.Errorf("%w: another region cannot find a limit without the descriptor", backend.ErrUnavailable)
+
 // errKind is the error of takes that cannot be counted across regions. Rules that need them are rejected.
 var errKind = fmt.Errorf("%w: reservations and penalties are not counted across regions", backend.ErrUnavailable)
 
@@ -234,7 +237,7 @@ func (s *Store) takeOne(w *wait, now time.Time, t *backend.Take, o *backend.Outc
 	case s.askers[home] == nil:
 		return s.errHome(home)
 	case t.Origin == nil:
-		return errKind
+		return errOrigin
 	case t.Limit.Regions.Mode == descriptor.AtHome:
 		return s.takeFar(w, home, t, o)
 	case divided(t.Limit):
@@ -278,12 +281,17 @@ func (s *Store) peek(w *wait, now time.Time, t *backend.Take, o *backend.Outcome
 		return err
 	case s.askers[home] == nil && home != s.opts.Region:
 		return s.errHome(home)
-	case divided(t.Limit):
+	case home == s.opts.Region && divided(t.Limit):
 		return s.peekPart(w, home, t, o)
 	case home == s.opts.Region:
 		return s.peekAtHome(w, now, t, o)
+	case t.Origin == nil:
+		return errOrigin
+	case divided(t.Limit):
+		return s.peekPart(w, home, t, o)
+	default:
+		return s.peekAccount(w, home, t, o)
 	}
-	return s.peekAccount(w, home, t, o)
 }
 
 // Reset implements backend.Store. Only the home of a counter can clear it.

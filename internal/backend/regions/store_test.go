@@ -487,7 +487,7 @@ func TestPeekAndReset(t *testing.T) {
 		}
 	}
 	peek := func(p *process) backend.Outcome {
-		r := &backend.Request{Takes: []backend.Take{{Key: keyOf("x"), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+		r := &backend.Request{Takes: []backend.Take{{Key: keyOf("x"), Limit: l, Hits: 1, Origin: originOf("x")}}, Outcomes: make([]backend.Outcome, 1)}
 		if err := p.Peek(t.Context(), time.Now(), r); err != nil {
 			t.Fatal(err)
 		}

@@ -64,13 +64,10 @@ func (t *tally) used() int64 { return t.touched.Load() }
 // tallyOf returns the tally of a take's counter.
 func (s *Store) tallyOf(t *backend.Take) *tally {
 	return s.tallies.of(t.Key, func() *tally {
-		n := &tally{others: make([]others, len(s.others)), interval: min(max(t.Limit.Window.Length()/50, shortestInterval), longestInterval)}
+		n := &tally{query: queryOf(t), others: make([]others, len(s.others)), interval: min(max(t.Limit.Window.Length()/50, shortestInterval), longestInterval)}
 		if t.Limit.Algorithm == descriptor.FixedWindow {
 			window := t.Limit.Window // the take's limit is not valid for longer than the take
 			n.fixed = &window
-		}
-		if t.Origin != nil {
-			n.query = queryOf(t)
 		}
 		return n
 	})
@@ -206,7 +203,7 @@ func (c *tallied) lower(s *Store, now time.Time, r *backend.Request) {
 	for i := range r.Takes {
 		t, k := &r.Takes[i], &c.takes[i]
 		k.tally, k.plain = nil, nil
-		if !eventual(t.Limit) {
+		if !eventual(t.Limit) || t.Origin == nil { // without it, the others cannot be asked
 			continue
 		}
 		k.tally = s.tallyOf(t)

@@ -98,7 +98,7 @@ func (w *tallies) take(name string, hits int64) backend.Outcome {
 	w.t.Helper()
 	l := w.limit
 	r := &backend.Request{
-		Takes:    []backend.Take{{Key: keyOf("x"), Limit: &l, Hits: hits, Origin: &backend.Origin{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: "x"}}}}},
+		Takes:    []backend.Take{{Key: keyOf("x"), Limit: &l, Hits: hits, Origin: originOf("x")}},
 		Outcomes: make([]backend.Outcome, 1),
 	}
 	if err := backend.Await(w.t.Context(), w.of[name], time.Now(), r); err != nil {
@@ -182,7 +182,7 @@ func TestTalliesAreShown(t *testing.T) {
 		if o := w.take("b", 200); o.Allowed || o.Used != 130 || o.RetryAfter != backend.Never && o.RetryAfter > time.Minute {
 			t.Errorf("%+v: 130 of 300 are used, 200 were asked for", o)
 		}
-		r := &backend.Request{Takes: []backend.Take{{Key: keyOf("x"), Limit: &w.limit, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+		r := &backend.Request{Takes: []backend.Take{{Key: keyOf("x"), Limit: &w.limit, Hits: 1, Origin: originOf("x")}}, Outcomes: make([]backend.Outcome, 1)}
 		if err := w.of["b"].Peek(t.Context(), time.Now(), r); err != nil || r.Outcomes[0].Used != 130 {
 			t.Errorf("a look shows %+v, %v", r.Outcomes[0], err)
 		}

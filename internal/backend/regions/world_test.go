@@ -206,6 +206,10 @@ func (w *world) Rules(time.Time) uint64 {
 
 func keyOf(name string) []byte { return fmt.Appendf(nil, "test|limit=%s|x", name) }
 
+func originOf(name string) *backend.Origin {
+	return &backend.Origin{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: name}}}
+}
+
 // take makes a take, and returns its outcome.
 func (w *world) take(p *process, name string, hits int64, within time.Duration) (backend.Outcome, error) {
 	w.mu.Lock()
@@ -219,7 +223,7 @@ func (w *world) takeUnder(p *process, name string, l *descriptor.Limit, hits int
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	r := &backend.Request{
-		Takes:    []backend.Take{{Key: keyOf(name), Limit: l, Hits: hits, Origin: &backend.Origin{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: name}}}}},
+		Takes:    []backend.Take{{Key: keyOf(name), Limit: l, Hits: hits, Origin: originOf(name)}},
 		Outcomes: make([]backend.Outcome, 1),
 	}
 	err := backend.Await(ctx, p.Store, time.Now(), r)
