@@ -71,7 +71,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			if len(r.Files[0].Errors) != 1 || !strings.Contains(r.Files[0].Errors[0], "its last rules stay active") {
 				t.Errorf("the state of a file: %+v", r.Files[0])
 			}
-			if said := log.take(); !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "reload ignored: it would remove every rule") || !strings.Contains(said, "to remove all rules, restart the service") {
+			if said := log.take(); !strings.Contains(said, "level=ERROR") || !strings.Contains(said, "reload ignored: it would remove every rule") || !strings.Contains(said, "leave one file with only a `domain`, and restart the service") {
 				t.Errorf("the log:\n%s", said)
 			}
 			goneIs(t, registry, "1", "0")
@@ -107,6 +107,15 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			}
 			goneIs(t, registry, "0", "0")
 		})
+	}
+}
+
+// What the log advises for removing all rules: a service that starts with a file without rules has loaded it.
+func TestAFileWithoutRulesIsLoadedAtTheStart(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.yaml"), "domain: a\n")
+	if r := load(t, NewFolder(Options{Dir: dir}), "a.yaml=loaded"); r.InUse != 1 || len(r.Tree.Rules) != 0 {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -10,6 +10,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
+// removeAll says how to remove all rules on purpose. A restart alone does not: a service that starts without a good file answers every request
+// with an error.
+const removeAll = "To remove all rules, leave one file with only a `domain`, and restart the service"
+
 // emptied reports whether a reload to these files would remove the last rule. A directory may be unmounted, or emptied by mistake.
 func (f *Folder) emptied(files map[string]*ruleFile) bool {
 	if f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
@@ -43,7 +47,7 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 			kept.sum, kept.newest, kept.gone = file.sum, file.newest, false
 		}
 		kept.good = kept.inUse
-		msg := why + ", and this directory would have no rules left: its last rules stay active. To remove all rules, restart the service"
+		msg := why + ", and this directory would have no rules left: its last rules stay active. " + removeAll
 		status := statusOf(name, descriptor.FileStale, kept.inUse, []*yamlform.Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
 		if status.Since = now; kept.status.State == descriptor.FileStale {
 			status.Since = kept.status.Since
@@ -71,5 +75,5 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 		}
 	}
 	f.o.Logger.Error("reload ignored: it would remove every rule; keeping the active rules", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
-		"because", "an empty directory is probably a mistake; to remove all rules, restart the service")
+		"because", "an empty directory is probably a mistake. "+removeAll)
 }
