@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -148,8 +149,22 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 // rule file is active, and keys are tracked.
 var measured = regexp.MustCompile(`(?m)^((?:ratelimitd_request_duration_seconds|ratelimitd_memory_counters|process_cpu_seconds_total)\S*) .+$|( since )\S+|(Hits of the last ).+?Z`)
 
+// resets matches the time until the reset of a limit of which nothing is left. Others depend on the time of day.
+var resets = regexp.MustCompile(`\b0 left,.* reset in \S+`)
+
+// untilReset is such a time in steps of five minutes, rounded up.
+func untilReset(text string) string {
+	before, after, _ := strings.Cut(text, "reset in ")
+	d, err := time.ParseDuration(after)
+	if err != nil || d > time.Hour {
+		return text
+	}
+	return fmt.Sprintf("%sreset within %d minutes", before, 5*int(math.Ceil(d.Minutes()/5)))
+}
+
 // masked is the text without what differs in every run.
 func masked(text string) string {
+	text = resets.ReplaceAllStringFunc(text, untilReset)
 	return measured.ReplaceAllString(varying.ReplaceAllString(elapsed.ReplaceAllString(text, "#"), "#"), "$1$2$3 #")
 }
 
