@@ -187,7 +187,7 @@ var limitRows = []limitRow{
 			return l.classes != nil
 		}},
 	{Key: yamlform.Key{Name: "penalty", Type: durationType, Extension: true,
-		Doc: "a caller that exceeds the limit is denied for this time; 1s to 720h, in whole seconds"},
+		Doc: "a customer that exceeds the limit is denied for this time; 1s to 720h, in whole seconds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Penalty = readPenalty(v)
 			return l.limit.Penalty != nil
