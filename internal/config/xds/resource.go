@@ -110,22 +110,26 @@ type converter struct {
 }
 
 func (c *converter) config(m *ratelimitv3.RateLimitConfig) yamlform.Pairs {
-	descriptors := c.descriptors(m.GetDescriptors(), "descriptors")
+	descriptors := c.descriptors(m.GetDescriptors(), "descriptors", 0)
 	top := yamlform.Pairs{{Key: "domain", Value: m.GetDomain()}}
 	top = append(top, c.domain...)
 	return append(top, yamlform.Pair{Key: "descriptors", Value: descriptors})
 }
 
-// descriptors converts a list that stands at a path.
-func (c *converter) descriptors(list []*ratelimitv3.RateLimitDescriptor, at string) []any {
+// descriptors converts a list that stands at a path. Below the level at which the reader rejects a list it is empty: the paths of a message
+// may be its size squared.
+func (c *converter) descriptors(list []*ratelimitv3.RateLimitDescriptor, at string, level int) []any {
+	if level >= yamlform.MaxLevels {
+		return []any{}
+	}
 	all := make([]any, len(list))
 	for i, d := range list {
-		all[i] = c.descriptor(d, at+"["+strconv.Itoa(i)+"]")
+		all[i] = c.descriptor(d, at+"["+strconv.Itoa(i)+"]", level)
 	}
 	return all
 }
 
-func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) yamlform.Pairs {
+func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string, level int) yamlform.Pairs {
 	m := make(yamlform.Pairs, 0, 4)
 	add := func(key string, value any, given bool) {
 		if given {
@@ -152,7 +156,7 @@ func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string) ya
 		})
 		add("rate_limit", limit, true)
 	}
-	add("descriptors", c.descriptors(d.GetDescriptors(), at+".descriptors"), len(d.GetDescriptors()) > 0)
+	add("descriptors", c.descriptors(d.GetDescriptors(), at+".descriptors", level+1), len(d.GetDescriptors()) > 0)
 	add("shadow_mode", true, d.GetShadowMode())
 	add("detailed_metric", true, d.GetDetailedMetric())
 	add("quota_mode", true, quota)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -319,6 +320,25 @@ func TestWhatIsWrong(t *testing.T) {
 		if _, err := compile(t, c.resource); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
+	}
+}
+
+// A small message with many levels must not become paths of its size squared.
+func TestDeepResourceIsSmall(t *testing.T) {
+	deep := &ratelimitv3.RateLimitDescriptor{Key: "k"}
+	for range 9_000 {
+		deep = &ratelimitv3.RateLimitDescriptor{Key: "k", Descriptors: []*ratelimitv3.RateLimitDescriptor{deep}}
+	}
+	resource := ofDescriptor(deep)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := compile(t, resource)
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "more than 32 levels") {
+		t.Error(err)
+	}
+	if used := after.TotalAlloc - before.TotalAlloc; used > 64<<20 {
+		t.Errorf("%d bytes were allocated for a message of %d", used, proto.Size(resource))
 	}
 }
 
