@@ -199,10 +199,17 @@ func (s *Store) askConsent(asked int64) {
 	}
 }
 
+// farthest is how much higher the epoch of another region may be. A region remembers the highest one forever, and is no home with a lower
+// one: without a bound, one call with a stolen certificate could leave no number above it. Epochs may be dates, or seconds since 1970.
+const farthest = 1 << 40
+
 // Consent answers whether this region consents to a home. from is the region that asks, as its certificate says.
 func (s *Store) Consent(ctx context.Context, from string, e *region.Epoch) (bool, error) {
 	if from != e.Home || len(e.Regions) > mostNames {
 		return false, fmt.Errorf("the region %q asks for consent to the home %q", from, e.Home)
+	}
+	if e.Number > s.opts.Epoch+farthest {
+		return false, fmt.Errorf("region %s has epoch %d, and this region %d: an epoch that is more than %d higher is rejected, because this region could never have a later one", from, e.Number, s.opts.Epoch, uint64(farthest))
 	}
 	if p := s.peers[from]; p != nil {
 		p.asks(e.Number)

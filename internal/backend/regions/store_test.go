@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -358,6 +359,13 @@ func TestBadQuestions(t *testing.T) {
 	}
 	if _, err := a.Consent(t.Context(), "b", &region.Epoch{Number: 1, Home: "a"}); err == nil {
 		t.Error("a region asked for consent to another home")
+	}
+	// A region that remembers the highest number could never be a home again.
+	if yes, err := a.Consent(t.Context(), "b", &region.Epoch{Number: math.MaxInt64, Home: "b", Regions: []string{"a", "b"}}); yes || err == nil || !strings.Contains(err.Error(), "is rejected") {
+		t.Errorf("an epoch far above: %v, %v", yes, err)
+	}
+	if yes, err := a.Consent(t.Context(), "b", &region.Epoch{Number: 2_000_000_000, Home: "b", Regions: []string{"a", "b"}}); !yes || err != nil {
+		t.Errorf("the seconds since 1970: %v, %v", yes, err)
 	}
 }
 

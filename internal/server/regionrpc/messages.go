@@ -2,6 +2,7 @@ package regionrpc
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -185,6 +186,14 @@ func encodeEpoch(e *region.Epoch) *regionv1.ConsentRequest {
 	return &regionv1.ConsentRequest{Epoch: e.Number, Regions: e.Regions, Before: e.Before, Moved: e.Before != nil, Stopped: e.Stopped}
 }
 
+// checkEpoch checks the number of a list of regions. Settings have no larger ones.
+func checkEpoch(number uint64) error {
+	if number == 0 || number > math.MaxInt64 {
+		return fmt.Errorf("the epoch %d, where epochs are from 1 to %d", number, int64(math.MaxInt64))
+	}
+	return nil
+}
+
 // decodeEpoch reads the list of regions in which a region is the home.
 func decodeEpoch(m *regionv1.ConsentRequest, home string) (*region.Epoch, error) {
 	for _, names := range [][]string{m.GetRegions(), m.GetBefore()} {
@@ -197,8 +206,8 @@ func decodeEpoch(m *regionv1.ConsentRequest, home string) (*region.Epoch, error)
 			}
 		}
 	}
-	if m.GetEpoch() == 0 {
-		return nil, fmt.Errorf("the epoch 0: epochs begin with 1")
+	if err := checkEpoch(m.GetEpoch()); err != nil {
+		return nil, err
 	}
 	e := &region.Epoch{Number: m.GetEpoch(), Home: home, Regions: m.GetRegions(), Stopped: m.GetStopped()}
 	if m.GetMoved() {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -374,6 +375,7 @@ func TestBadQuestions(t *testing.T) {
 		want string
 	}{
 		{&regionv1.ConsentRequest{}, "the epoch 0"},
+		{&regionv1.ConsentRequest{Epoch: math.MaxInt64 + 1}, "the epoch 9223372036854775808"},
 		{&regionv1.ConsentRequest{Epoch: 1, Regions: []string{"EU"}}, `the region "EU": a name has letters from a to z`},
 		{&regionv1.ConsentRequest{Epoch: 1, Moved: true, Before: []string{""}}, `the region ""`},
 		{&regionv1.ConsentRequest{Epoch: 1, Regions: make([]string, maxRegions+1)}, "65 regions, 64 are the most"},

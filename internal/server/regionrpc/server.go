@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"slices"
 	"strings"
@@ -163,8 +162,8 @@ func (s *Server) Exchange(ctx context.Context, m *regionv1.ExchangeRequest) (*re
 	if n := len(m.GetQueries()); n == 0 || n > regions.MaxQueries {
 		return nil, status.Errorf(codes.InvalidArgument, "%d questions, where there are from 1 to %d", n, regions.MaxQueries)
 	}
-	if m.GetEpoch() == 0 || m.GetEpoch() > math.MaxInt64 {
-		return nil, status.Errorf(codes.InvalidArgument, "the epoch %d, where epochs are from 1 to %d", m.GetEpoch(), int64(math.MaxInt64))
+	if err := checkEpoch(m.GetEpoch()); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	// A question that cannot be understood does not affect the others: they stand for other callers.
 	answer := &regionv1.ExchangeResponse{Replies: make([]*regionv1.Reply, len(m.GetQueries()))}
