@@ -75,7 +75,7 @@ func (b *Bytes) ended(c *Conn, size int, last bool) {
 			break
 		}
 	}
-	if c.bytes.reserved.Load() > c.bytes.bytes.Load()+step {
+	if reserved := c.bytes.reserved.Load(); reserved > c.bytes.bytes.Load()+step || last && reserved > 0 {
 		b.adjust(c, 0)
 	}
 }

@@ -112,6 +112,24 @@ func TestBytesOfAStream(t *testing.T) {
 	}
 }
 
+// A connection that has no call in flight holds nothing, so that many idle connections do not add up.
+func TestBytesAfterTheLastCall(t *testing.T) {
+	m, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls, bytes := NewCalls(10, m), NewBytes(1<<20, 1<<20)
+	c := conn(&Listener{options: Options{Bytes: bytes}}, &peer{})
+	for _, n := range []int64{step + 1, 2 * step, 3 * step} {
+		call, _ := calls.Begin(c)
+		bytes.received(c, n)
+		calls.End(call, 0)
+		if held := bytes.Held(); held != 0 {
+			t.Errorf("%d bytes are held after a message of %d", held, n)
+		}
+	}
+}
+
 // A connection over its bound is closed and counted once, however much is given back later.
 func TestConnectionOverItsBytesIsCountedOnce(t *testing.T) {
 	r := listen(t, Options{Bytes: NewBytes(100, 1<<20)})
