@@ -30,10 +30,25 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		endpoint.WriteText(w, http.StatusNotFound, "not found: send requests to /json; /healthcheck, /readyz and /livez are for probes, and the admin port has the pages for operators\n")
 	})
-	h := s.shared.HTTP(mux)
+	h := s.shared.HTTP(countedHeader(mux))
 	h.WriteTimeout = endpoint.WriteTimeout
 	h.ConnContext = withConn
 	return h
+}
+
+// countedHeader gives the header of a request back when it is answered. net/http would keep it for as long as the client may still send
+// a body that nobody reads.
+func countedHeader(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if conn := connOfRequest(r); conn != nil {
+			conn.BeginRequest()
+			defer func() {
+				r.Header = nil
+				conn.EndRequest()
+			}()
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // sameOrigin rejects requests that a browser sends for a web page of another origin: a visitor of that page would spend

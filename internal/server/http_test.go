@@ -1,8 +1,12 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -225,6 +229,80 @@ func TestJSONAnswerIsTheResponseAndItsHeadersAreReal(t *testing.T) {
 	}
 	if header.Get("RateLimit-Limit") != "10" || header.Get("Retry-After") != "42" {
 		t.Errorf("headers %v", header)
+	}
+}
+
+// net/http keeps the header of a request until it is answered, and until a body ends that nobody reads. Many short lines take many times
+// their bytes.
+func TestHeadersOverHTTPAreBounded(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{MaxBytes: 16 << 20, MaxBytesOfAll: 4 << 20}})
+	held := func() float64 { return gathered(t, registry)[`ratelimitd_unfinished_message_bytes`] }
+	lines := func(bytes int) string {
+		var b strings.Builder
+		for i := 0; b.Len() < bytes; i++ {
+			fmt.Fprintf(&b, "a%03x:\n", i)
+		}
+		return b.String()
+	}
+	send := func(path, header string) net.Conn {
+		conn, err := net.Dial("tcp", r.HTTPAddr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n"+header); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	answer := func(conn net.Conn) int {
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	if code := answer(send("/json", lines(40<<10)+"\r\n")); code != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("40 KiB of header: %d", code)
+	}
+	soon(t, "nothing is held", func() bool { return held() == 0 })
+
+	// The handler waits for the body of this one.
+	waiting := send("/json", lines(8<<10)+"\r\n")
+	soon(t, "its header is held", func() bool { return held() > 64<<10 })
+	if _, err := waiting.Write(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	if code := answer(waiting); code != http.StatusBadRequest {
+		t.Error(code)
+	}
+	soon(t, "nothing is held after the answer", func() bool { return held() == 0 })
+
+	// Nobody waits for the body of this one, but net/http, and it is not sent.
+	ignored := send("/", lines(8<<10))
+	soon(t, "its header is held while it arrives", func() bool { return held() > 64<<10 })
+	if _, err := io.WriteString(ignored, "\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "nothing is held after the answer, although no body comes", func() bool { return held() == 0 })
+
+	// Headers without end.
+	for range 12 {
+		send("/json", lines(8<<10))
+	}
+	soon(t, "connections are closed", func() bool {
+		return gathered(t, registry)[`ratelimitd_connections_closed_total{listener=http reason=bytes}`] >= 2
+	})
+	if n := held(); n > 1<<20 {
+		t.Errorf("%v bytes are held", n)
+	}
+	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -12,7 +12,20 @@ type listeners struct {
 	grpc, http net.Listener
 }
 
-func listen(opts *Options, bytes *intake.Bytes) (_ listeners, err error) {
+// heldBytes bounds what is held for clients. The header fields of HTTP/1 have a bound of their own, so that no attack with them closes
+// a connection of gRPC.
+type heldBytes struct {
+	grpc, http *intake.Bytes
+}
+
+func newHeldBytes(o *Connections) *heldBytes {
+	return &heldBytes{intake.NewBytes(o.MaxBytes, o.MaxBytesOfAll), intake.NewBytes(o.MaxBytes, o.MaxBytesOfAll/4)}
+}
+
+// held returns approximately how many bytes are held.
+func (b *heldBytes) held() int64 { return b.grpc.Held() + b.http.Held() }
+
+func listen(opts *Options, bytes *heldBytes) (_ listeners, err error) {
 	var l listeners
 	defer func() {
 		if err != nil {
@@ -32,11 +45,11 @@ func listen(opts *Options, bytes *intake.Bytes) (_ listeners, err error) {
 	}
 	c, m, log := &opts.Connections, opts.Shared.Connections, opts.Shared.Log
 	l.grpc = intake.Listen(l.grpc, intake.Options{
-		Name: "grpc", MaxConnections: c.Max, PeerShare: c.PeerShare, Bytes: bytes, Metrics: m, Log: log,
+		Name: "grpc", MaxConnections: c.Max, PeerShare: c.PeerShare, Bytes: bytes.grpc, Metrics: m, Log: log,
 		FirstCall: c.FirstCallTimeout, Message: c.MessageTimeout, Write: c.WriteTimeout,
 	})
 	l.http = intake.Listen(l.http, intake.Options{
-		Name: "http", MaxConnections: c.Max, PeerShare: c.PeerShare, ReadsAreCalls: true, Metrics: m, Log: log,
+		Name: "http", MaxConnections: c.Max, PeerShare: c.PeerShare, ReadsAreCalls: true, Bytes: bytes.http, Metrics: m, Log: log,
 	})
 	return l, nil
 }

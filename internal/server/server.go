@@ -70,8 +70,8 @@ func New(opts Options) (*Server, error) {
 	m.grpc.off, m.json.off = opts.Metrics.Off, opts.Metrics.Off
 	m.grpc.extraObserver = opts.Metrics.ResponseTime
 	calls := intake.NewCalls(opts.Calls.Max, opts.Shared.Connections)
-	bytes := intake.NewBytes(opts.Connections.MaxBytes, opts.Connections.MaxBytesOfAll)
-	if err := intake.RegisterGauges(registry, calls, bytes, opts.kept); err != nil {
+	bytes := newHeldBytes(&opts.Connections)
+	if err := intake.RegisterGauges(registry, calls, bytes.held, opts.kept); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	streams := intake.NewStreams(opts.QuotaStreamsMax)

@@ -22,7 +22,8 @@ type Options struct {
 	// had time to make a call. Default 1 s.
 	Settled time.Duration
 
-	// ReadsAreCalls is for connections on which no calls are reported: every read counts as use.
+	// ReadsAreCalls is for HTTP/1, where no calls are reported: every read counts as use, and for Bytes what is read before BeginRequest
+	// counts as header fields.
 	ReadsAreCalls bool
 
 	Bytes   *Bytes   // bounds incomplete messages; nil: no bound

@@ -43,7 +43,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 
 // RegisterGauges registers gauges of the calls in flight and of the bytes that are held for clients. more are the bytes that are kept for
 // them elsewhere.
-func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes, more func() int64) error {
+func RegisterGauges(registry prometheus.Registerer, calls *Calls, held, more func() int64) error {
 	if registry == nil {
 		return nil
 	}
@@ -54,12 +54,12 @@ func RegisterGauges(registry prometheus.Registerer, calls *Calls, bytes *Bytes, 
 		}, func() float64 { return float64(calls.InFlight()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_unfinished_message_bytes",
-			Help: "Bytes of unfinished messages and, on the built-in HTTP/2 server, of headers and unread answers.",
-		}, func() float64 { return float64(bytes.Held()) }),
+			Help: "Bytes of unfinished messages and of headers over HTTP/1 and, on the built-in HTTP/2 server, of headers and unread answers.",
+		}, func() float64 { return float64(held()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "ratelimitd_client_bytes",
 			Help: "Bytes kept for clients: ratelimitd_unfinished_message_bytes and ratelimitd_quota_bytes.",
-		}, func() float64 { return float64(bytes.Held() + more()) }),
+		}, func() float64 { return float64(held() + more()) }),
 	}
 	for _, g := range gauges {
 		if err := registry.Register(g); err != nil {
