@@ -58,6 +58,9 @@ func (c *rateLimitCall) more(calls int) bool {
 	if c.lean != nil {
 		return c.lean.More(calls)
 	}
+	if c.exchange != nil {
+		return c.exchange.More(calls)
+	}
 	return c.method.calls.More(&c.inFlight, calls)
 }
 

@@ -47,6 +47,7 @@ type rateLimitCall struct {
 	decided  func(error)  // called when all are decided
 
 	inFlight intake.InFlight // on grpc-go
+	exchange *exchange       // if grpc-go answers a call on the built-in HTTP/2 server
 
 	outgoing limiter.Batch // on grpc-go
 
@@ -68,7 +69,7 @@ func (c *rateLimitCall) release() {
 		return
 	}
 	c.decision.Metadata = nil
-	c.method, c.inFlight = nil, intake.InFlight{}
+	c.method, c.inFlight, c.exchange = nil, intake.InFlight{}, nil
 	m.pool.Put(c)
 }
 

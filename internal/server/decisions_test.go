@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/prototext"
@@ -326,6 +327,20 @@ func TestRequestsOfBatchesCountAsCalls(t *testing.T) {
 
 // A batch of many descriptors counts as more calls: a few bytes that are compressed make 25,600 descriptors.
 func TestDescriptorsOfBatchesCountAsCalls(t *testing.T) {
+	for name, opts := range map[string][]grpc.CallOption{
+		"usual":                {},
+		"another content type": {grpc.ForceCodecV2(otherName{encoding.GetCodecV2("proto")})}, // grpc-go answers it
+	} {
+		t.Run(name, func(t *testing.T) { descriptorsCountAsCalls(t, opts) })
+	}
+}
+
+// otherName is a codec whose calls the built-in HTTP/2 server leaves to grpc-go.
+type otherName struct{ encoding.CodecV2 }
+
+func (otherName) Name() string { return "x" }
+
+func descriptorsCountAsCalls(t *testing.T, opts []grpc.CallOption) {
 	held := &pending{decider: passAll, began: make(chan struct{}, 1000)}
 	r := start(t, Options{Calls: Calls{Max: 100}, Decider: held})
 	d := ratelimitdv1.NewDecisionServiceClient(r.conn)
@@ -340,7 +355,7 @@ func TestDescriptorsOfBatchesCountAsCalls(t *testing.T) {
 	go func() {
 		_, err := d.DecideBatch(within(t), &ratelimitdv1.DecideBatchRequest{Requests: []*ratelimitdv1.DecideRequest{
 			withDescriptors(1), withDescriptors(16), withDescriptors(33),
-		}})
+		}}, opts...)
 		first <- err
 	}()
 	for range 3 {
@@ -351,7 +366,7 @@ func TestDescriptorsOfBatchesCountAsCalls(t *testing.T) {
 	}
 	_, err := d.DecideBatch(within(t), &ratelimitdv1.DecideBatchRequest{Requests: []*ratelimitdv1.DecideRequest{
 		withDescriptors(256), withDescriptors(256), withDescriptors(256), withDescriptors(256), withDescriptors(256), withDescriptors(256),
-	}})
+	}}, opts...)
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("%v", err)
 	}

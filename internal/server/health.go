@@ -123,6 +123,11 @@ func (h healthService) Watch(req *healthv1.HealthCheckRequest, stream grpc.Serve
 	defer cancel()
 	stop := context.AfterFunc(h.stopping, cancel)
 	defer stop()
+	name := "unknown" // a name may be as long as a message, and a watch may last for days
+	if i := slices.Index(healthNames, req.GetService()); i >= 0 {
+		name = healthNames[i]
+	}
+	req = &healthv1.HealthCheckRequest{Service: name}
 	return h.Server.Watch(req, watching{stream, ctx})
 }
 

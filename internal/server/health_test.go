@@ -2,12 +2,16 @@ package server
 
 import (
 	"net/http"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
@@ -145,6 +149,64 @@ func TestHealthWatch(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("a watcher holds the stop up")
 	}
+}
+
+// The name in a watch may be as long as a message, and a compressed one is only a few bytes: on the built-in HTTP/2 server it counts as
+// held, and on no server it is kept.
+func TestHealthWatchOfLongName(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{MaxBytes: 8 << 20, MaxBytesOfAll: 32 << 20}})
+	if st := checkHealth(t, r.conn, strings.Repeat("a", 5<<20)); st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "larger than max") {
+		t.Error("a name that is too long:", st)
+	}
+	if st := checkHealth(t, r.conn, strings.Repeat("a", 3<<20)); st.Code() != codes.NotFound {
+		t.Error("an unknown name:", st)
+	}
+	name := strings.Repeat("a", 3<<20)
+	watch := func() error {
+		stream, err := healthv1.NewHealthClient(r.conn).Watch(t.Context(), &healthv1.HealthCheckRequest{Service: name}, grpc.UseCompressor(gzip.Name))
+		if err != nil {
+			return err
+		}
+		m, err := stream.Recv()
+		if err == nil && m.GetStatus() != healthv1.HealthCheckResponse_SERVICE_UNKNOWN {
+			t.Error(m)
+		}
+		return err
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range 2 {
+		if err := watch(); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if lean {
+		if n := gathered(t, registry)[`ratelimitd_unfinished_message_bytes`]; n < 6<<20 || n > 7<<20 {
+			t.Errorf("%v bytes are held", n)
+		}
+		if err := watch(); err == nil {
+			t.Error("a connection holds more than its bound")
+		}
+		return
+	}
+	for i := range 8 {
+		if err := watch(); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if kept := int64(after.HeapAlloc) - int64(before.HeapAlloc); kept > 10<<20 {
+		t.Errorf("%d bytes are kept for ten watches", kept)
+	}
+}
+
+func checkHealth(t *testing.T, conn *grpc.ClientConn, service string) *status.Status {
+	t.Helper()
+	_, err := healthv1.NewHealthClient(conn).Check(within(t), &healthv1.HealthCheckRequest{Service: service}, grpc.UseCompressor(gzip.Name))
+	return status.Convert(err)
 }
 
 // reflected is a stream on which a server is asked for what it serves.

@@ -147,7 +147,7 @@ func (r countedServices) RegisterService(desc *grpc.ServiceDesc, service any) {
 			defer r.end(conn)
 			r.calls.Detach(&call)
 			if x != nil {
-				x.detach()
+				x.Detach()
 				stream = &exchangedStream{ServerStream: stream, x: x}
 			}
 			return next(srv, stream)

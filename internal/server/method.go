@@ -66,6 +66,9 @@ func (m *method) handler(_ any, ctx context.Context, read func(any) error, inter
 	}
 	c := m.pool.Get().(*rateLimitCall)
 	c.method, c.inFlight, c.start, c.size = m, inFlight, time.Time{}, 0
+	if m.calls == nil {
+		c.exchange = exchangeOf(ctx)
+	}
 	defer func() {
 		p := recover()
 		m.calls.End(c.inFlight, c.size)

@@ -96,7 +96,7 @@ func (q *quotaService) handle(_ any, stream grpc.ServerStream) error {
 	defer q.bound.End(conn)
 	q.calls.Detach(&call)
 	if x != nil {
-		x.detach()
+		x.Detach()
 	}
 
 	s := &quotaStream{quotaService: q, wire: stream, conn: conn, exchange: x}
@@ -191,9 +191,6 @@ func (s *quotaStream) readReports() error {
 // report passes on one message of the client.
 func (s *quotaStream) report(r *quotaReport, in *quotaMessage, size int) error {
 	defer in.free()
-	if s.exchange != nil {
-		defer s.exchange.hold(int64(size))()
-	}
 	if size > largeReport {
 		select {
 		case s.large <- struct{}{}:

@@ -5,14 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"net"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"testing/iotest"
 	"time"
 
 	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
@@ -220,28 +218,6 @@ func TestQuotaServiceIsDescribed(t *testing.T) {
 		t.Error(all)
 	}
 	found.describes("envoy.service.rate_limit_quota.v3.RateLimitQuotaService")
-}
-
-// A client that sends a message byte by byte must not make grpc-go use a buffer for each byte.
-func TestReportByteByByte(t *testing.T) {
-	message := bytes.Repeat([]byte("x"), 40_000)
-	sent := append([]byte{0, 0, 0, 40_000 >> 8, 40_000 & 0xff}, message...)
-	x := &exchange{
-		body: io.NopCloser(iotest.OneByteReader(bytes.NewReader(sent))), most: 1 << 20, many: true,
-		used: make(chan struct{}, 1), closed: make(chan struct{}),
-	}
-	var got []byte
-	buffers := 0
-	for p := make([]byte, 16<<10); len(got) < len(sent); buffers++ {
-		n, err := exchangeBody{x}.Read(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, p[:n]...)
-	}
-	if buffers > 5+3 || !bytes.Equal(got, sent) {
-		t.Errorf("%d buffers with %d bytes", buffers, len(got))
-	}
 }
 
 func TestQuotaStreamOverTLS(t *testing.T) {

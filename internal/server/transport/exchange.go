@@ -305,6 +305,22 @@ func (x *exchange) Detach() {
 	}
 }
 
+// More counts the request as some more calls in flight. If it returns false, there are too many, and the handler rejects the request.
+func (x *exchange) More(calls int) bool {
+	c := x.stream.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !x.over && c.server.opts.Calls.More(&x.inFlight, calls)
+}
+
+// Decode waits until the handler may decompress a message, and returns what it calls when the message is counted as held. Connections
+// that decode large messages take the same turns.
+func (x *exchange) Decode() (decoded func()) {
+	large := x.stream.conn.server.large
+	large <- struct{}{}
+	return func() { <-large }
+}
+
 // Flush implements http.Flusher.
 func (x *exchange) Flush() {
 	x.WriteHeader(http.StatusOK)

@@ -100,25 +100,26 @@ func (c *Call) decode(bound int) (codes.Code, string) {
 	if c.head.encoding != gzipEncoding {
 		return codes.Internal, "grpc: compressed flag set with identity or empty encoding"
 	}
-	return c.unzip(rest, bound)
+	message, code, text := Unzip(rest, bound)
+	c.Message = message
+	return code, text
 }
 
-// unzip decompresses a message. A few bytes may stand for a very long message, so no more than the bound is read.
-func (c *Call) unzip(packed []byte, bound int) (codes.Code, string) {
+// Unzip decompresses a message. A few bytes may stand for a very long message, so no more than the bound is read.
+func Unzip(packed []byte, bound int) ([]byte, codes.Code, string) {
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
-		return codes.Internal, "grpc: failed to decompress the received message: " + err.Error()
+		return nil, codes.Internal, "grpc: failed to decompress the received message: " + err.Error()
 	}
 	// The last bytes give the size. Deflate makes a message at most 1,032 times smaller.
 	size := min(int(binary.LittleEndian.Uint32(packed[len(packed)-4:])), bound, 1032*len(packed))
 	into := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
 	if _, err := into.ReadFrom(io.LimitReader(r, int64(bound)+1)); err != nil {
-		return codes.Internal, "grpc: failed to decompress the received message: " + err.Error()
+		return nil, codes.Internal, "grpc: failed to decompress the received message: " + err.Error()
 	}
 	message := into.Bytes()
 	if len(message) > bound {
-		return codes.ResourceExhausted, fmt.Sprintf("grpc: received message after decompression larger than max %d", bound)
+		return nil, codes.ResourceExhausted, fmt.Sprintf("grpc: received message after decompression larger than max %d", bound)
 	}
-	c.Message = message
-	return codes.OK, ""
+	return message, codes.OK, ""
 }
