@@ -110,13 +110,14 @@ func (s *Store) takeGroup(at backend.Times, takes []backend.Take, outcomes []bac
 		return false
 	}
 	for i, r := range g.records {
-		if r == nil {
-			if !g.states[i].Unused() && !s.addPenalty(at, g.hashes[i], &takes[i], g.states[i]) {
-				outcomes[i] = backend.Outcome{Allowed: true}
-			}
-			continue
+		if r != nil {
+			s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i], s.keptUntil(g.states[i], r.share(), takes[i].Limit, &outcomes[i], at))
 		}
-		s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i], s.keptUntil(g.states[i], r.share(), takes[i].Limit, &outcomes[i], at))
+	}
+	for i, r := range g.records { // last: records are valid until one is added
+		if r == nil && !g.states[i].Unused() && !s.addPenalty(at, g.hashes[i], &takes[i], g.states[i]) {
+			outcomes[i] = backend.Outcome{Allowed: true}
+		}
 	}
 	return true
 }
@@ -350,13 +351,15 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 			if t.Reservation != nil || counted(t, &outcomes[i]) {
 				m.counter.expires = expires(t.Limit, &m.counter.state, g.at)
 			}
-		case looked:
-			if t.Guards && !outcomes[i].Allowed && !s.keepPenalty(g.at, g.hashes[i], t, &m.counter.state, m.share) {
-				outcomes[i] = backend.Outcome{Allowed: true}
-			}
 		case shared:
 			m.counter.expires = expires(t.Limit, &m.counter.state, g.at)
 			m.share.domain.taken.Add(1)
+		}
+	}
+	for i := range g.takes { // last: records are valid until one is added
+		t, m := &g.takes[i], &g.members[i]
+		if m.kind == looked && t.Guards && !outcomes[i].Allowed && !s.keepPenalty(g.at, g.hashes[i], t, &m.counter.state, m.share) {
+			outcomes[i] = backend.Outcome{Allowed: true}
 		}
 	}
 	return true
