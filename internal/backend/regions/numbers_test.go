@@ -2,9 +2,11 @@ package regions_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,6 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // services are two regions of one process each, whose limiters decide by the same rules, in virtual time.
@@ -33,6 +36,12 @@ type service struct {
 
 func newServices(t *testing.T, limit string) *services {
 	t.Helper()
+	return newServicesOn(t, limit, memory.NewRecords(0))
+}
+
+// newServicesOn returns services whose region a has these records.
+func newServicesOn(t *testing.T, limit string, ofA backend.Records) *services {
+	t.Helper()
 	rules := "domain: d\ndescriptors: [{key: caller, " + limit + "}]\n"
 	tree, errs := config.Compile([]config.File{{Name: "d.yaml", Data: []byte(rules)}}, config.CompileOptions{})
 	if len(errs) > 0 {
@@ -43,9 +52,9 @@ func newServices(t *testing.T, limit string) *services {
 	var running sync.WaitGroup
 	t.Cleanup(func() { stop(); running.Wait() })
 	names := []string{"a", "b"}
-	for _, name := range names {
+	for name, records := range map[string]backend.Records{"a": ofA, "b": memory.NewRecords(0)} {
 		s, err := regions.New(regions.Options{
-			Region: name, Regions: names, Epoch: 1, Peers: calls{w, name}, Logger: slog.New(slog.DiscardHandler), Store: memory.New(memory.Options{}), Records: memory.NewRecords(0),
+			Region: name, Regions: names, Epoch: 1, Peers: calls{w, name}, Logger: slog.New(slog.DiscardHandler), Store: memory.New(memory.Options{}), Records: records,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -215,4 +224,36 @@ func TestLookBeforeTheFirstTake(t *testing.T) {
 			})
 		})
 	}
+}
+
+// panicking is records of which one kind of one counter cannot be used.
+type panicking struct {
+	backend.Records
+	kind, key string
+}
+
+func (b panicking) Change(c *backend.RecordChange) {
+	if c.Kind == b.kind && strings.Contains(string(c.Key), b.key) {
+		panic("broken")
+	}
+	b.Records.Change(c)
+}
+
+// A panic while the home divides a bucket is one of the request that waits for it, and other buckets are as before.
+func TestPanicOfADivision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newServicesOn(t, "rate_limit: {unit: day, requests_per_unit: 1000, algorithm: token_bucket, regions: {mode: escrow, home: a}}", panicking{memory.NewRecords(0), "home", "ann"})
+		var err error
+		func() {
+			defer async.Recover(&err)
+			w.ask("a", 1, descriptorOf("ann"))
+		}()
+		if p, ok := errors.AsType[*async.PanicError](err); !ok || p.Value != "broken" {
+			t.Errorf("%v, want a panic", err)
+		}
+		time.Sleep(5 * time.Second) //nolint:forbidigo // virtual time
+		if w.ask("a", 1, descriptorOf("bob")) == 0 {
+			t.Error("another caller was denied")
+		}
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/region"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // part is this region's part of a bucket in escrow. The region that is the home has one, too.
@@ -170,17 +171,20 @@ func (p *part) askHere(c *backend.Counter, q *region.ShareQuestion) {
 		p.wait.end(nil)
 		return
 	}
-	go func() {
-		defer s.sending.Done()
+	async.Go(func() error {
 		w := s.waitOf(s.stopping)
 		defer w.end()
 		reply, err := s.divide(w, time.Now(), s.opts.Region, s.opts.Epoch, c, q)
+		if err == nil {
+			p.answer(&reply, nil)
+		}
+		return err
+	}, func(err error) {
+		defer s.sending.Done()
 		if err != nil {
 			p.wait.end(err)
-			return
 		}
-		p.answer(&reply, nil)
-	}()
+	})
 }
 
 // answer takes in what the home has answered.
