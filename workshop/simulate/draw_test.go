@@ -193,6 +193,9 @@ func draw(seed uint64) (setup, []step) {
 	}
 	for range r.IntN(8) {
 		st := step{at: time.Duration(r.Int64N(int64(s.length))), replica: r.IntN(s.replicas), rule: r.IntN(len(rules)), caller: r.IntN(callers)}
+		for s.regions > 1 && !rules[st.rule].far { // nobody asks for the others
+			st.rule = r.IntN(len(rules))
+		}
 		kinds := 4
 		if calm || s.envoys > 0 {
 			kinds = 2

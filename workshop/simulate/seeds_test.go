@@ -81,6 +81,7 @@ func TestSeeds(t *testing.T) {
 	for n := range seeds {
 		check(t, n+1, inMemory)
 	}
+	check(t, 64, inMemory)     // the caller of a bucket across regions has an override
 	check(t, 20_624, inMemory) // a limit is lowered while an Envoy has no stream
 	check(t, 31_432, inMemory) // a hit is returned to a bucket that was full when its limit was raised
 }

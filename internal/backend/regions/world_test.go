@@ -222,11 +222,13 @@ func (w *world) take(p *process, name string, hits int64, within time.Duration) 
 func (w *world) takeUnder(p *process, name string, l *descriptor.Limit, hits int64, within time.Duration) (backend.Outcome, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
+	own := *l
 	r := &backend.Request{
-		Takes:    []backend.Take{{Key: keyOf(name), Limit: l, Hits: hits, Origin: originOf(name)}},
+		Takes:    []backend.Take{{Key: keyOf(name), Limit: &own, Hits: hits, Origin: originOf(name)}},
 		Outcomes: make([]backend.Outcome, 1),
 	}
 	err := backend.Await(ctx, p.Store, time.Now(), r)
+	own = descriptor.Limit{} // as the limiter does with the limit of an override
 	return r.Outcomes[0], err
 }
 
