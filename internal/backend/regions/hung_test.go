@@ -19,7 +19,6 @@ import (
 // While the Redis of a region hangs, its breaker ends takes across regions long before their deadlines, as it ends all others. Limits that
 // another region counts are not affected.
 func TestRedisHangs(t *testing.T) {
-	t.Parallel()
 	w := newWorld(t, setup{regions: 2, processes: 1})
 	w.limit("escrow", escrow("a", algorithms()["fixed"]))
 	w.limit("here", atHome("b", algorithms()["fixed"]))
