@@ -97,6 +97,7 @@ func TestInvalid(t *testing.T) {
 			"no domain":      limits.NewRequest("", "k", "v"),
 			"no descriptor":  {Domain: "shop"},
 			"not UTF-8":      limits.NewRequest("shop", "k", "\xff"),
+			"no value":       limits.NewRequest("shop", "model", "a", "more"),
 			"too long":       limits.NewRequest("shop", "k", strings.Repeat("x", 70_000)),
 			"much too long":  limits.NewRequest("shop", "k", strings.Repeat("x", 5<<20)),
 			"many entries":   limits.NewRequest("shop", make([]string, 2000)...),
@@ -105,6 +106,9 @@ func TestInvalid(t *testing.T) {
 			d, err := c.Decide(t.Context(), r)
 			if !errors.Is(err, limits.ErrInvalid) || d.Allowed {
 				t.Errorf("%s: %+v %v", name, d, err)
+			}
+			if held, err := c.Reserve(t.Context(), r, limits.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) || held != nil {
+				t.Errorf("%s, reserved: %+v %v", name, held, err)
 			}
 		}
 	}
@@ -240,7 +244,7 @@ func TestReserve(t *testing.T) {
 	if _, err := c.Reserve(ctx, limits.NewRequest("shop", "customer", "a"), limits.ReserveOptions{}); !errors.Is(err, limits.ErrInvalid) {
 		t.Errorf("a rule without reservations: %v", err)
 	}
-	free := must[*limits.Reservation](t)(c.Reserve(ctx, limits.NewRequest("shop", "unknown"), limits.ReserveOptions{}))
+	free := must[*limits.Reservation](t)(c.Reserve(ctx, limits.NewRequest("shop", "unknown", "a"), limits.ReserveOptions{}))
 	if !free.Decision.Allowed || free.Commit(ctx) != nil || free.Cancel(ctx) != nil {
 		t.Errorf("without a limit: %+v", free)
 	}
