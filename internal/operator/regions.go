@@ -74,8 +74,12 @@ func homesOf(rules func() *descriptor.Tree) (all []*adminv1.RegionHome) {
 	if rules == nil {
 		return nil
 	}
+	tree := rules()
+	if tree == nil { // none are loaded yet
+		return nil
+	}
 	limits := make(map[string]uint64)
-	for _, r := range rules().Rules {
+	for _, r := range tree.Rules {
 		for i := range r.Limits {
 			if of := r.Limits[i].Regions; of != nil && of.HasHome() {
 				limits[of.Home]++

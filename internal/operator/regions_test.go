@@ -12,8 +12,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
@@ -54,6 +56,19 @@ func TestListRegions(t *testing.T) {
 	got.Rules = got.Rules[:1]
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A replica that has no rules yet shows its regions.
+func TestRegionsWithoutRules(t *testing.T) {
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
+	r := start(t, Options{Regions: func() regions.Status { return regions.Status{Region: "eu"} }, Rules: Rules{Tree: l.Tree}})
+	got, err := adminv1.NewAdminServiceClient(r.admin).ListRegions(within(t), &adminv1.ListRegionsRequest{})
+	if err != nil || got.GetRegion() != "eu" || len(got.GetHomes()) != 0 {
+		t.Errorf("%v %v", got, err)
+	}
+	if code, page := get(t, r.DebugAddr, "/regions"); code != 200 || !strings.HasPrefix(page, "region eu, ") {
+		t.Errorf("%d %s", code, page)
 	}
 }
 
