@@ -18,7 +18,8 @@ const (
 	defaultAttempts  = 4
 	defaultMaxWait   = 30 * time.Second
 	defaultFirstWait = time.Second
-	maxDrained       = 64 << 10    // bytes of a denial that are read so that its connection can be used again
+	maxDrained       = 64 << 10 // bytes of a denial that are read so that its connection can be used again
+	maxDraining      = 100 * time.Millisecond
 	leastUnixTime    = 500_000_000 // of seconds in a header: a time in 1985, or a wait of 16 years
 )
 
@@ -102,9 +103,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return answer, nil //nolint:nilerr // the denial says more than that its request has no second body
 		}
-		_, _ = io.CopyN(io.Discard, answer.Body, maxDrained)
-		_ = answer.Body.Close()
-		if err := limits.Sleep(ctx, wait); err != nil {
+		next := time.Now().Add(wait)
+		drain(answer.Body)
+		if err := limits.Sleep(ctx, time.Until(next)); err != nil {
 			if again.Body != nil {
 				_ = again.Body.Close()
 			}
@@ -112,6 +113,14 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		r = again
 	}
+}
+
+// drain reads the rest of a denial and closes it. A body that does not end is closed soon: nothing else bounds its time.
+func drain(body io.ReadCloser) {
+	late := time.AfterFunc(maxDraining, func() { _ = body.Close() })
+	_, _ = io.CopyN(io.Discard, body, maxDrained)
+	late.Stop()
+	_ = body.Close()
 }
 
 // CloseIdleConnections is for http.Client.CloseIdleConnections.

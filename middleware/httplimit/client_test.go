@@ -54,6 +54,10 @@ func refusing(t *testing.T, tr *httplimit.Transport, answers []answer, test func
 				}
 				w.WriteHeader(a.status)
 				_, _ = io.WriteString(w, "refused")
+				if _, endless := a.headers["Endless"]; endless {
+					_ = http.NewResponseController(w).Flush()
+					<-r.Context().Done()
+				}
 			}
 		})}
 		go func() { _ = server.Serve(p) }()
@@ -255,6 +259,21 @@ func TestSendsBodyAgain(t *testing.T) {
 	})
 	if len(times) != 4 || fmt.Sprint(bodies) != "[text text text text]" {
 		t.Errorf("requests at %v with %q", times, bodies)
+	}
+}
+
+// A client does not wait for the end of a refusal, and repeats its request as late as the server says.
+func TestRefusalWithoutAnEnd(t *testing.T) {
+	refused := answer{429, http.Header{"Retry-After": {"7"}, "Endless": nil}}
+	times, _ := refusing(t, &httplimit.Transport{}, []answer{refused}, func(t *testing.T, client *http.Client) {
+		r, err := client.Get("http://server/")
+		if err != nil || r.StatusCode != http.StatusOK {
+			t.Fatalf("%+v %v", r, err)
+		}
+		r.Body.Close()
+	})
+	if len(times) != 2 || times[1] < 7*time.Second || times[1] >= 7250*time.Millisecond {
+		t.Errorf("requests at %v", times)
 	}
 }
 
