@@ -63,6 +63,9 @@ func (*overrideCommand) about() about {
 
 // Run does what the action says.
 func (o *overrideCommand) Run(ctx context.Context, s streams) error {
+	if flags := o.unused(); len(flags) > 0 {
+		return misuse(fmt.Errorf("%s takes no %s", o.Action, strings.Join(flags, ", ")))
+	}
 	if o.Action == "import" {
 		return o.load(ctx, s)
 	}
@@ -94,6 +97,38 @@ func (o *overrideCommand) Run(ctx context.Context, s streams) error {
 	default:
 		return o.list(ctx, s, client, q)
 	}
+}
+
+// unused returns the flags that are given and that the action would ignore. What set and rm take is checked with the override.
+func (o *overrideCommand) unused() (flags []string) {
+	if o.Action == "set" || o.Action == "rm" {
+		return nil
+	}
+	loads := o.Action == "import"
+	for _, flag := range []struct {
+		name          string
+		given, ignore bool
+	}{
+		{"--domain", o.Domain != "", loads},
+		{"--rule", o.Rule != "", loads},
+		{"--limit-name", o.LimitName != "", true},
+		{"--limit", o.Limit != nil, true},
+		{"--burst", o.Burst != 0, true},
+		{"--factor", o.Factor != 0, true},
+		{"--unlimited", o.Unlimited, true},
+		{"--block", o.Block, true},
+		{"--expires", o.Expires != "", true},
+		{"--not-before", o.NotBefore != "", true},
+		{"--reset", o.Reset, true},
+		{"--reason", o.Reason != "", !loads},
+		{"--expect", o.Expect != nil, !loads},
+		{"--dry-run", o.DryRun, !loads},
+	} {
+		if flag.given && flag.ignore {
+			flags = append(flags, flag.name)
+		}
+	}
+	return flags
 }
 
 // change writes or removes one override.

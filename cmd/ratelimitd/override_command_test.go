@@ -281,9 +281,16 @@ func TestMistakesOfOverride(t *testing.T) {
 		"argument 1: ":               {"list", "k"},
 		"--rule needs --domain":      {"list", "--rule", "r"},
 		"write one file":             {"import"},
-		"read overrides: ":           {"import", filepath.Join(t.TempDir(), "none")},
-		"bad:2: json: unknown field": {"import", bad},
-		"--last 0: use a number":     {"history", "--last", "0"},
+		"import takes no --domain, --limit-name, --expires, --reset": {"import", bad, "-d", "d", "--limit-name", "l", "--expires", "24h", "--reset"},
+		"import takes no --rule, --limit, --burst, --factor, --unlimited, --block, --not-before": {
+			"import", bad, "--rule", "r", "--limit", "0", "--burst", "1", "--factor", "1", "--unlimited", "--block", "--not-before", "1h",
+		},
+		"list takes no --limit-name, --block":  {"list", "--limit-name", "l", "--block"},
+		"history takes no --reason, --dry-run": {"history", "--reason", "x", "--dry-run"},
+		"export takes no --expect":             {"export", "--expect", "0"},
+		"read overrides: ":                     {"import", filepath.Join(t.TempDir(), "none")},
+		"bad:2: json: unknown field":           {"import", bad},
+		"--last 0: use a number":               {"history", "--last", "0"},
 	} {
 		code, out, stderr := asks(t, append([]string{"override"}, args...)...)
 		if code != 2 || !strings.Contains(stderr, want) || out != "" {
