@@ -46,15 +46,19 @@ type rateLimitCall struct {
 	deciding atomic.Int32 // how many of them are not decided yet, and one more while they are begun
 	decided  func(error)  // called when all are decided
 
-	inFlight intake.InFlight // on grpc-go
-	exchange *exchange       // if grpc-go answers a call on the built-in HTTP/2 server
-
-	outgoing limiter.Batch // on grpc-go
+	answeredByGRPC
 
 	// On the built-in HTTP/2 server.
 	lean   *transport.Call
 	answer func(error) // finish; made once
 	reply  []byte      // the encoded answer
+}
+
+// answeredByGRPC is what a call has that grpc-go answers.
+type answeredByGRPC struct {
+	inFlight intake.InFlight
+	exchange *exchange // on the built-in HTTP/2 server; else nil
+	outgoing limiter.Batch
 }
 
 var callPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
