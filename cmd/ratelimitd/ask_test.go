@@ -450,6 +450,42 @@ func TestAskOverTLS(t *testing.T) {
 	}
 }
 
+// Hits that are reserved in one Redis, or in one slot, and given back because another one denies the request: another request may have been
+// denied because of them meanwhile, so every replica forgets the denial of that counter.
+func TestGivenBackInRedis(t *testing.T) {
+	for name, env := range map[string]func(t *testing.T) map[string]string{
+		"pair": func(t *testing.T) map[string]string {
+			return map[string]string{"REDIS_URL": redistest.Start(t).Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": redistest.Start(t).Addr}
+		},
+		"cluster": func(t *testing.T) map[string]string {
+			return map[string]string{"REDIS_URL": strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ","), "REDIS_TYPE": "CLUSTER"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			settings := env(t)
+			settings["REDIS_OP_TIMEOUT"] = "5s"
+			settings["LOCAL_CACHE_SIZE_IN_BYTES"] = "1000000"
+			rules := rulesOf(t, `
+domain: edge
+admission: all_or_nothing
+descriptors:
+  - key: customer
+    rate_limits:
+      - {name: burst, unit: second, requests_per_unit: 2}
+      - {name: total, unit: year, requests_per_unit: 10}
+`)
+			here, there := startProcess(t, settings, "--rules", rules), startProcess(t, settings, "--rules", rules)
+			before := receivedBy(t, there)
+			for range 3 {
+				if code, stdout, stderr := asks(t, "call", "-s", here.GRPC, "-d", "edge", "customer=ann", "--hits", "3"); code != 4 {
+					t.Fatalf("3 of 2: %d\n%s%s", code, stdout, stderr)
+				}
+			}
+			until(t, "the other replica learns of it", func() bool { return receivedBy(t, there) > before })
+		})
+	}
+}
+
 // A reset clears counters in Redis and what this process remembers of them. Afterwards the full limit applies again: with
 // a denial cache, with leases, on one Redis, on a pair and on a cluster. The other process forgets too: its refusals, and
 // the permits that it has leased.

@@ -65,7 +65,18 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 	if err != nil {
 		return nil, err
 	}
-	return &redis.Pair{PerSecond: perSecond, Other: store}, nil
+	return &redis.Pair{PerSecond: perSecond, Other: store, GaveBack: s.gaveBack}, nil
+}
+
+// gaveBack makes this replica and all others forget the denial of a counter.
+func (s *service) gaveBack(key []byte) {
+	if s.cache == nil {
+		return // nor have the others one
+	}
+	s.cache.Forget(key)
+	if s.invalidations != nil {
+		s.invalidations.Refunded(key)
+	}
 }
 
 // shareInvalidations makes the replicas that share a Redis learn of each other's resets and refunds. The messages about them go through the
@@ -125,7 +136,7 @@ func (s *service) openOne(settings string, o *redisOptions, registry prometheus.
 	s.shutdown = append(s.shutdown, client.Close)
 	store := redis.New(redis.Options{
 		Client: client, Timeout: counting.answerWithin(o), Plain: counting.Plain, Logger: s.log,
-		LyftKeys: counting.KeyFormat == keysLyft, LyftJitter: counting.jitter(), Invalidations: s.invalidations,
+		LyftKeys: counting.KeyFormat == keysLyft, LyftJitter: counting.jitter(), Invalidations: s.invalidations, GaveBack: s.gaveBack,
 	})
 	s.shutdown = append(s.shutdown, store.Close)
 	c := &redisStore{settings: settings, store: store, client: client, conns: conns, breakers: breakers}

@@ -29,7 +29,7 @@ func SettleAt(takes []Take, states []*State, outcomes []Outcome, at Times) {
 		return
 	}
 	for i := range takes {
-		if takes[i].corrects() { // first, because nothing can deny it, and the others count what it has charged
+		if takes[i].Corrects() { // first, because nothing can deny it, and the others count what it has charged
 			outcomes[i] = takes[i].settle(states[i], at.Of(takes[i].Limit), commitAllowed)
 		}
 	}
@@ -42,7 +42,7 @@ func SettleAt(takes []Take, states []*State, outcomes []Outcome, at Times) {
 		}
 	}
 	for i := range takes {
-		if !takes[i].corrects() {
+		if !takes[i].Corrects() {
 			judge(i, commitNever)
 		}
 	}
@@ -51,7 +51,7 @@ func SettleAt(takes []Take, states []*State, outcomes []Outcome, at Times) {
 	clearAhead(states, together)
 	penalised := false // the take before guards this one, and its penalty is active
 	for i := range takes {
-		if takes[i].corrects() {
+		if takes[i].Corrects() {
 			continue
 		}
 		if takes[i].Guards && i+1 < len(takes) {
@@ -109,13 +109,13 @@ func (t *Take) adds() int64 {
 
 // always reports whether a take changes its counter even if the group is denied: it gives hits back, or corrects the number
 // of hits that have passed already.
-func (t *Take) always() bool { return t.corrects() || t.Reservation == nil && t.Hits < 0 }
+func (t *Take) always() bool { return t.Corrects() || t.Reservation == nil && t.Hits < 0 }
 
 // reserves reports whether a take makes a reservation.
 func (t *Take) reserves() bool { return t.Reservation != nil && t.Reservation.Op == OpReserve }
 
-// corrects reports whether a take commits or extends a reservation.
-func (t *Take) corrects() bool { return t.Reservation != nil && t.Reservation.Op != OpReserve }
+// Corrects reports whether a take commits or extends a reservation. It does so even if its group is denied.
+func (t *Take) Corrects() bool { return t.Reservation != nil && t.Reservation.Op != OpReserve }
 
 // Peek judges one take by its counter's state and changes nothing.
 func Peek(t *Take, s *State, now int64) Outcome { return apply(t, s, now, commitPeek) }

@@ -18,14 +18,17 @@ import (
 //
 // Hits that are only reserved, and given back soon, must not make another request begin a penalty. So the places of a group that have
 // a penalty are asked after all others, one by one. If a place denies, the later ones only read.
-func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, take func(context.Context, P, *Request) error) error {
+//
+// gaveBack is called with the key of each counter whose reserved hits were given back: another request may have been denied because of
+// them. It may be nil.
+func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, take func(context.Context, P, *Request) error, gaveBack func(key []byte)) error {
 	if len(r.Takes) == 0 {
 		return nil
 	}
 	if at := place(&r.Takes[0]); alone(r.Takes[1:], at, place) {
 		return take(ctx, at, r)
 	}
-	s := splitting[P]{whole: r, place: place, take: take}
+	s := splitting[P]{whole: r, place: place, take: take, gaveBack: gaveBack}
 	var spread []*spreadGroup[P]
 	for start := 0; start < len(r.Takes); {
 		end := r.Group(start)
@@ -59,10 +62,11 @@ func alone[P comparable](takes []Take, at P, place func(*Take) P) bool {
 
 // splitting is a request that is being sent to several places.
 type splitting[P comparable] struct {
-	whole   *Request
-	place   func(*Take) P
-	take    func(context.Context, P, *Request) error
-	batches []*batch[P]
+	whole    *Request
+	place    func(*Take) P
+	take     func(context.Context, P, *Request) error
+	gaveBack func(key []byte)
+	batches  []*batch[P]
 }
 
 // batch holds the takes that go to one place in one call.
@@ -138,7 +142,9 @@ func (s *splitting[P]) next(spread []*spreadGroup[P]) bool {
 		g.later = g.later[1:]
 		if slices.ContainsFunc(g.asked, refuses) {
 			for i := range b.Takes {
-				b.Takes[i].Hits = min(b.Takes[i].Hits, 0)
+				if t := &b.Takes[i]; !t.Corrects() {
+					t.Hits = min(t.Hits, 0)
+				}
 			}
 		}
 		g.asked = append(g.asked, b)
@@ -221,7 +227,13 @@ func (s *splitting[P]) giveBack(ctx context.Context, sent time.Time, takes []Tak
 		o.Used = o.Before
 	}
 	back.Outcomes = make([]Outcome, len(back.Takes))
-	return Split(ctx, &back, s.place, s.take)
+	err := Split(ctx, &back, s.place, s.take, nil)
+	if s.gaveBack != nil {
+		for i := range back.Takes { // also if that failed: it may have been carried out
+			s.gaveBack(back.Takes[i].Key)
+		}
+	}
+	return err
 }
 
 // reserveAgain settles a group again. Reservations that accept fewer hits than they ask for now ask for the smallest number
@@ -234,7 +246,7 @@ func (s *splitting[P]) reserveAgain(ctx context.Context, takes []Take, outcomes 
 			t.Hits, t.Reservation = least, &Reservation{ID: h.ID, Op: OpReserve, TTL: h.TTL}
 		}
 	}
-	err := Split(ctx, &again, s.place, s.take)
+	err := Split(ctx, &again, s.place, s.take, s.gaveBack)
 	for i := range again.Takes {
 		if h := takes[i].Reservation; h != nil && h != again.Takes[i].Reservation {
 			h.Result, h.Granted, h.Expires = again.Takes[i].Reservation.Result, again.Takes[i].Reservation.Granted, again.Takes[i].Reservation.Expires

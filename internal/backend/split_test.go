@@ -31,7 +31,7 @@ func (p places) take(t *testing.T, now time.Time, r *backend.Request) []backend.
 				return backend.ErrUnavailable
 			}
 			return backend.Await(ctx, store, now, part)
-		})
+		}, nil)
 	if missing.Load() != (err != nil) {
 		t.Errorf("a place is missing: %t, yet the error is %v", missing.Load(), err)
 	}
@@ -144,7 +144,7 @@ func TestSplitBeginsNoPenaltyForReservedHits(t *testing.T) {
 			err := backend.Await(ctx, stores[at], now, part)
 			between(at)
 			return err
-		}); err != nil {
+		}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -173,5 +173,59 @@ func TestSplitBeginsNoPenaltyForReservedHits(t *testing.T) {
 	send(r)
 	if !penalised() {
 		t.Error("no penalty has begun, though both limits with a penalty refused")
+	}
+}
+
+// A commit is carried out as it is, even if a place that was asked before has denied the group.
+func TestSplitCommitsAfterADenial(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	p := places{'s': memory.New(memory.Options{}), 'z': memory.New(memory.Options{})}
+	tokens := yearly(5_000)
+	tokens.Reservations = &descriptor.Reservations{TTL: time.Minute, MaxTTL: time.Hour, MaxShare: descriptor.MaxShareWhole, MaxOutstanding: 10}
+	id := backend.ReservationID{1}
+	reserved := p.take(t, now, &backend.Request{Takes: []backend.Take{
+		{Key: []byte("z"), Limit: tokens, Hits: 1_000, Reservation: &backend.Reservation{ID: id, Op: backend.OpReserve}},
+	}})
+	if reserved[0].Used != 1_000 {
+		t.Fatalf("%+v", reserved)
+	}
+	denied := p.take(t, now, &backend.Request{Together: true, Takes: []backend.Take{
+		{Key: []byte("s"), Limit: yearly(10), Hits: 11},
+		{Key: []byte("z penalty"), Limit: descriptor.NewPenalty(24 * time.Hour), Guards: true, Member: 1},
+		{Key: []byte("z guarded"), Limit: yearly(10), Hits: 1, Member: 1},
+		{Key: []byte("z"), Limit: tokens, Hits: 900, Member: 2, Reservation: &backend.Reservation{ID: id, Op: backend.OpCommit, Final: true}},
+	}})
+	if denied[0].Allowed || denied[3].Used != 900 {
+		t.Errorf("%+v; want 900 used of what was reserved", denied)
+	}
+	if used := p.take(t, now, &backend.Request{Takes: []backend.Take{{Key: []byte("z guarded"), Limit: yearly(10)}}})[0].Used; used != 0 {
+		t.Errorf("the denied request used %d of another limit", used)
+	}
+}
+
+// Whoever remembers denials learns which counters have hits back.
+func TestSplitSaysWhatItGaveBack(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	stores := places{'a': memory.New(memory.Options{}), 'b': memory.New(memory.Options{})}
+	var given []string
+	take := func(hits int64) {
+		r := &backend.Request{Together: true, Outcomes: make([]backend.Outcome, 2), Takes: []backend.Take{
+			{Key: []byte("a"), Limit: yearly(100), Hits: hits}, {Key: []byte("b"), Limit: yearly(10), Hits: hits},
+		}}
+		if err := backend.Split(t.Context(), r, func(t *backend.Take) byte { return t.Key[0] },
+			func(ctx context.Context, at byte, part *backend.Request) error {
+				return backend.Await(ctx, stores[at], now, part)
+			},
+			func(key []byte) { given = append(given, string(key)) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(10)
+	if len(given) > 0 {
+		t.Errorf("nothing was given back, and yet: %q", given)
+	}
+	take(20)
+	if len(given) != 1 || given[0] != "a" {
+		t.Errorf("given back: %q, want a", given)
 	}
 }

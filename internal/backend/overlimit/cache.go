@@ -132,7 +132,7 @@ func (c *Cache) ask(now time.Time, r *backend.Request) *asked {
 			}
 			t := a.Add(i, r.Takes[i])
 			if peek {
-				t.Hits = min(t.Hits, 0)
+				t.Hits, t.Reservation = min(t.Hits, 0), nil
 			}
 			a.earlier = append(a.earlier, c.before(t))
 		}
@@ -191,6 +191,9 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered, peek bool) {
 	refused, answers, enough := 0, 0, false
 	for i := start; i < end; i++ {
+		if r.Takes[i].Corrects() {
+			return false, false
+		}
 		guarded := i > start && r.Takes[i-1].Guards
 		penalised := guarded && !r.Outcomes[i-1].Allowed
 		if guarded && !penalised {

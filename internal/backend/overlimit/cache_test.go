@@ -232,6 +232,60 @@ func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	}
 }
 
+// A commit is carried out although another limit of its request is known to refuse.
+func TestCommitPassesAKnownRefusal(t *testing.T) {
+	tokens := &descriptor.Limit{
+		Requests: 5_000, Window: descriptor.Window{Unit: descriptor.Day},
+		Reservations: &descriptor.Reservations{TTL: time.Minute, MaxTTL: time.Hour, MaxShare: descriptor.MaxShareWhole, MaxOutstanding: 1},
+	}
+	with := func(op backend.ReservationOp, id byte, hits int64) backend.Take {
+		t := take("tokens", tokens, hits)
+		t.Reservation = &backend.Reservation{ID: backend.ReservationID{id}, Op: op, Final: op == backend.OpCommit}
+		return t
+	}
+	over := take("rate", fixed(1), 1)
+	over.CountDenied = true
+	for name, c := range map[string]struct {
+		together bool
+		member   int
+	}{
+		"limits of one rule":             {false, 0},
+		"counters that are read instead": {true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := &asking{Store: memory.New(memory.Options{})}
+			cache := New(Options{Store: store})
+			settle(t, cache, noon, false, with(backend.OpReserve, 1, 1_000))
+			for range 3 {
+				settle(t, cache, noon, false, over)
+			}
+			if o := settle(t, cache, noon, false, over)[0]; !o.Cached {
+				t.Fatalf("the refusal is not known: %+v", o)
+			}
+			rate := over
+			if rate.Hits = 0; c.together {
+				rate.Hits = 1
+			}
+			ask := func(of backend.Take) []backend.Outcome {
+				rate.Member = c.member
+				r := backend.Request{Takes: []backend.Take{of, rate}, Outcomes: make([]backend.Outcome, 2), Together: c.together, PeekWhenKnown: c.together}
+				if err := backend.Await(t.Context(), cache, noon, &r); err != nil {
+					t.Fatal(err)
+				}
+				return r.Outcomes
+			}
+			ask(with(backend.OpCommit, 1, 900))
+			if o := settle(t, cache, noon, false, take("tokens", tokens, 0))[0]; o.Used != 900 {
+				t.Errorf("%d are used after the commit of 900", o.Used)
+			}
+			ask(with(backend.OpReserve, 2, 1_000)) // denied: it leaves no reservation
+			if o := settle(t, cache, noon, false, with(backend.OpReserve, 3, 1_000))[0]; !o.Allowed || o.Used != 1_900 {
+				t.Errorf("the only reservation that may be outstanding: %+v", o)
+			}
+		})
+	}
+}
+
 // A known refusal of a limit without a vote decides nothing for the limits next to it.
 func TestKnownRefusalWithoutAVote(t *testing.T) {
 	for _, together := range []bool{false, true} {

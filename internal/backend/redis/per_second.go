@@ -15,6 +15,8 @@ import (
 type Pair struct {
 	PerSecond *Store // windows of at most one second, without a penalty
 	Other     *Store
+
+	GaveBack func(key []byte) // as in Options, for requests with counters in both stores
 }
 
 // Start implements backend.Store. A request that has counters in both stores gets a goroutine.
@@ -38,14 +40,14 @@ func (p *Pair) split(ctx context.Context, now time.Time, r *backend.Request) err
 		func(t *backend.Take) *Store { return p.storeOf(t.Limit) },
 		func(ctx context.Context, s *Store, part *backend.Request) error {
 			return backend.Await(ctx, s, now, part)
-		})
+		}, p.GaveBack)
 }
 
 // Peek decides takes without changing anything, in both stores if the request has counters in both.
 func (p *Pair) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	return backend.Split(ctx, r,
 		func(t *backend.Take) *Store { return p.storeOf(t.Limit) },
-		func(ctx context.Context, s *Store, part *backend.Request) error { return s.Peek(ctx, now, part) })
+		func(ctx context.Context, s *Store, part *backend.Request) error { return s.Peek(ctx, now, part) }, nil)
 }
 
 // Reset clears counters, in both stores if both have some.

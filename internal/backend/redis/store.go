@@ -42,6 +42,10 @@ type Options struct {
 
 	Invalidations *Invalidations // learn of resets; nil: other replicas do not
 
+	// GaveBack is called with the key of a counter whose hits were reserved for a request on a cluster, and given back because another
+	// slot denied it. A denial in between, of this replica or another one, may be out of date. Nil: nobody remembers denials.
+	GaveBack func(key []byte)
+
 	Logger *slog.Logger // default slog.Default()
 }
 
@@ -157,7 +161,7 @@ func (s *Store) split(ctx context.Context, r *backend.Request, f func(ctx contex
 			backend.Fail(part.Outcomes)
 		}
 		return err
-	})
+	}, s.opts.GaveBack)
 }
 
 // failed records that a request, or a part of it, has no answer. On a cluster, split has marked the takes without an answer.

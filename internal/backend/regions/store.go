@@ -183,7 +183,7 @@ func (s *Store) take(ctx context.Context, now time.Time, r *backend.Request) err
 			return wait.Wait(settled, err)
 		}
 		return s.takeHere(w, now, part)
-	})
+	}, nil) // takes that give hits back pass through the store behind this one, as all others
 }
 
 // place is where a take is counted: "" for the store behind this one.
