@@ -27,7 +27,7 @@ func (w *work) override() {
 // apply now gets its numbers too, for operators, but neither blocks nor lifts anything.
 func (w *work) overrideOne(s *subject) {
 	who := caller{s.counted, s.sent}
-	all := w.overrideOf(s.rule, "", who)
+	all := w.overrideOfRule(s.rule, who)
 	if len(s.rule.Limits) == 1 && all.Kind == 0 {
 		return
 	}
@@ -36,9 +36,7 @@ func (w *work) overrideOne(s *subject) {
 	for i := range cs {
 		c, n := &cs[i], all
 		if len(s.rule.Limits) > 1 {
-			if one := w.overrideOf(s.rule, c.limit.Name, who); one.Kind != 0 {
-				n = one
-			}
+			n = w.overrideOfLimit(s.rule, c, &all, who)
 		}
 		switch used := w.applyNumbers(&n, s.rule, c); {
 		case c.state.idle():
@@ -85,6 +83,30 @@ func (w *work) block(cs []charge, blocked int) {
 			cs[i].state |= beside
 		}
 	}
+}
+
+// overrideOfRule returns the override of a rule. The override of a limit that was one of several is the rule's when it is the only one.
+func (w *work) overrideOfRule(rule *descriptor.Rule, who caller) override.Numbers {
+	n := w.overrideOf(rule, "", who)
+	if n.Kind == 0 && len(rule.Limits) == 1 && rule.Limits[0].Name != "" {
+		n = w.overrideOf(rule, rule.Limits[0].Name, who)
+	}
+	return n
+}
+
+// overrideOfLimit returns the override of one of several limits: its own, or that of the rule, which is all. A number was written when the
+// rule had one limit, and nobody has said which of these it is for: then the rule's numbers stay.
+func (w *work) overrideOfLimit(rule *descriptor.Rule, c *charge, all *override.Numbers, who caller) override.Numbers {
+	one := w.overrideOf(rule, c.limit.Name, who)
+	switch {
+	case one.Kind != 0:
+		return one
+	case all.Kind != override.Replace:
+		return *all
+	case !c.state.idle():
+		w.tally.unusable++
+	}
+	return override.Numbers{}
 }
 
 // overrideOf returns the override of one limit of a rule. It has no Kind if none is active. An override may be older than the rule's

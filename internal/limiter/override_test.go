@@ -3,6 +3,7 @@ package limiter_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,64 @@ func TestOverrideOfSeveralLimits(t *testing.T) {
 			f.want(st, test.code, test.remaining)
 			if st.Limit.Name != test.limit || st.Overridden != (name != "none") {
 				t.Errorf("got %+v", st)
+			}
+		})
+	}
+}
+
+// An override stays what it was when its rule gets more limits, or fewer. A number that was for the only limit is for none of several,
+// and that is counted.
+func TestOverrideOfARuleWithOtherLimits(t *testing.T) {
+	minute := descriptor.Limit{Name: "minute", Requests: 10, Window: descriptor.Window{Unit: descriptor.Minute}}
+	day := descriptor.Limit{Name: "day", Requests: 100, Window: descriptor.Window{Unit: descriptor.Day}}
+	five, seven, double := override.Numbers{Kind: override.Replace, Requests: 5}, override.Numbers{Kind: override.Replace, Requests: 7}, override.Numbers{Kind: override.Scale, Requests: 2 * override.One}
+	for name, test := range map[string]struct {
+		limits     []descriptor.Limit
+		all, named override.Numbers // named is of the limit minute
+		want       []uint64         // requests of the limits
+		blocked    bool
+		unusable   int
+	}{
+		"a number for the only limit, then two":     {limits: []descriptor.Limit{minute, day}, all: five, want: []uint64{10, 100}, unusable: 2},
+		"one of the two has a number of its own":    {limits: []descriptor.Limit{minute, day}, all: five, named: seven, want: []uint64{7, 100}, unusable: 1},
+		"a factor for the only limit, then two":     {limits: []descriptor.Limit{minute, day}, all: double, want: []uint64{20, 200}},
+		"blocked, then two":                         {limits: []descriptor.Limit{minute, day}, all: override.Numbers{Kind: override.Blocked}, blocked: true},
+		"a number for one of two, then only that":   {limits: []descriptor.Limit{minute}, named: seven, want: []uint64{7}},
+		"one of two blocked, then only that":        {limits: []descriptor.Limit{minute}, named: override.Numbers{Kind: override.Blocked}, blocked: true},
+		"a number for one of two, then the other":   {limits: []descriptor.Limit{day}, named: seven, want: []uint64{100}},
+		"a number that is newer than the one of it": {limits: []descriptor.Limit{minute}, all: five, named: seven, want: []uint64{5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{{Key: "k", Rule: &descriptor.Rule{
+				RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded}, Limits: test.limits,
+			}}}}}, descriptor.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			registry := prometheus.NewPedanticRegistry()
+			f := &fixture{Limiter: limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Metrics: prom.With(registry)}), t: t, now: noon, overrides: &override.Set{}}
+			f.Swap(tree, limiter.Settings{})
+			f.override("d.k", "", test.all, "k=a")
+			f.override("d.k", "minute", test.named, "k=a")
+			if st := f.ask(1, "k=a"); (st.Code == limiter.OverLimit) != test.blocked {
+				t.Errorf("got %+v", st)
+			}
+			if err := testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`# HELP ratelimitd_unusable_overrides_total Limits that kept the rule's numbers: the rule no longer allows the override.
+# TYPE ratelimitd_unusable_overrides_total counter
+ratelimitd_unusable_overrides_total %d
+`, test.unusable)), "ratelimitd_unusable_overrides_total"); err != nil {
+				t.Error(err)
+			}
+			peeked, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries("k=a")})
+			if err != nil || peeked.Blocked != test.blocked || peeked.Override == nil && test.limits[0].Name == "minute" {
+				t.Fatalf("%+v %v", peeked, err)
+			}
+			var got []uint64
+			for i := range peeked.List {
+				got = append(got, peeked.List[i].Limit.Requests)
+			}
+			if !test.blocked && !slices.Equal(got, test.want) {
+				t.Errorf("limits of %d requests, want %d", got, test.want)
 			}
 		})
 	}

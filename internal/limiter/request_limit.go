@@ -89,7 +89,7 @@ func (w *work) overrideInForce(rule *descriptor.Rule, sent []descriptor.Entry) o
 		return override.Numbers{}
 	}
 	who := caller{rule.CountedEntries(sent), sent}
-	n := w.overrideOf(rule, "", who)
+	n := w.overrideOfRule(rule, who)
 	for j := 0; n.Kind == 0 && len(rule.Limits) > 1 && j < len(rule.Limits); j++ {
 		n = w.overrideOf(rule, rule.Limits[j].Name, who)
 	}

@@ -130,18 +130,24 @@ func (o *overrides) edits(now time.Time, writes []*adminv1.OverrideWrite, remove
 	return edits, nil
 }
 
-// toRemove completes the identity of an override that is removed. If no rule is like it any more, it stays as it was sent. The
-// values stay as they were sent too, if the override was written before the rule grouped them.
+// toRemove completes the identity of an override that is removed. If no rule is like it any more, it stays as it was sent. The limit and
+// the values stay as they were sent too, if the override was written when the rule had several limits, or before it grouped the values.
 func toRemove(tree *descriptor.Tree, set *override.Set, o *override.Override) {
 	o.Numbers = override.Numbers{Kind: override.Blocked} // every overridable rule may have it
 	complete := *o
 	if override.Resolve(tree, &complete) != nil {
 		return
 	}
-	sent := complete.Identity
-	sent.Entries = o.Entries
-	if o.Identity = complete.Identity; set.Get(&complete.Identity) == nil && set.Get(&sent) != nil {
-		o.Identity = sent
+	sent := *o
+	o.Identity = complete.Identity
+	for _, limit := range []string{cmp.Or(sent.Limit, complete.Limit), complete.Limit} {
+		for _, values := range [][]descriptor.Entry{complete.Entries, sent.Entries} {
+			old := override.Identity{Domain: complete.Domain, Rule: complete.Rule, Limit: limit, Entries: values}
+			if set.Get(&old) != nil {
+				o.Identity = old
+				return
+			}
+		}
 	}
 }
 

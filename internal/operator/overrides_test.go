@@ -238,6 +238,37 @@ func TestOverrideOfGroupedValues(t *testing.T) {
 	}
 }
 
+// The override of one of several limits can be removed when that limit is the only one, also next to an override of the rule.
+func TestOverrideOfALimitThatIsLeft(t *testing.T) {
+	o := startOverriding(t)
+	named, unnamed := requests(7, "d.two", "two=v"), requests(8, "d.two", "two=v")
+	named.Limit = "short"
+	if _, err := o.client.Set(o.ctx(t), &adminv1.OverrideServiceSetRequest{Writes: writeOf(named)}); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{{Key: "two", Rule: &descriptor.Rule{
+		RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded},
+		Limits:       []descriptor.Limit{{Name: "short", Requests: 5, Window: descriptor.Window{Unit: descriptor.Hour}}},
+	}}}}}, descriptor.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.limiter.Swap(tree, limiter.Settings{})
+	set, err := o.client.Set(o.ctx(t), &adminv1.OverrideServiceSetRequest{Writes: writeOf(unnamed)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := set.GetChanges()[0].GetAfter().GetVersion()
+	for _, want := range []uint64{7, 8} { // first the one that has the name
+		o.await(t, version)
+		removed, err := o.client.Remove(o.ctx(t), &adminv1.OverrideServiceRemoveRequest{Writes: writeOf(named)})
+		if err != nil || removed.GetChanges()[0].GetBefore().GetRequestsPerUnit() != want {
+			t.Errorf("%v %v, want that of %d", removed, err, want)
+		}
+		version++
+	}
+}
+
 // An override with a reset passes at once what the limit before had used up. A dry run says so, and clears nothing.
 func TestOverrideWithReset(t *testing.T) {
 	o := startOverriding(t)
