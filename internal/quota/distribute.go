@@ -147,7 +147,11 @@ func (b *Bucket) raise(t *target, rate float64) {
 		}
 		paid = max(tokens-brought, 0)
 	} else {
-		more := math.Floor(b.saved - math.Floor(b.share.Burst*reserve))
+		kept := math.Floor(b.share.Burst * reserve)
+		if a.MaxTokens < small { // it loses much of its rate, and a long window may take minutes to save the reserve
+			kept = min(kept, math.Floor(b.saved/2))
+		}
+		more := math.Floor(b.saved - kept)
 		paid = max(min(wanted-tokens, more), 0)
 		tokens += paid
 	}

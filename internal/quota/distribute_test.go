@@ -560,3 +560,27 @@ func TestNoTokenAppears(t *testing.T) {
 		}
 	}
 }
+
+// A token bucket that began with one token, because none was saved then, soon gets more of what is saved: it loses much of its rate. The
+// reserve of a long window would take minutes to save.
+func TestSmallBucketGrowsBeforeTheReserveIsSaved(t *testing.T) {
+	k := newKit(t, Rate{PerSecond: 100, Burst: 6_000, Interval: 10 * time.Second}, 1)
+	a, b := k.b.Join(start), k.b.Join(start)
+	for second := range 60 {
+		at := float64(second)
+		k.plan(at)
+		if second%5 == 4 {
+			for _, s := range []*Subscriber{a, b} {
+				k.b.Report(after(at), s, 200, 100)
+			}
+		}
+	}
+	for _, s := range []*Subscriber{a, b} {
+		if h := s.Held; h.Kind != Tokens || h.MaxTokens < small {
+			t.Errorf("after a minute a client holds %+v", h)
+		}
+	}
+	if _, burst := k.b.out(); k.b.saved+burst > 6_000 || k.b.saved < 1 {
+		t.Errorf("%g tokens are saved, %g handed out", k.b.saved, burst)
+	}
+}
