@@ -477,8 +477,8 @@ descriptors:
 			here, there := startProcess(t, settings, "--rules", rules), startProcess(t, settings, "--rules", rules)
 			before := receivedBy(t, there)
 			for range 3 {
-				if code, stdout, stderr := asks(t, "call", "-s", here.GRPC, "-d", "edge", "customer=ann", "--hits", "3"); code != 4 {
-					t.Fatalf("3 of 2: %d\n%s%s", code, stdout, stderr)
+				if code, stdout, stderr := asks(t, "call", "-s", here.GRPC, "-d", "edge", "customer=ann", "--hits", "10"); code != 4 {
+					t.Fatalf("10 of 2: %d\n%s%s", code, stdout, stderr)
 				}
 			}
 			until(t, "the other replica learns of it", func() bool { return receivedBy(t, there) > before })

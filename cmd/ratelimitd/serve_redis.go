@@ -68,14 +68,10 @@ func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, erro
 	return &redis.Pair{PerSecond: perSecond, Other: store, GaveBack: s.gaveBack}, nil
 }
 
-// gaveBack makes this replica and all others forget the denial of a counter.
-func (s *service) gaveBack(key []byte) {
-	if s.cache == nil {
-		return // nor have the others one
-	}
-	s.cache.Forget(key)
-	if s.invalidations != nil {
-		s.invalidations.Refunded(key)
+// gaveBack makes this replica, and others where needed, forget the denial of a counter.
+func (s *service) gaveBack(t *backend.Take, o *backend.Outcome) {
+	if s.cache != nil { // else the others have none either
+		s.cache.GaveBack(t, o)
 	}
 }
 

@@ -19,9 +19,9 @@ import (
 // Hits that are only reserved, and given back soon, must not make another request begin a penalty. So the places of a group that have
 // a penalty are asked after all others, one by one. If a place denies, the later ones only read.
 //
-// gaveBack is called with the key of each counter whose reserved hits were given back: another request may have been denied because of
+// gaveBack is called with each take that has given reserved hits back, and its outcome: another request may have been denied because of
 // them. It may be nil.
-func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, take func(context.Context, P, *Request) error, gaveBack func(key []byte)) error {
+func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, take func(context.Context, P, *Request) error, gaveBack func(*Take, *Outcome)) error {
 	if len(r.Takes) == 0 {
 		return nil
 	}
@@ -65,7 +65,7 @@ type splitting[P comparable] struct {
 	whole    *Request
 	place    func(*Take) P
 	take     func(context.Context, P, *Request) error
-	gaveBack func(key []byte)
+	gaveBack func(*Take, *Outcome)
 	batches  []*batch[P]
 }
 
@@ -230,7 +230,7 @@ func (s *splitting[P]) giveBack(ctx context.Context, sent time.Time, takes []Tak
 	err := Split(ctx, &back, s.place, s.take, nil)
 	if s.gaveBack != nil {
 		for i := range back.Takes { // also if that failed: it may have been carried out
-			s.gaveBack(back.Takes[i].Key)
+			s.gaveBack(&back.Takes[i], &back.Outcomes[i])
 		}
 	}
 	return err

@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -216,7 +217,9 @@ func TestSplitSaysWhatItGaveBack(t *testing.T) {
 			func(ctx context.Context, at byte, part *backend.Request) error {
 				return backend.Await(ctx, stores[at], now, part)
 			},
-			func(key []byte) { given = append(given, string(key)) }); err != nil {
+			func(t *backend.Take, o *backend.Outcome) {
+				given = append(given, fmt.Sprint(string(t.Key), t.Hits, o.Before))
+			}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -225,7 +228,7 @@ func TestSplitSaysWhatItGaveBack(t *testing.T) {
 		t.Errorf("nothing was given back, and yet: %q", given)
 	}
 	take(20)
-	if len(given) != 1 || given[0] != "a" {
-		t.Errorf("given back: %q, want a", given)
+	if len(given) != 1 || given[0] != fmt.Sprint("a", -20, 30) {
+		t.Errorf("given back: %q, want 20 of the 30 of a", given)
 	}
 }

@@ -42,9 +42,9 @@ type Options struct {
 
 	Invalidations *Invalidations // learn of resets; nil: other replicas do not
 
-	// GaveBack is called with the key of a counter whose hits were reserved for a request on a cluster, and given back because another
-	// slot denied it. A denial in between, of this replica or another one, may be out of date. Nil: nobody remembers denials.
-	GaveBack func(key []byte)
+	// GaveBack is called with a take that gave hits back, and its outcome: they were reserved for a request on a cluster that another slot
+	// denied. A denial in between, of this replica or another one, may be out of date. Nil: nobody remembers denials.
+	GaveBack func(*backend.Take, *backend.Outcome)
 
 	Logger *slog.Logger // default slog.Default()
 }
