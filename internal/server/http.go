@@ -1,10 +1,12 @@
 package server
 
 import (
+	"net"
 	"net/http"
 	"runtime"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // newHTTP makes the server for callers without gRPC, for probes and for metrics.
@@ -30,25 +32,20 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		endpoint.WriteText(w, http.StatusNotFound, "not found: send requests to /json; /healthcheck, /readyz and /livez are for probes, and the admin port has the pages for operators\n")
 	})
-	h := s.shared.HTTP(countedHeader(mux))
+	h := s.shared.HTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if conn := connOfRequest(r); conn != nil {
+			conn.BeginBody()
+		}
+		mux.ServeHTTP(w, r)
+	}))
 	h.WriteTimeout = endpoint.WriteTimeout
 	h.ConnContext = withConn
-	return h
-}
-
-// countedHeader gives the header of a request back when it is answered. net/http would keep it for as long as the client may still send
-// a body that nobody reads.
-func countedHeader(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if conn := connOfRequest(r); conn != nil {
-			conn.BeginRequest()
-			defer func() {
-				r.Header = nil
-				conn.EndRequest()
-			}()
+	h.ConnState = func(c net.Conn, state http.ConnState) {
+		if conn, ok := c.(*intake.Conn); ok && state == http.StateIdle {
+			conn.EndRequest()
 		}
-		next.ServeHTTP(w, r)
-	})
+	}
+	return h
 }
 
 // sameOrigin rejects requests that a browser sends for a web page of another origin: a visitor of that page would spend

@@ -69,11 +69,11 @@ const (
 	readAhead = 16 << 10
 )
 
-// What net/http makes of the header fields of a request, in bytes: copies of the text, and for each line, however short, a place in a map.
-// With lines of five bytes it takes 20 to 23 times as much memory as they.
+// How much memory net/http needs for the header of a request: some copies of its text, and some bytes for each line, however short. A header
+// of five-byte lines needs 20 to 23 times its size.
 const (
 	headerCopies = 2
-	headerLine   = 110
+	perLine      = 110
 )
 
 // Conn is a connection that a Listener accepted.
@@ -94,7 +94,7 @@ type Conn struct {
 	turns   atomic.Uint32   // the current period
 	bytes   heldBytes
 
-	inRequest atomic.Bool // a request over HTTP/1 was read and is not answered
+	inBody atomic.Bool // what arrives is the body of a request over HTTP/1, not a header
 
 	coming  atomic.Int64  // calls that were read and have not begun
 	entered chan struct{} // receives a value when coming falls while the reader waits for that
@@ -145,7 +145,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	if c.listener.options.ReadsAreCalls {
 		c.last.Store(clock())
-		if c.listener.options.Bytes != nil && !c.inRequest.Load() && !c.Received(int64(headerCopies*n+headerLine*bytes.Count(p[:n], newline))) {
+		if !c.inBody.Load() && !c.receivedHeader(p[:n]) {
 			return n, net.ErrClosed
 		}
 	}
@@ -231,15 +231,24 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
+// receivedHeader counts a part of the header of a request over HTTP/1 as the memory that it needs. It returns false if that is too much:
+// then the connection is closed.
+func (c *Conn) receivedHeader(p []byte) bool {
+	if c.listener.options.Bytes == nil {
+		return true
+	}
+	return c.Received(int64(headerCopies*len(p) + perLine*bytes.Count(p, newline)))
+}
+
 var newline = []byte{'\n'}
 
-// BeginRequest records that the header fields of a request over HTTP/1 have arrived. They count as held until EndRequest; what arrives
-// in between is not counted.
-func (c *Conn) BeginRequest() { c.inRequest.Store(true) }
+// BeginBody records that the header of a request over HTTP/1 has arrived. It counts as held until EndRequest; what arrives in between is
+// the request's body, and does not count.
+func (c *Conn) BeginBody() { c.inBody.Store(true) }
 
-// EndRequest records that a request is answered, and its header fields are free.
+// EndRequest records that a request over HTTP/1 is answered, and its body was read to its end.
 func (c *Conn) EndRequest() {
-	c.inRequest.Store(false)
+	c.inBody.Store(false)
 	c.listener.options.Bytes.ended(c, 0, true)
 }
 

@@ -22,8 +22,7 @@ type Options struct {
 	// had time to make a call. Default 1 s.
 	Settled time.Duration
 
-	// ReadsAreCalls is for HTTP/1, where no calls are reported: every read counts as use, and for Bytes what is read before BeginRequest
-	// counts as header fields.
+	// ReadsAreCalls is for HTTP/1, where no calls are reported: every read counts as use. With Bytes, headers count as held until EndRequest.
 	ReadsAreCalls bool
 
 	Bytes   *Bytes   // bounds incomplete messages; nil: no bound
