@@ -36,7 +36,7 @@ func (c *Client) Reserve(ctx context.Context, r *limits.Request, o limits.Reserv
 }
 
 func (c *Client) reserve(ctx context.Context, r *limits.Request, o limits.ReserveOptions) (*limits.Reservation, error) {
-	if _, err := appendRequest(nil, r); err != nil { // grpc's errors for such a request look like a failure of the service
+	if _, err := appendRequest(nil, r); err != nil { // for its checks: grpc's errors for such a request look like a failure of the service
 		return nil, err
 	}
 	call, cancel := context.WithTimeout(ctx, c.timeout)

@@ -450,19 +450,25 @@ func TestAskOverTLS(t *testing.T) {
 	}
 }
 
-// Hits that are reserved in one Redis, or in one slot, and given back because another one denies the request: another request may have been
-// denied because of them meanwhile, so every replica forgets the denial of that counter.
+// redisSettings start a Redis, two or a cluster, and return the settings of a process that counts there.
+var redisSettings = map[string]func(t *testing.T) map[string]string{
+	"single": func(t *testing.T) map[string]string {
+		return map[string]string{"REDIS_URL": redistest.Start(t).Addr}
+	},
+	"pair": func(t *testing.T) map[string]string {
+		return map[string]string{"REDIS_URL": redistest.Start(t).Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": redistest.Start(t).Addr}
+	},
+	"cluster": func(t *testing.T) map[string]string {
+		return map[string]string{"REDIS_URL": strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ","), "REDIS_TYPE": "CLUSTER"}
+	},
+}
+
+// A request that one Redis or slot denies gives back what it has reserved in another one. Meanwhile another request may have been denied because
+// of these hits, so every replica forgets the denial of that counter.
 func TestGivenBackInRedis(t *testing.T) {
-	for name, env := range map[string]func(t *testing.T) map[string]string{
-		"pair": func(t *testing.T) map[string]string {
-			return map[string]string{"REDIS_URL": redistest.Start(t).Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": redistest.Start(t).Addr}
-		},
-		"cluster": func(t *testing.T) map[string]string {
-			return map[string]string{"REDIS_URL": strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ","), "REDIS_TYPE": "CLUSTER"}
-		},
-	} {
+	for _, name := range []string{"pair", "cluster"} {
 		t.Run(name, func(t *testing.T) {
-			settings := env(t)
+			settings := redisSettings[name](t)
 			settings["REDIS_OP_TIMEOUT"] = "5s"
 			settings["LOCAL_CACHE_SIZE_IN_BYTES"] = "1000000"
 			rules := rulesOf(t, `
@@ -476,12 +482,12 @@ descriptors:
 `)
 			here, there := startProcess(t, settings, "--rules", rules), startProcess(t, settings, "--rules", rules)
 			before := receivedBy(t, there)
-			for range 3 {
+			until(t, "the other replica learns of it", func() bool {
 				if code, stdout, stderr := asks(t, "call", "-s", here.GRPC, "-d", "edge", "customer=ann", "--hits", "10"); code != 4 {
 					t.Fatalf("10 of 2: %d\n%s%s", code, stdout, stderr)
 				}
-			}
-			until(t, "the other replica learns of it", func() bool { return receivedBy(t, there) > before })
+				return receivedBy(t, there) > before
+			})
 		})
 	}
 }
@@ -490,17 +496,7 @@ descriptors:
 // a denial cache, with leases, on one Redis, on a pair and on a cluster. The other process forgets too: its refusals, and
 // the permits that it has leased.
 func TestResetInRedis(t *testing.T) {
-	for name, env := range map[string]func(t *testing.T) map[string]string{
-		"single": func(t *testing.T) map[string]string {
-			return map[string]string{"REDIS_URL": redistest.Start(t).Addr}
-		},
-		"pair": func(t *testing.T) map[string]string {
-			return map[string]string{"REDIS_URL": redistest.Start(t).Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": redistest.Start(t).Addr}
-		},
-		"cluster": func(t *testing.T) map[string]string {
-			return map[string]string{"REDIS_URL": strings.Join(redistest.StartCluster(t, redistest.Setup{}).Addrs(), ","), "REDIS_TYPE": "CLUSTER"}
-		},
-	} {
+	for name, env := range redisSettings {
 		t.Run(name, func(t *testing.T) {
 			settings := env(t)
 			settings["REDIS_OP_TIMEOUT"] = "5s"

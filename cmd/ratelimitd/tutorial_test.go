@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,7 +120,7 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 		case part(3) == "console":
 			said, n := r.console(t, body)
 			commands += n
-			if masked(said) != masked(body) {
+			if masked(said) != masked(body) || !sameResets(said, body) {
 				if *update {
 					body = said
 				} else {
@@ -149,22 +148,26 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 // rule file is active, and keys are tracked.
 var measured = regexp.MustCompile(`(?m)^((?:ratelimitd_request_duration_seconds|ratelimitd_memory_counters|process_cpu_seconds_total)\S*) .+$|( since )\S+|(Hits of the last ).+?Z`)
 
-// resets matches the time until the reset of a limit of which nothing is left. Others depend on the time of day.
-var resets = regexp.MustCompile(`\b0 left,.* reset in \S+`)
+// resets matches the time until the reset of a limit of which nothing is left.
+var resets = regexp.MustCompile(`\b0 left,.* reset in (\S+)`)
 
-// untilReset is such a time in steps of five minutes, rounded up.
-func untilReset(text string) string {
-	before, after, _ := strings.Cut(text, "reset in ")
-	d, err := time.ParseDuration(after)
-	if err != nil || d > time.Hour {
-		return text
+// sameResets reports whether these times are about those of the page. A page has more than an hour where they depend on the time of day.
+func sameResets(said, page string) bool {
+	got := resets.FindAllStringSubmatch(said, -1)
+	for i, m := range resets.FindAllStringSubmatch(page, -1) {
+		want, err := time.ParseDuration(m[1])
+		if err != nil || want > time.Hour {
+			continue
+		}
+		if is, err := time.ParseDuration(got[i][1]); err != nil || (is-want).Abs() > 5*time.Minute {
+			return false
+		}
 	}
-	return fmt.Sprintf("%sreset within %d minutes", before, 5*int(math.Ceil(d.Minutes()/5)))
+	return true
 }
 
 // masked is the text without what differs in every run.
 func masked(text string) string {
-	text = resets.ReplaceAllStringFunc(text, untilReset)
 	return measured.ReplaceAllString(varying.ReplaceAllString(elapsed.ReplaceAllString(text, "#"), "#"), "$1$2$3 #")
 }
 

@@ -19,8 +19,8 @@ import (
 // Hits that are only reserved, and given back soon, must not make another request begin a penalty. So the places of a group that have
 // a penalty are asked after all others, one by one. If a place denies, the later ones only read.
 //
-// gaveBack is called with each take that has given reserved hits back, and its outcome: another request may have been denied because of
-// them. It may be nil.
+// gaveBack is called after reserved hits were given back, with the take that did it and its outcome: another request may have been denied
+// because of these hits. It may be nil.
 func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, take func(context.Context, P, *Request) error, gaveBack func(*Take, *Outcome)) error {
 	if len(r.Takes) == 0 {
 		return nil

@@ -85,24 +85,25 @@ func (w *work) block(cs []charge, blocked int) {
 	}
 }
 
-// overrideOfRule returns the override of a rule. The override of a limit that was one of several is the rule's when it is the only one.
+// overrideOfRule returns the override of a rule. If the rule has one limit, that may have the name of the limit: it was one of several when
+// the override was written.
 func (w *work) overrideOfRule(rule *descriptor.Rule, who caller) override.Numbers {
 	n := w.overrideOf(rule, "", who)
-	if n.Kind == 0 && len(rule.Limits) == 1 && rule.Limits[0].Name != "" {
+	if n.Kind == 0 && len(rule.Limits) == 1 && rule.Limits[0].Name != "" && w.snap.overrides.Named() {
 		n = w.overrideOf(rule, rule.Limits[0].Name, who)
 	}
 	return n
 }
 
-// overrideOfLimit returns the override of one of several limits: its own, or that of the rule, which is all. A number was written when the
-// rule had one limit, and nobody has said which of these it is for: then the rule's numbers stay.
-func (w *work) overrideOfLimit(rule *descriptor.Rule, c *charge, all *override.Numbers, who caller) override.Numbers {
+// overrideOfLimit returns the override of one of several limits: its own, else ofRule, which is that of the rule. Numbers for the rule were
+// written when it had one limit. They may be meant for any of these, so they apply to none.
+func (w *work) overrideOfLimit(rule *descriptor.Rule, c *charge, ofRule *override.Numbers, who caller) override.Numbers {
 	one := w.overrideOf(rule, c.limit.Name, who)
 	switch {
 	case one.Kind != 0:
 		return one
-	case all.Kind != override.Replace:
-		return *all
+	case ofRule.Kind != override.Replace:
+		return *ofRule
 	case !c.state.idle():
 		w.tally.unusable++
 	}

@@ -329,13 +329,14 @@ ratelimitd_overridden_descriptors_total 102
 }
 
 func BenchmarkOverridable(b *testing.B) {
+	named := func(r *descriptor.Rule) { r.Name = "requests" } // an override may name the limit; these do not
 	for _, name := range []string{"not overridable", "no override", "overridden"} {
 		b.Run(name, func(b *testing.B) {
 			change := overridable
 			if name == "not overridable" {
 				change = func(*descriptor.Rule) {}
 			}
-			tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 1e9, change)}}}, descriptor.Options{})
+			tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 1e9, change, named)}}}, descriptor.Options{})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -259,7 +259,7 @@ func TestOverrideOfALimitThatIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := set.GetChanges()[0].GetAfter().GetVersion()
-	for _, want := range []uint64{7, 8} { // first the one that has the name
+	for _, want := range []uint64{7, 8} { // the override that names the limit goes first
 		o.await(t, version)
 		removed, err := o.client.Remove(o.ctx(t), &adminv1.OverrideServiceRemoveRequest{Writes: writeOf(named)})
 		if err != nil || removed.GetChanges()[0].GetBefore().GetRequestsPerUnit() != want {

@@ -54,7 +54,7 @@ type rateLimitCall struct {
 	reply  []byte      // the encoded answer
 }
 
-// answeredByGRPC is what a call has that grpc-go answers.
+// answeredByGRPC is what a call needs that grpc-go answers.
 type answeredByGRPC struct {
 	inFlight intake.InFlight
 	exchange *exchange // on the built-in HTTP/2 server; else nil

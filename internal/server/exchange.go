@@ -49,13 +49,13 @@ type exchange struct {
 // prefixSize is how many bytes precede a message: whether it is compressed, and its size.
 const prefixSize = 5
 
-// answering is the http.ResponseWriter of package transport.
+// answering is what package transport gives a handler to answer with.
 type answering interface {
 	http.ResponseWriter
 	http.Flusher
 	Detach()
 	More(calls int) bool
-	Decode() (decoded func())
+	TakeTurn() (done func())
 }
 
 type exchangeKey struct{}
@@ -181,7 +181,8 @@ func (x *exchange) begin(p []byte) (int, error) {
 	return copy(p, x.prefix[:]), nil
 }
 
-// unzip reads a compressed message, and makes it one that is not compressed.
+// unzip reads a compressed message, and replaces it by what it decompresses to. If it cannot be decompressed, what replaces it makes grpc-go
+// answer as it would.
 func (x *exchange) unzip() error {
 	var packed bytes.Buffer // it grows: a client may announce a long message and never send it
 	part := make([]byte, min(x.rest, 16<<10))
@@ -192,16 +193,16 @@ func (x *exchange) unzip() error {
 			return io.ErrUnexpectedEOF
 		}
 	}
-	defer x.Decode()()
+	defer x.TakeTurn()()
 	message, code, _ := transport.Unzip(packed.Bytes(), x.most)
 	switch code {
 	case codes.OK:
 		x.announce(0, len(message))
 	case codes.ResourceExhausted:
-		x.announce(0, x.most+1) // grpc-go rejects this size
+		x.announce(0, x.most+1) // grpc-go answers RESOURCE_EXHAUSTED
 	default:
 		message = []byte{0}
-		x.announce(1, len(message)) // grpc-go finds that this is not gzip
+		x.announce(1, len(message)) // this is not gzip: grpc-go answers INTERNAL
 	}
 	x.plain = message
 	if !x.hold(len(message) - packed.Len()) {

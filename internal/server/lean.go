@@ -101,9 +101,7 @@ func (s *Server) discard(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.long.End(conn)
-	if d, ok := w.(interface{ Detach() }); ok {
-		d.Detach()
-	}
+	w.(answering).Detach()
 	_, _ = io.Copy(io.Discard, r.Body)
 }
 

@@ -12,20 +12,20 @@ type listeners struct {
 	grpc, http net.Listener
 }
 
-// heldBytes bounds what is held for clients. The header fields of HTTP/1 have a bound of their own, so that no attack with them closes
-// a connection of gRPC.
-type heldBytes struct {
+// clientBytes bounds what is held for clients. Headers over HTTP/1 have a bound of their own, so that an attack with them closes no
+// connection of gRPC.
+type clientBytes struct {
 	grpc, http *intake.Bytes
 }
 
-func newHeldBytes(o *Connections) *heldBytes {
-	return &heldBytes{intake.NewBytes(o.MaxBytes, o.MaxBytesOfAll), intake.NewBytes(o.MaxBytes, o.MaxBytesOfAll/4)}
+func newClientBytes(o *Connections) *clientBytes {
+	return &clientBytes{intake.NewBytes(o.MaxBytes, o.MaxBytesOfAll), intake.NewBytes(o.MaxBytes, o.MaxBytesOfAll/4)}
 }
 
 // held returns approximately how many bytes are held.
-func (b *heldBytes) held() int64 { return b.grpc.Held() + b.http.Held() }
+func (b *clientBytes) held() int64 { return b.grpc.Held() + b.http.Held() }
 
-func listen(opts *Options, bytes *heldBytes) (_ listeners, err error) {
+func listen(opts *Options, bytes *clientBytes) (_ listeners, err error) {
 	var l listeners
 	defer func() {
 		if err != nil {

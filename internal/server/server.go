@@ -70,7 +70,7 @@ func New(opts Options) (*Server, error) {
 	m.grpc.off, m.json.off = opts.Metrics.Off, opts.Metrics.Off
 	m.grpc.extraObserver = opts.Metrics.ResponseTime
 	calls := intake.NewCalls(opts.Calls.Max, opts.Shared.Connections)
-	bytes := newHeldBytes(&opts.Connections)
+	bytes := newClientBytes(&opts.Connections)
 	if err := intake.RegisterGauges(registry, calls, bytes.held, opts.kept); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}

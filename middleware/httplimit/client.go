@@ -18,9 +18,9 @@ const (
 	defaultAttempts  = 4
 	defaultMaxWait   = 30 * time.Second
 	defaultFirstWait = time.Second
-	maxDrained       = 64 << 10 // bytes of a denial that are read so that its connection can be used again
-	maxDraining      = 100 * time.Millisecond
-	leastUnixTime    = 500_000_000 // of seconds in a header: a time in 1985, or a wait of 16 years
+	maxDrained       = 64 << 10               // bytes of a denial that are read so that its connection can be used again
+	maxDraining      = 100 * time.Millisecond // for that
+	leastUnixTime    = 500_000_000            // of seconds in a header: a time in 1985, or a wait of 16 years
 )
 
 // Transport is a http.RoundTripper that obeys limits. The zero value is ready to use: it repeats a request that was answered with
@@ -115,7 +115,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// drain reads the rest of a denial and closes it. A body that does not end is closed soon: nothing else bounds its time.
+// drain reads the rest of a denial and closes it. Nothing else bounds the time that a body takes which does not end.
 func drain(body io.ReadCloser) {
 	late := time.AfterFunc(maxDraining, func() { _ = body.Close() })
 	_, _ = io.CopyN(io.Discard, body, maxDrained)

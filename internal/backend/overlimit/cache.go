@@ -192,7 +192,7 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 	refused, answers, enough := 0, 0, false
 	for i := start; i < end; i++ {
 		if r.Takes[i].Corrects() {
-			return false, false
+			return false, false // it is carried out whatever the others do
 		}
 		guarded := i > start && r.Takes[i-1].Guards
 		penalised := guarded && !r.Outcomes[i-1].Allowed

@@ -245,13 +245,7 @@ func TestCommitPassesAKnownRefusal(t *testing.T) {
 	}
 	over := take("rate", fixed(1), 1)
 	over.CountDenied = true
-	for name, c := range map[string]struct {
-		together bool
-		member   int
-	}{
-		"limits of one rule":             {false, 0},
-		"counters that are read instead": {true, 1},
-	} {
+	for name, together := range map[string]bool{"limits of one rule": false, "counters that are only read": true} {
 		t.Run(name, func(t *testing.T) {
 			store := &asking{Store: memory.New(memory.Options{})}
 			cache := New(Options{Store: store})
@@ -263,16 +257,14 @@ func TestCommitPassesAKnownRefusal(t *testing.T) {
 				t.Fatalf("the refusal is not known: %+v", o)
 			}
 			rate := over
-			if rate.Hits = 0; c.together {
-				rate.Hits = 1
+			if rate.Hits = 0; together {
+				rate.Hits, rate.Member = 1, 1
 			}
-			ask := func(of backend.Take) []backend.Outcome {
-				rate.Member = c.member
-				r := backend.Request{Takes: []backend.Take{of, rate}, Outcomes: make([]backend.Outcome, 2), Together: c.together, PeekWhenKnown: c.together}
+			ask := func(of backend.Take) {
+				r := backend.Request{Takes: []backend.Take{of, rate}, Outcomes: make([]backend.Outcome, 2), Together: together, PeekWhenKnown: together}
 				if err := backend.Await(t.Context(), cache, noon, &r); err != nil {
 					t.Fatal(err)
 				}
-				return r.Outcomes
 			}
 			ask(with(backend.OpCommit, 1, 900))
 			if o := settle(t, cache, noon, false, take("tokens", tokens, 0))[0]; o.Used != 900 {

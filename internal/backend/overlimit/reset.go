@@ -29,7 +29,7 @@ func (c *Cache) Forget(key []byte) {
 	sh.forget(key)
 }
 
-// GaveBack forgets the denial of a counter after a refund that passed by the cache, as after any other.
+// GaveBack forgets the denial of a counter after a refund that did not come through the cache.
 func (c *Cache) GaveBack(t *backend.Take, o *backend.Outcome) { c.refund(t, o, earlier{}) }
 
 // ForgetAll forgets all denials, including those that are on their way.

@@ -42,8 +42,8 @@ type Options struct {
 
 	Invalidations *Invalidations // learn of resets; nil: other replicas do not
 
-	// GaveBack is called with a take that gave hits back, and its outcome: they were reserved for a request on a cluster that another slot
-	// denied. A denial in between, of this replica or another one, may be out of date. Nil: nobody remembers denials.
+	// GaveBack is called after hits were given back that were reserved in one slot of a cluster for a request that another slot denied, with
+	// the take that did it and its outcome. A denial that was remembered meanwhile may be wrong now. Nil: denials are not remembered.
 	GaveBack func(*backend.Take, *backend.Outcome)
 
 	Logger *slog.Logger // default slog.Default()

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,9 +47,7 @@ func newServicesOn(t *testing.T, limit string, ofA backend.Records) *services {
 		t.Fatal(errs)
 	}
 	w := &services{t: t, of: make(map[string]*service)}
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	t.Cleanup(func() { stop(); running.Wait() })
+	var all []*regions.Store
 	names := []string{"a", "b"}
 	for name, records := range map[string]backend.Records{"a": ofA, "b": memory.NewRecords(0)} {
 		s, err := regions.New(regions.Options{
@@ -63,16 +60,9 @@ func newServicesOn(t *testing.T, limit string, ofA backend.Records) *services {
 		l.Swap(tree, limiter.Settings{})
 		s.SetResolver(l)
 		s.SetRules(tree.Rules)
-		w.of[name] = &service{l, s}
+		w.of[name], all = &service{l, s}, append(all, s)
 	}
-	for _, s := range w.of {
-		running.Go(func() {
-			if err := s.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
+	runAll(t, all)
 	return w
 }
 
@@ -138,7 +128,7 @@ func TestBucketsWithOtherNumbers(t *testing.T) {
 					for i := range 10 * seconds {
 						for _, in := range asked {
 							if in == "a" && i/600%2 == 1 {
-								continue // its part gets smaller, and that of the other region larger
+								continue // for a minute region a asks for nothing, and its part moves to region b
 							}
 							admitted += w.ask(in, 10, descriptorOf("ann"))
 							w.ask(in, 1, descriptorOf("bob")) // a later decision, by other numbers
@@ -189,8 +179,8 @@ func TestTalliesWithOtherNumbers(t *testing.T) {
 	}
 }
 
-// A look at a counter that nobody has used changes nothing: its region asks the others as before. One that does not say whose counter it is
-// shows what this region has counted, or nothing.
+// A peek at a counter before its first take changes nothing: later takes ask the other regions as usual. A peek without Origin shows what
+// this region has counted, or is an error.
 func TestLookBeforeTheFirstTake(t *testing.T) {
 	for _, limit := range []string{
 		"regions: {mode: escrow, home: a}",

@@ -87,10 +87,17 @@ func newRulings(t *testing.T, seed uint64) *rulings {
 		w.homes = append(w.homes, create("a", records, r))
 	}
 	w.far = create("b", memory.NewRecords(0), w.of[0])
+	runAll(t, append(slices.Clone(w.homes), w.far))
+	return w
+}
+
+// runAll runs stores until the end of the test, in virtual time, and waits until they have heard of each other.
+func runAll(t *testing.T, stores []*regions.Store) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() { stop(); running.Wait() })
-	for _, s := range slices.Concat(w.homes, []*regions.Store{w.far}) {
+	for _, s := range stores {
 		running.Go(func() {
 			if err := s.Run(ctx); err != nil {
 				t.Error(err)
@@ -98,7 +105,6 @@ func newRulings(t *testing.T, seed uint64) *rulings {
 		})
 	}
 	time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
-	return w
 }
 
 // ruled is how one region reaches any process of the other.

@@ -183,7 +183,7 @@ func (s *Store) take(ctx context.Context, now time.Time, r *backend.Request) err
 			return wait.Wait(settled, err)
 		}
 		return s.takeHere(w, now, part)
-	}, nil) // takes that give hits back pass through the store behind this one, as all others
+	}, nil) // the denial cache is behind this store, and sees what is given back
 }
 
 // place is where a take is counted: "" for the store behind this one.
@@ -216,7 +216,7 @@ func (s *Store) takeHere(w *wait, now time.Time, r *backend.Request) error {
 	return errors.Join(errs...)
 }
 
-// errOrigin is the error of takes whose limits are counted elsewhere, without Origin.
+// errOrigin is the error of takes without Origin under a limit that another region counts.
 var errOrigin = fmt.Errorf("%w: another region cannot find a limit without the descriptor", backend.ErrUnavailable)
 
 // errKind is the error of takes that cannot be counted across regions. Rules that need them are rejected.
@@ -281,11 +281,9 @@ func (s *Store) peek(w *wait, now time.Time, t *backend.Take, o *backend.Outcome
 		return err
 	case s.askers[home] == nil && home != s.opts.Region:
 		return s.errHome(home)
-	case home == s.opts.Region && divided(t.Limit):
-		return s.peekPart(w, home, t, o)
-	case home == s.opts.Region:
+	case home == s.opts.Region && !divided(t.Limit):
 		return s.peekAtHome(w, now, t, o)
-	case t.Origin == nil:
+	case home != s.opts.Region && t.Origin == nil:
 		return errOrigin
 	case divided(t.Limit):
 		return s.peekPart(w, home, t, o)

@@ -18,6 +18,7 @@ type Set struct {
 	count   int
 	size    int    // bytes of all identities
 	sum     uint64 // of the members' sums
+	named   bool   // an override of one limit is, or was, among them
 }
 
 // perShard is about how many overrides a shard has. A change copies one shard, and a lookup reads the hashes of one.
@@ -37,6 +38,7 @@ func NewSet(version int64, all iter.Seq2[*Identity, Numbers]) *Set {
 	s := &Set{Version: version}
 	var b builder
 	for identity, numbers := range all {
+		s.named = s.named || identity.Limit != ""
 		b.put(identity, numbers)
 	}
 	b.into(s)
@@ -51,15 +53,19 @@ func (s *Set) Len() int {
 	return s.count
 }
 
+// Named reports whether there may be overrides that name one limit of a rule.
+func (s *Set) Named() bool { return s != nil && s.named }
+
 // With returns the set after changes.
 func (s *Set) With(version int64, changes []Change) *Set {
-	next := &Set{Version: version, count: s.count, size: s.size, sum: s.sum, shards: slices.Clone(s.shards)}
+	next := &Set{Version: version, count: s.count, size: s.size, sum: s.sum, named: s.named, shards: slices.Clone(s.shards)}
 	if len(next.shards) == 0 {
 		next.shards = make([]shard, 1)
 	}
 	var scratch []byte
 	for i := range changes {
 		c := &changes[i]
+		next.named = next.named || c.Identity.Limit != ""
 		scratch = c.Identity.appendTo(scratch[:0])
 		h := maphash.Bytes(seed, scratch)
 		next.change(h, scratch, c.Numbers)

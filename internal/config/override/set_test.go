@@ -66,6 +66,9 @@ func TestSetHoldsWhatWasWritten(t *testing.T) {
 				if want := model[key]; n != want {
 					t.Fatalf("%s: got %v, want %v", key, n, want)
 				}
+				if n.Kind != 0 && i.Limit != "" && (!set.Named() || !same.Named()) {
+					t.Fatalf("%s: it names a limit, and the set does not know that", key)
+				}
 				if got := set.Get(&i); (got == nil) != (n.Kind == 0) || got != nil && *got != n {
 					t.Fatalf("%s: Get returns %v, want %v", key, got, n)
 				}

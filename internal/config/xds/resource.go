@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
-	"strings"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
@@ -116,8 +115,8 @@ func (c *converter) config(m *ratelimitv3.RateLimitConfig) yamlform.Pairs {
 	return append(top, yamlform.Pair{Key: "descriptors", Value: descriptors})
 }
 
-// descriptors converts a list that stands at a path. Below the level at which the reader rejects a list it is empty: the paths of a message
-// may be its size squared.
+// descriptors converts a list that stands at a path. Lists that the reader rejects as too deep stay empty: all paths of a deep message
+// together are as long as the square of its size.
 func (c *converter) descriptors(list []*ratelimitv3.RateLimitDescriptor, at string, level int) []any {
 	if level >= yamlform.MaxLevels {
 		return []any{}
@@ -141,7 +140,7 @@ func (c *converter) descriptor(d *ratelimitv3.RateLimitDescriptor, at string, le
 		c.errs = append(c.errs, fmt.Errorf("%s: %w", at, err))
 		return nil
 	}
-	own, extended := c.extensions(metadata, at)
+	own, extended := c.extensions(metadata, at, level)
 	add("key", d.GetKey(), d.GetKey() != "")
 	add("value", d.GetValue(), d.GetValue() != "")
 	if d.GetRateLimit() != nil {
@@ -198,7 +197,7 @@ func unit(u ratelimitv3.RateLimitUnit) string {
 }
 
 // extensions splits the metadata of a descriptor into the rule's metadata and the keys of the rule language.
-func (c *converter) extensions(metadata *structpb.Struct, at string) (own, extended yamlform.Pairs) {
+func (c *converter) extensions(metadata *structpb.Struct, at string, level int) (own, extended yamlform.Pairs) {
 	own = fields(metadata)
 	i := slices.IndexFunc(own, func(x yamlform.Pair) bool { return x.Key == extensions })
 	if i < 0 {
@@ -211,7 +210,7 @@ func (c *converter) extensions(metadata *structpb.Struct, at string) (own, exten
 	}
 	own = slices.Delete(own, i, i+1)
 	extended = below(keys, path)
-	if strings.Count(at, "[") > 1 {
+	if level > 0 {
 		return own, extended // only the first level may have domain keys: the reader of rule files reports others
 	}
 	extended = slices.DeleteFunc(extended, func(x yamlform.Pair) bool {

@@ -313,9 +313,9 @@ func (x *exchange) More(calls int) bool {
 	return !x.over && c.server.opts.Calls.More(&x.inFlight, calls)
 }
 
-// Decode waits until the handler may decompress a message, and returns what it calls when the message is counted as held. Connections
-// that decode large messages take the same turns.
-func (x *exchange) Decode() (decoded func()) {
+// TakeTurn waits until the handler may decompress a message. The handler calls done when the message is counted as held. Connections that
+// decode large messages take turns with it.
+func (x *exchange) TakeTurn() (done func()) {
 	large := x.stream.conn.server.large
 	large <- struct{}{}
 	return func() { <-large }

@@ -2,6 +2,8 @@ package transport
 
 import (
 	"net/http"
+	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -45,6 +47,37 @@ func TestOtherRequestsAreBounded(t *testing.T) {
 		c.roundTrip()
 	}
 	c.echo(nil)
+}
+
+// Requests for Other take turns when they decompress: no more of them than may decode large messages.
+func TestOtherRequestsTakeTurns(t *testing.T) {
+	type turns interface{ TakeTurn() (done func()) }
+	const requests = 50
+	var now, most atomic.Int64
+	addr, _ := start(t, echo{}, func(o *Options) {
+		o.Other = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			done := w.(turns).TakeTurn()
+			if n := now.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			for range 1000 {
+				runtime.Gosched()
+			}
+			now.Add(-1)
+			done()
+		})
+	})
+	c := rawDial(t, addr)
+	var ids []uint32
+	for range requests {
+		ids = append(ids, c.open(true, ":path", "/other", "content-type", "text/plain"))
+	}
+	for _, id := range ids {
+		c.wait(id)
+	}
+	if n, bound := most.Load(), int64(max(1, runtime.GOMAXPROCS(0)/2)); n < 1 || n > bound {
+		t.Errorf("%d at once, want at most %d", n, bound)
+	}
 }
 
 // A call with binary metadata, as tracing libraries send it, is a call of the method like any other. A value that is not base64 is
