@@ -394,6 +394,87 @@ func TestTokensGoOn(t *testing.T) {
 	}
 }
 
+// Tokens that a part has no place for when it gets smaller are used by the other regions.
+func TestTokensAreReturned(t *testing.T) {
+	x := newDivision(t, descriptor.Limit{Burst: 1200})
+	used := int64(0)
+	use := func(now int64, region string) {
+		for x.take(now, region, 1).Allowed {
+			used++
+		}
+	}
+	for _, region := range []string{"a", "b", "c"} {
+		x.renew(noon, region, 600)
+	}
+	use(noon, "b")
+	now := int64(noon)
+	for range 5 {
+		now += renewal
+		x.renew(now, "a", 0)
+		x.renew(now, "c", 0)
+		x.renew(now, "b", 600)
+		use(now, "b")
+	}
+	use(now, "a")
+	use(now, "c")
+	flowed := int64(5*renewal) * 600 / (60 * second)
+	if used > 1200+flowed || used < 1200 { // what flows into a full part is lost
+		t.Errorf("%d were admitted, 1200 were in the bucket and %d have flowed in", used, flowed)
+	}
+}
+
+// Returned tokens are counted at most once, whatever becomes of the question.
+func TestTokensAreReturnedOnce(t *testing.T) {
+	shrunk := func() (*division, int64) {
+		x := newDivision(t, descriptor.Limit{Burst: 1200})
+		x.renew(noon, "a", 600)
+		x.renew(noon+renewal, "a", 0)
+		n := x.h["a"].Returned
+		if n < 500 || x.s.Saved > 200 {
+			t.Fatalf("%d tokens are returned, and %d are saved", n, x.s.Saved)
+		}
+		return x, n
+	}
+	x, n := shrunk()
+	q := x.ask(noon+2*renewal, "a")
+	if q.Returned != n || x.h["a"].Returned != 0 {
+		t.Fatalf("%+v", q)
+	}
+	before := x.s.Saved
+	a := x.answer(noon+2*renewal, q)
+	saved := x.s.Saved
+	if saved < before+n {
+		t.Errorf("%d tokens are saved, and were %d before %d were returned", saved, before, n)
+	}
+	if x.answer(noon+2*renewal, q); x.s.Saved != saved {
+		t.Errorf("the same question again: %d tokens are saved", x.s.Saved)
+	}
+	x.h["a"].Apply(at(noon+2*renewal), x.l, &a)
+	if q := x.ask(noon+3*renewal, "a"); q.Returned != 0 {
+		t.Errorf("they are returned again: %+v", q)
+	}
+	x.sums()
+
+	// The answer does not come: the home may have them.
+	x, _ = shrunk()
+	x.ask(noon+2*renewal, "a")
+	if q := x.ask(noon+2*renewal+longestLife, "a"); q.Returned != 0 {
+		t.Errorf("%+v", q)
+	}
+	// The clock was set back: what the region had may have been used.
+	x, _ = shrunk()
+	x.take(noon, "a", 0)
+	if q := x.ask(noon+renewal, "a"); q.Returned != 0 {
+		t.Errorf("%+v", q)
+	}
+	// More than the bucket has room for.
+	x, _ = shrunk()
+	q = x.ask(noon+2*renewal, "a")
+	q.Returned = backend.MaxCount
+	x.answer(noon+2*renewal, q)
+	x.sums()
+}
+
 func TestDivisible(t *testing.T) {
 	for name, y := range map[string]struct {
 		l  descriptor.Limit

@@ -25,6 +25,7 @@ func TestTheFormOfRecords(t *testing.T) {
 		"5201020103feffffffffffffffff010101620a":                                                   &Role{Known: 2, Epoch: 1, Generation: 3, From: never, Consents: []Consent{{Region: "b", Asked: 5}}},
 		"5301010401060a1808010162010000000000000002030000000000000004000000000000000a0c0e10121416": &Shares{Epoch: 1, From: 2, Begun: true, Saved: 3, Part: 5, SavedAt: 12, Learning: 4, Holders: []Holder{{Region: "b", Incarnation: 1, Number: 2, Nonce: 3, Former: 4, Held: 5, Given: 6, Minted: 7, Expires: 8, Lost: 9, LostExpires: 10, Demand: 11}}},
 		"480101000000000000000203c801000a0c0e0301000000000000000000c701c70100c7010a02000000":       &Holding{Incarnation: 1, Epoch: 2, Generation: 3, Seen: 100, Rate: 5, Tokens: 6, Expires: 107, AskedAt: 98, SentAt: 99, State: backend.State{Start: 5, Count: 1}},
+		"480101000000000000000203c801040a0c0e0301000000000000000000c701c70100c7010a0200000012":     &Holding{Incarnation: 1, Epoch: 2, Generation: 3, Seen: 100, Rate: 5, Tokens: 6, Expires: 107, AskedAt: 98, SentAt: 99, Returned: 9, State: backend.State{Start: 5, Count: 1}},
 	} {
 		if got := hex.EncodeToString(v.AppendRecord(nil)); got != want {
 			t.Errorf("%T is\n%s, want\n%s", v, got, want)
@@ -74,6 +75,9 @@ func TestBoundsOfRecords(t *testing.T) {
 		{"that needs more", asks(0, latest+1), false},
 		{"that needs less", asks(0, -latest-1), false},
 		{"one region twice", &Counter{Peers: []Peer{{Region: "us"}, {Region: "us"}}}, false},
+		{"returned tokens", &Holding{Returned: backend.MaxCount}, true},
+		{"more returned tokens than can be counted", &Holding{Returned: backend.MaxCount + 1}, false},
+		{"returned tokens on their way", &Holding{Waiting: true, Question: ShareQuestion{Returned: 1}}, true},
 		{"a negative part of a token", &Shares{Part: -1}, false},
 		{"an account that waits", &Account{Waiting: true}, true},
 		{"an account of a full counter", &Account{Full: true}, true},

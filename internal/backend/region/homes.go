@@ -91,7 +91,7 @@ func find(rules []RuleHome, rule uint64) (int, bool) {
 func (h *Homes) AppendRecord(b []byte) []byte {
 	w := writer{begin(b, 'M')}
 	w.count(h.Epoch)
-	w.flags(h.Left, false)
+	w.flags(h.Left)
 	w.texts(h.Regions)
 	var names []string
 	at := make(map[string]int)
@@ -119,7 +119,7 @@ func (h *Homes) AppendRecord(b []byte) []byte {
 func (h *Homes) ReadRecord(b []byte) error {
 	r := read(b, 'M')
 	*h = Homes{Epoch: r.count()}
-	r.flags(&h.Left, new(bool))
+	r.flags(&h.Left)
 	h.Regions = r.texts()
 	names := r.texts()
 	used := 0 // of the names, which are written in the order of their first use

@@ -169,7 +169,7 @@ func (s *Shares) AppendRecord(b []byte) []byte {
 	w := writer{begin(b, 'S')}
 	w.count(s.Epoch)
 	w.number(s.From)
-	w.flags(s.Begun, false)
+	w.flags(s.Begun)
 	w.number(s.Saved)
 	w.number(s.Part)
 	w.number(s.SavedAt)
@@ -193,7 +193,7 @@ func (s *Shares) AppendRecord(b []byte) []byte {
 func (s *Shares) ReadRecord(b []byte) error {
 	r := read(b, 'S')
 	*s = Shares{Epoch: r.count(), From: r.time(0)}
-	r.flags(&s.Begun, new(bool))
+	r.flags(&s.Begun)
 	s.Saved, s.Part, s.SavedAt, s.Learning = r.amount(), r.time(0), r.time(0), r.time(0)
 	if s.Part < 0 {
 		r.fail()
@@ -220,7 +220,8 @@ func (h *Holding) AppendRecord(b []byte) []byte {
 	w.count(h.Epoch)
 	w.count(h.Generation)
 	w.number(h.Seen)
-	w.flags(h.Waiting, h.Full)
+	returned := *h.returned()
+	w.flags(h.Waiting, h.Full, returned != 0)
 	w.number(h.Rate)
 	w.number(h.Tokens)
 	w.number(h.Expires - h.Seen)
@@ -238,6 +239,9 @@ func (h *Holding) AppendRecord(b []byte) []byte {
 		w.number(q.Held)
 		w.number(q.Demand)
 	}
+	if returned != 0 { // rarely, and for a second: replicas of earlier versions read all other records
+		w.number(returned)
+	}
 	return w.b
 }
 
@@ -245,7 +249,8 @@ func (h *Holding) AppendRecord(b []byte) []byte {
 func (h *Holding) ReadRecord(b []byte) error {
 	r := read(b, 'H')
 	*h = Holding{Incarnation: r.word(), Epoch: r.count(), Generation: r.count(), Seen: r.time(0)}
-	r.flags(&h.Waiting, &h.Full)
+	var returns bool
+	r.flags(&h.Waiting, &h.Full, &returns)
 	h.Rate, h.Tokens = r.amount(), r.amount()
 	h.Expires, h.AskedAt, h.SentAt = r.time(h.Seen), r.time(h.Seen), r.time(h.Seen)
 	h.demand = r.demand(h.Seen)
@@ -255,7 +260,20 @@ func (h *Holding) ReadRecord(b []byte) error {
 	if h.Waiting {
 		q.Region, q.Epoch, q.Incarnation, q.Nonce, q.Held, q.Demand = r.text(), r.count(), r.word(), r.word(), r.amount(), r.amount()
 	}
+	if returns {
+		if *h.returned() = r.amount(); *h.returned() == 0 {
+			r.fail()
+		}
+	}
 	return r.end()
+}
+
+// returned is where a holding has the tokens that it returns.
+func (h *Holding) returned() *int64 {
+	if h.Waiting {
+		return &h.Question.Returned
+	}
+	return &h.Returned
 }
 
 func begin(b []byte, kind byte) []byte { return append(b, kind, versionOf(kind)) }
@@ -273,13 +291,14 @@ func (w *writer) texts(all []string) {
 		w.text(s)
 	}
 }
-func (w *writer) flags(a, b bool) { w.b = append(w.b, bit(a)|bit(b)<<1) }
-
-func bit(b bool) byte {
-	if b {
-		return 1
+func (w *writer) flags(all ...bool) {
+	var f byte
+	for i, set := range all {
+		if set {
+			f |= 1 << i
+		}
 	}
-	return 0
+	w.b = append(w.b, f)
 }
 
 func (w *writer) demand(d *demand, base int64) {
@@ -296,7 +315,7 @@ func (w *writer) grants(all []Grant, incarnation uint64, base int64) {
 	for i := range all {
 		g := &all[i]
 		other := g.Incarnation != incarnation
-		w.flags(other, false)
+		w.flags(other)
 		if other {
 			w.word(g.Incarnation)
 		}
@@ -438,13 +457,15 @@ func (r *reader) texts() (all []string) {
 	return all
 }
 
-func (r *reader) flags(a, b *bool) {
+func (r *reader) flags(all ...*bool) {
 	f := r.bytes(1)
-	if f == nil || f[0] > 3 {
+	if f == nil || f[0]>>len(all) != 0 {
 		r.fail()
 		return
 	}
-	*a, *b = f[0]&1 != 0, f[0]&2 != 0
+	for i, set := range all {
+		*set = f[0]>>i&1 != 0
+	}
 }
 
 func (r *reader) demand(base int64) demand {
@@ -459,8 +480,8 @@ func (r *reader) demand(base int64) demand {
 func (r *reader) grants(incarnation uint64, base int64) (all []Grant) {
 	for range r.length() {
 		g := Grant{Incarnation: incarnation}
-		var other, none bool
-		if r.flags(&other, &none); other {
+		var other bool
+		if r.flags(&other); other {
 			g.Incarnation = r.word()
 		}
 		g.Number, g.Permits, g.Used, g.Returned = r.count(), r.amount(), r.amount(), r.amount()

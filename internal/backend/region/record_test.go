@@ -57,6 +57,8 @@ func fill(r *rand.Rand, v reflect.Value) {
 		g.Peers[0].Region, g.Peers[1].Region = "eu", "us"
 	case *Shares:
 		g.Holders[0].Region, g.Holders[1].Region = "eu", "us"
+	case *Holding:
+		g.Returned = 0 // while a question is on its way, the tokens are there
 	case *Homes:
 		g.Rules[1].Rule += g.Rules[0].Rule
 		g.Former[1].Rule += g.Former[0].Rule
@@ -112,6 +114,7 @@ func TestRecordsThatLie(t *testing.T) {
 		"regions out of order":   &Counter{Peers: []Peer{{Region: "us"}, {Region: "eu"}}},
 		"one region twice":       &Shares{Holders: []Holder{{Region: "us"}, {Region: "us"}}},
 		"negative rate":          &Holding{Rate: -1},
+		"negative tokens":        &Holding{Returned: -1},
 		"negative count":         &Counter{State: backend.State{Count: -1}},
 		"rules out of order":     &Homes{Rules: []RuleHome{{Rule: 2}, {Rule: 1}}},
 		"one rule twice":         &Homes{Rules: []RuleHome{{Rule: 2}, {Rule: 2}}},

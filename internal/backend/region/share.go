@@ -16,7 +16,8 @@ import (
 // burst and T times the rate.
 //
 // A part that a region gives up is free for others when the region has said that it no longer uses it, or when it has expired. A part
-// that grows brings no tokens along but those that the home has saved: what flows in at the part of the rate that no region has.
+// that grows brings no tokens along but those that the home has saved: what flows in at the part of the rate that no region has, and what
+// regions had left when their parts got smaller.
 
 // Shares is what the home's Redis keeps for a bucket. The zero Shares has given nothing away.
 type Shares struct {
@@ -58,6 +59,7 @@ type ShareQuestion struct {
 	Nonce       uint64
 	Held        int64 // the rate that it has
 	Demand      int64 // requests per window
+	Returned    int64 // tokens that its part had no place for, since the last question
 }
 
 // ShareAnswer is the answer to a ShareQuestion.
@@ -138,6 +140,7 @@ func (s *Shares) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *ShareQues
 		h.Number, h.Nonce, h.Demand = q.Number, q.Nonce, q.Demand
 		h.Held, h.Given = q.Held, q.Held
 		h.Expires = now + longestLife
+		s.Saved = min(s.Saved+q.Returned, s.room(l))
 		h.Given = s.give(l, d, h, now)
 		h.Minted = s.mint(l, h)
 	}
@@ -331,6 +334,8 @@ type Holding struct {
 
 	Full bool // the last answer was Full
 
+	Returned int64 // tokens for the next question. A question that gets no answer takes them along: the home may have them
+
 	demand demand
 }
 
@@ -343,7 +348,7 @@ func (h *Holding) enter(r Reading) bool {
 		return false
 	}
 	if r.Generation > h.Generation || r.Now < h.Seen {
-		h.Rate, h.Tokens, h.Expires, h.Waiting, h.SentAt = 0, 0, 0, false, 0
+		h.Rate, h.Tokens, h.Expires, h.Returned, h.Waiting, h.SentAt = 0, 0, 0, 0, false, 0
 		h.demand.since, h.demand.last = r.Now, min(h.demand.last, r.Now)
 	}
 	h.Generation, h.Seen = r.Generation, r.Now
@@ -420,13 +425,14 @@ func (h *Holding) Ask(r Reading, l *descriptor.Limit, region string, epoch uint6
 	h.Waiting, h.AskedAt = true, r.Now
 	h.Question = ShareQuestion{
 		Region: region, Epoch: epoch, Incarnation: h.Incarnation, Number: h.Question.Number + 1, Nonce: fresh, Held: h.Rate,
-		Demand: int64(min(h.demand.rate*float64(micros(l.Window.Length())), float64(l.Requests))),
+		Demand: int64(min(h.demand.rate*float64(micros(l.Window.Length())), float64(l.Requests))), Returned: h.Returned,
 	}
+	h.Returned = 0
 	return h.Question, true
 }
 
-// Apply takes in an answer, if the region waits for it. The tokens that it has stay, as far as the new part holds them. A part that
-// has expired meanwhile begins without any: its rate may have been that of others.
+// Apply takes in an answer, if the region waits for it. The tokens that it has stay, as far as the new part holds them; the next question
+// returns the others. A part that has expired meanwhile begins without any: its rate may have been that of others.
 func (h *Holding) Apply(r Reading, l *descriptor.Limit, a *ShareAnswer) bool {
 	if !h.enter(r) || !h.Waiting || a.Epoch != h.Epoch || a.Incarnation != h.Incarnation || a.Number != h.Question.Number || a.Nonce != h.Question.Nonce {
 		return false
@@ -454,6 +460,7 @@ func (h *Holding) Apply(r Reading, l *descriptor.Limit, a *ShareAnswer) bool {
 		return true
 	}
 	h.Rate, h.Tokens, h.Expires, h.State = a.Rate, a.Tokens, expires, backend.State{}
+	h.Returned = max(had+a.Mint-h.Tokens, 0)
 	if own, ok := ofShare(l, h.Rate, h.Tokens); ok {
 		if missing := h.Tokens - (had + a.Mint); missing > 0 {
 			backend.Adjust(&own, &h.State, r.Now, r.Now, missing)

@@ -51,6 +51,34 @@ func TestBucketsAreExact(t *testing.T) {
 	}
 }
 
+// Tokens of a region that no longer needs them are used by the others.
+func TestTokensOfABucketAreReturned(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{regions: 2, processes: 1, memory: "ab"})
+	w.limit("x", escrow("a", slowBucket()))
+	a, b := w.of["a"][0], w.of["b"][0]
+	admitted := int64(0)
+	for _, p := range []*process{a, b} {
+		o, err := w.take(p, "x", 1, patience)
+		if err != nil || !o.Allowed {
+			t.Fatalf("%+v, %v", o, err)
+		}
+		admitted++
+	}
+	redistest.Eventually(t, "b uses what a does not need", func(context.Context) error {
+		for {
+			if o, err := w.take(b, "x", 1, patience); err != nil || !o.Allowed {
+				break
+			}
+			admitted++
+		}
+		if admitted < 540 { // a keeps 1/16
+			return fmt.Errorf("%d admitted", admitted)
+		}
+		return nil
+	})
+}
+
 // A region that reaches nobody uses its part, and no more.
 func TestBucketsInACut(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package regions
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/region"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
 // kept is a value of package region.
@@ -167,13 +169,21 @@ func (r *record[T, P]) prepare() bool {
 			r.change.Read = true
 			return true
 		}
-		r.compute(at)
+		if err := r.compute(at); err != nil {
+			if p, ok := errors.AsType[*async.PanicError](err); ok {
+				r.of.opts.Logger.Error("panic while computing a record of a limit across regions", "kind", r.kind, "panic", p.Value, "stack", string(p.Stack))
+			}
+			r.known, r.read = false, nil
+			r.finish(err)
+			continue
+		}
 		return true
 	}
 }
 
-// compute runs the batch on the value that was seen last.
-func (r *record[T, P]) compute(at region.Reading) {
+// compute runs the batch on the value that was seen last. If one of its steps panics, the batch fails, and the next one reads the record.
+func (r *record[T, P]) compute(at region.Reading) (err error) {
+	defer async.Recover(&err)
 	v := r.read
 	if v == nil {
 		v = r.decode()
@@ -210,6 +220,7 @@ func (r *record[T, P]) compute(at region.Reading) {
 	case taken > 0:
 		r.changed = nil // it accounts for what the record still counts
 	}
+	return nil
 }
 
 // appendHead begins a record with a new stamp.

@@ -43,7 +43,7 @@ func encodeQuery(a *regions.Query) *regionv1.Query {
 	case a.Share != nil:
 		q := a.Share
 		m.What = &regionv1.Query_Share{Share: &regionv1.ShareQuestion{
-			Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Held: q.Held, Demand: q.Demand,
+			Incarnation: q.Incarnation, Number: q.Number, Nonce: q.Nonce, Held: q.Held, Demand: q.Demand, Returned: q.Returned,
 		}}
 	default:
 		m.What = &regionv1.Query_Hits{Hits: a.Hits}
@@ -85,7 +85,8 @@ func decodeQuery(m *regionv1.Query, from string, epoch uint64) (regions.Query, b
 	case *regionv1.Query_Share:
 		q := what.Share
 		a.Share = &region.ShareQuestion{
-			Region: from, Epoch: epoch, Incarnation: q.GetIncarnation(), Number: q.GetNumber(), Nonce: q.GetNonce(), Held: q.GetHeld(), Demand: q.GetDemand(),
+			Region: from, Epoch: epoch, Incarnation: q.GetIncarnation(), Number: q.GetNumber(), Nonce: q.GetNonce(),
+			Held: q.GetHeld(), Demand: q.GetDemand(), Returned: q.GetReturned(),
 		}
 	default:
 		return a, false

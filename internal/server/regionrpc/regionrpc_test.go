@@ -175,7 +175,7 @@ func TestMessages(t *testing.T) {
 			}
 		default:
 			a.Share = &region.ShareQuestion{
-				Region: "us", Epoch: 7, Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Held: i64.Draw(t, "h"), Demand: i64.Draw(t, "d"),
+				Region: "us", Epoch: 7, Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Held: i64.Draw(t, "h"), Demand: i64.Draw(t, "d"), Returned: i64.Draw(t, "back"),
 			}
 			reply.Share = &region.ShareAnswer{
 				Epoch: u64.Draw(t, "e"), Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Result: result,

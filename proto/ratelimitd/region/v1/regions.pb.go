@@ -966,7 +966,9 @@ type ShareQuestion struct {
 	// The rate that the region has, in requests per window.
 	Held int64 `protobuf:"zigzag64,4,opt,name=held,proto3" json:"held,omitempty"`
 	// The rate that it needs.
-	Demand        int64 `protobuf:"zigzag64,5,opt,name=demand,proto3" json:"demand,omitempty"`
+	Demand int64 `protobuf:"zigzag64,5,opt,name=demand,proto3" json:"demand,omitempty"`
+	// Tokens that the region had left when its part became smaller.
+	Returned      int64 `protobuf:"zigzag64,6,opt,name=returned,proto3" json:"returned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1032,6 +1034,13 @@ func (x *ShareQuestion) GetHeld() int64 {
 func (x *ShareQuestion) GetDemand() int64 {
 	if x != nil {
 		return x.Demand
+	}
+	return 0
+}
+
+func (x *ShareQuestion) GetReturned() int64 {
+	if x != nil {
+		return x.Returned
 	}
 	return 0
 }
@@ -1351,13 +1360,14 @@ const file_ratelimitd_region_v1_regions_proto_rawDesc = "" +
 	"\tremaining\x18\v \x01(\x12R\tremaining\x12\x1f\n" +
 	"\vretry_after\x18\f \x01(\x12R\n" +
 	"retryAfter\x12\x14\n" +
-	"\x05rules\x18\r \x01(\x06R\x05rules\"\x8b\x01\n" +
+	"\x05rules\x18\r \x01(\x06R\x05rules\"\xa7\x01\n" +
 	"\rShareQuestion\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12\x12\n" +
 	"\x04held\x18\x04 \x01(\x12R\x04held\x12\x16\n" +
-	"\x06demand\x18\x05 \x01(\x12R\x06demand\"\x86\x02\n" +
+	"\x06demand\x18\x05 \x01(\x12R\x06demand\x12\x1a\n" +
+	"\breturned\x18\x06 \x01(\x12R\breturned\"\x86\x02\n" +
 	"\vShareAnswer\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12\x16\n" +
