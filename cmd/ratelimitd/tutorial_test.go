@@ -151,7 +151,8 @@ var measured = regexp.MustCompile(`(?m)^((?:ratelimitd_request_duration_seconds|
 // resets matches the time until the reset of a limit of which nothing is left.
 var resets = regexp.MustCompile(`\b0 left,.* reset in (\S+)`)
 
-// sameResets reports whether these times are about those of the page. A page has more than an hour where they depend on the time of day.
+// sameResets reports whether each of these times is within five minutes of the one on the page. If that is more than an hour, the time depends
+// on the time of day, and is not compared.
 func sameResets(said, page string) bool {
 	got := resets.FindAllStringSubmatch(said, -1)
 	for i, m := range resets.FindAllStringSubmatch(page, -1) {

@@ -204,7 +204,7 @@ func TestSplitCommitsAfterADenial(t *testing.T) {
 	}
 }
 
-// Split says which takes have given reserved hits back, for those who remember denials.
+// Split reports each take that gave reserved hits back, so that a cache can forget the denial of its counter.
 func TestSplitSaysWhatItGaveBack(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	stores := places{'a': memory.New(memory.Options{}), 'b': memory.New(memory.Options{})}

@@ -95,8 +95,8 @@ func (w *work) overrideOfRule(rule *descriptor.Rule, who caller) override.Number
 	return n
 }
 
-// overrideOfLimit returns the override of one of several limits: its own, else ofRule, which is that of the rule. Numbers for the rule were
-// written when it had one limit. They may be meant for any of these, so they apply to none.
+// overrideOfLimit returns the override of one of several limits: its own, else ofRule, the override of the whole rule. Numbers in ofRule were
+// written when the rule had one limit. Nothing says which of the limits they are for now, so they apply to none.
 func (w *work) overrideOfLimit(rule *descriptor.Rule, c *charge, ofRule *override.Numbers, who caller) override.Numbers {
 	one := w.overrideOf(rule, c.limit.Name, who)
 	switch {

@@ -220,7 +220,7 @@ func (h *Holding) AppendRecord(b []byte) []byte {
 	w.count(h.Epoch)
 	w.count(h.Generation)
 	w.number(h.Seen)
-	returned := *h.returned()
+	returned := *h.returning()
 	w.flags(h.Waiting, h.Full, returned != 0)
 	w.number(h.Rate)
 	w.number(h.Tokens)
@@ -239,7 +239,7 @@ func (h *Holding) AppendRecord(b []byte) []byte {
 		w.number(q.Held)
 		w.number(q.Demand)
 	}
-	if returned != 0 { // rarely, and for a second: replicas of earlier versions read all other records
+	if returned != 0 { // for about a second after a part became smaller; replicas of earlier versions can read all other records
 		w.number(returned)
 	}
 	return w.b
@@ -261,15 +261,17 @@ func (h *Holding) ReadRecord(b []byte) error {
 		q.Region, q.Epoch, q.Incarnation, q.Nonce, q.Held, q.Demand = r.text(), r.count(), r.word(), r.word(), r.amount(), r.amount()
 	}
 	if returns {
-		if *h.returned() = r.amount(); *h.returned() == 0 {
+		n := r.amount()
+		if n == 0 {
 			r.fail()
 		}
+		*h.returning() = n
 	}
 	return r.end()
 }
 
-// returned is where a holding has the tokens that it returns.
-func (h *Holding) returned() *int64 {
+// returning points to the number of tokens that are being returned: by the question on its way, or else by the next one.
+func (h *Holding) returning() *int64 {
 	if h.Waiting {
 		return &h.Question.Returned
 	}

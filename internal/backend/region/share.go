@@ -59,7 +59,7 @@ type ShareQuestion struct {
 	Nonce       uint64
 	Held        int64 // the rate that it has
 	Demand      int64 // requests per window
-	Returned    int64 // tokens that its part had no place for, since the last question
+	Returned    int64 // tokens that it had left when its part became smaller
 }
 
 // ShareAnswer is the answer to a ShareQuestion.
@@ -334,7 +334,8 @@ type Holding struct {
 
 	Full bool // the last answer was Full
 
-	Returned int64 // tokens for the next question. A question that gets no answer takes them along: the home may have them
+	// Returned is how many tokens the next question returns. If that question gets no answer they are lost: the home may have counted them.
+	Returned int64
 
 	demand demand
 }
@@ -431,8 +432,8 @@ func (h *Holding) Ask(r Reading, l *descriptor.Limit, region string, epoch uint6
 	return h.Question, true
 }
 
-// Apply takes in an answer, if the region waits for it. The tokens that it has stay, as far as the new part holds them; the next question
-// returns the others. A part that has expired meanwhile begins without any: its rate may have been that of others.
+// Apply takes in an answer, if the region waits for it. The part keeps the tokens that it has, as far as it still has room for them. The next
+// question returns the rest. A part that has expired meanwhile begins without tokens, because its rate may have been another region's.
 func (h *Holding) Apply(r Reading, l *descriptor.Limit, a *ShareAnswer) bool {
 	if !h.enter(r) || !h.Waiting || a.Epoch != h.Epoch || a.Incarnation != h.Incarnation || a.Number != h.Question.Number || a.Nonce != h.Question.Nonce {
 		return false

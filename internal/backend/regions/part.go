@@ -207,7 +207,7 @@ func (p *part) answer(reply *Reply, err error) {
 func (s *Store) divide(w *wait, now time.Time, from string, epoch uint64, c *backend.Counter, question *region.ShareQuestion) (Reply, error) {
 	q := *question
 	q.Region, q.Epoch = from, epoch
-	if q.Incarnation == 0 || q.Held < 0 || q.Held > backend.MaxCount || q.Demand < 0 || q.Demand > backend.MaxCount || q.Returned < 0 || q.Returned > backend.MaxCount {
+	if q.Incarnation == 0 || min(q.Held, q.Demand, q.Returned) < 0 || max(q.Held, q.Demand, q.Returned) > backend.MaxCount {
 		return Reply{Refused: Invalid}, nil
 	}
 	a := new(region.ShareAnswer)

@@ -169,19 +169,18 @@ func (r *record[T, P]) prepare() bool {
 			r.change.Read = true
 			return true
 		}
-		if err := r.compute(at); err != nil {
-			if p, ok := errors.AsType[*async.PanicError](err); ok {
-				r.of.opts.Logger.Error("panic while computing a record of a limit across regions", "kind", r.kind, "panic", p.Value, "stack", string(p.Stack))
-			}
+		if p, ok := errors.AsType[*async.PanicError](r.compute(at)); ok {
+			r.of.opts.Logger.Error("panic while computing a record of a limit across regions", "kind", r.kind, "panic", p.Value, "stack", string(p.Stack))
 			r.known, r.read = false, nil
-			r.finish(err)
+			r.finish(p)
 			continue
 		}
 		return true
 	}
 }
 
-// compute runs the batch on the value that was seen last. If one of its steps panics, the batch fails, and the next one reads the record.
+// compute runs the batch on the value that was seen last. It returns a panic of a step as an error: then the batch fails, and the next one
+// reads the record again.
 func (r *record[T, P]) compute(at region.Reading) (err error) {
 	defer async.Recover(&err)
 	v := r.read

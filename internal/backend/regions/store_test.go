@@ -322,6 +322,10 @@ func TestBadQuestions(t *testing.T) {
 	w.limit("home", atHome("a", algorithms()["fixed"]))
 	w.limit("far", escrow("b", algorithms()["fixed"]))
 	a := w.of["a"][0]
+	bucket := w.limit("bucket", escrow("a", slowBucket()))
+	share := func(q region.ShareQuestion) regions.Query {
+		return regions.Query{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: "bucket"}}, Limit: bucket.Tag(), Share: &q}
+	}
 	query := func(name string, q *region.Question) regions.Query {
 		return regions.Query{Domain: "test", Entries: []descriptor.Entry{{Key: "limit", Value: name}}, Limit: l.Tag(), Permits: q}
 	}
@@ -338,6 +342,9 @@ func TestBadQuestions(t *testing.T) {
 		"other home": {query("far", &good), regions.OtherHome},
 		"invalid":    {query("x", &hostile), regions.Invalid},
 		"all of it":  {query("x", &good), regions.NotRefused},
+		"negative":   {share(region.ShareQuestion{Incarnation: 7, Number: 1, Returned: -1}), regions.Invalid},
+		"too many":   {share(region.ShareQuestion{Incarnation: 7, Number: 1, Returned: backend.MaxCount + 1}), regions.Invalid},
+		"most":       {share(region.ShareQuestion{Incarnation: 7, Number: 1, Returned: backend.MaxCount}), regions.NotRefused},
 	} {
 		replies, err := a.Answer(t.Context(), "b", 1, []regions.Query{test.query})
 		if err != nil || replies[0].Refused != test.want {
