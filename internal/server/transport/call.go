@@ -155,11 +155,11 @@ func (c *Call) release() {
 	conn.hold(&c.stream, -c.stream.held)
 	later := !conn.handling // else the connection is flushed after the batch
 	kept := c.stream.waiting
+	if c.counted {
+		conn.server.opts.Calls.End(c.inFlight, 0) // before anyone can send the answer
+	}
 	conn.mu.Unlock()
 	conn.wrote.Store(true)
-	if c.counted {
-		conn.server.opts.Calls.End(c.inFlight, 0)
-	}
 	if later {
 		conn.flushLater()
 	}

@@ -126,11 +126,17 @@ func (x *exchange) follow(data []byte, ended bool) {
 // run lets the handler answer.
 func (x *exchange) run(ctx context.Context, fields []hpack.HeaderField) {
 	c := x.stream.conn
+	var trailers []byte
+	whole := false // the answer
 	defer func() {
 		p := recover()
 		x.cancel()
 		x.body.fail(errReset)
 		c.mu.Lock()
+		if whole && !x.stream.gone {
+			x.appendEnd(trailers)
+		}
+		// With the same lock, so that the request is not in flight any more when the client has its answer.
 		c.open--
 		c.hold(&x.stream, -x.stream.held)
 		c.server.opts.Calls.End(x.inFlight, 0)
@@ -156,7 +162,8 @@ func (x *exchange) run(ctx context.Context, fields []hpack.HeaderField) {
 		x.request = r
 		c.server.opts.Other.ServeHTTP(x, r)
 	}
-	x.finish()
+	x.WriteHeader(http.StatusOK)
+	trailers, whole = x.encodeTrailers(), true
 }
 
 func (x *exchange) makeRequest(ctx context.Context, fields []hpack.HeaderField) (*http.Request, error) {
@@ -216,7 +223,12 @@ func (x *exchange) WriteHeader(status int) {
 		}
 		fields = appendFields(fields, name, values)
 	}
-	x.appendBlock(false, fields)
+	c, block := x.stream.conn, encode(fields...)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !x.stream.gone {
+		c.appendBlock(x.stream.id, false, block)
+	}
 }
 
 // appendFields appends a header field for each value, and leaves out what HTTP/2 does not allow.
@@ -231,20 +243,6 @@ func appendFields(fields []hpack.HeaderField, name string, values []string) []hp
 		}
 	}
 	return fields
-}
-
-func (x *exchange) appendBlock(last bool, fields []hpack.HeaderField) {
-	c := x.stream.conn
-	block := encode(fields...)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if x.stream.gone {
-		return
-	}
-	c.appendBlock(x.stream.id, last, block)
-	if last {
-		c.answered(&x.stream)
-	}
 }
 
 // Write implements http.ResponseWriter. It waits while the client's windows are closed, or the client does not read.
@@ -327,9 +325,8 @@ func (x *exchange) Flush() {
 	x.stream.conn.flush()
 }
 
-// finish ends the answer, with the trailers that the handler has set.
-func (x *exchange) finish() {
-	x.WriteHeader(http.StatusOK)
+// encodeTrailers returns the trailers that the handler has set, or nil.
+func (x *exchange) encodeTrailers() []byte {
 	var fields []hpack.HeaderField
 	for name, values := range x.header {
 		if plain, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
@@ -338,17 +335,21 @@ func (x *exchange) finish() {
 			fields = appendFields(fields, name, values)
 		}
 	}
-	if len(fields) > 0 {
-		x.appendBlock(true, fields)
-		return
+	if len(fields) == 0 {
+		return nil
 	}
+	return encode(fields...)
+}
+
+// appendEnd appends the end of the answer. The caller holds the connection's lock.
+func (x *exchange) appendEnd(trailers []byte) {
 	c := x.stream.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !x.stream.gone {
+	if len(trailers) > 0 {
+		c.appendBlock(x.stream.id, true, trailers)
+	} else {
 		c.out = appendFrame(c.out, http2.FrameData, http2.FlagDataEndStream, x.stream.id, 0)
-		c.answered(&x.stream)
 	}
+	c.answered(&x.stream)
 }
 
 // credit lets the client send as many bytes again as the handler has read.

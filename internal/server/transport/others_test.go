@@ -49,6 +49,38 @@ func TestOtherRequestsAreBounded(t *testing.T) {
 	c.echo(nil)
 }
 
+// A request for Other is not in flight any more when the client has its answer: a client that keeps as many calls open as it may
+// can send the next one. Here the handler's goroutine is stopped after the handler, while the connection sends what there is.
+func TestAnsweredRequestIsNotInFlight(t *testing.T) {
+	calls := newCalls(t, 8)
+	stopped := make(chan *exchange, 1)
+	addr, _ := start(t, echo{}, func(o *Options) {
+		o.Calls = calls
+		o.Other = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			x := w.(*exchange)
+			x.body.mu.Lock()
+			stopped <- x
+		})
+	})
+	c := rawDial(t, addr)
+	id := c.open(true, ":path", "/other")
+	x := <-stopped
+	for range 1000 {
+		c.roundTrip()
+		if a := c.answers[id]; a != nil && a.ended {
+			break
+		}
+	}
+	if a := c.answers[id]; a != nil && a.ended && calls.InFlight() != 0 {
+		t.Errorf("the answer has come, and %d calls are in flight", calls.InFlight())
+	}
+	x.body.mu.Unlock()
+	c.wait(id)
+	if n := calls.InFlight(); n != 0 {
+		t.Errorf("%d calls in flight", n)
+	}
+}
+
 // Requests for Other take turns when they decompress: no more of them than may decode large messages.
 func TestOtherRequestsTakeTurns(t *testing.T) {
 	type turns interface{ TakeTurn() (done func()) }
