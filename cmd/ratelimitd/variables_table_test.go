@@ -17,6 +17,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	rulesv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	goredis "github.com/redis/go-redis/v9"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -560,10 +561,18 @@ func variablesOfCounting() []variable {
 		{name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", shownBy: "TestHealthFollowsRedis"},
 		{name: "RATELIMITD_REDIS_PLAIN", shownBy: "TestVariablesOfThePool"},
 		{name: "REDIS_PERSECOND", value: "true", prepare: func(t *testing.T) (map[string]string, look) {
-			env, l := redisKeys(t)
-			env["REDIS_PERSECOND_URL"] = redistest.Start(t).Addr
-			return env, l
-		}, rules: []string{strings.Replace(fiveADay, "day", "second", 1)}, with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, unset: "d|k=v|f1", set: ""},
+			// A counter per second may be gone before the test looks. The slow log keeps the commands that named it.
+			r := redistest.StartWith(t, redistest.Setup{Args: []string{"--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"}})
+			env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "REDIS_PERSECOND_URL": redistest.Start(t).Addr}
+			return env, then(answers(ask("d", "k", "v")), running(func(t *testing.T, _ *instance) string {
+				commands, err := r.Client(t).SlowLogGet(t.Context(), -1).Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				named := slices.ContainsFunc(commands, func(c goredis.SlowLog) bool { return slices.Contains(c.Args, "d|k=v|f1") })
+				return either(named, "counts here", "counts elsewhere")
+			}))
+		}, rules: []string{strings.Replace(fiveADay, "day", "second", 1)}, with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, unset: "counts here", set: "counts elsewhere"},
 	}
 }
 
