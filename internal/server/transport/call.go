@@ -156,7 +156,7 @@ func (c *Call) release() {
 	later := !conn.handling // else the connection is flushed after the batch
 	kept := c.stream.waiting
 	if c.counted {
-		conn.server.opts.Calls.End(c.inFlight, 0) // before anyone can send the answer
+		conn.server.opts.Calls.End(c.inFlight, 0) // still under the lock: nobody can have sent the answer
 	}
 	conn.mu.Unlock()
 	conn.wrote.Store(true)

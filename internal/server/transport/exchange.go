@@ -127,16 +127,16 @@ func (x *exchange) follow(data []byte, ended bool) {
 func (x *exchange) run(ctx context.Context, fields []hpack.HeaderField) {
 	c := x.stream.conn
 	var trailers []byte
-	whole := false // the answer
+	returned := false // the handler, without a panic
 	defer func() {
 		p := recover()
 		x.cancel()
 		x.body.fail(errReset)
 		c.mu.Lock()
-		if whole && !x.stream.gone {
+		if returned && !x.stream.gone {
 			x.appendEnd(trailers)
 		}
-		// With the same lock, so that the request is not in flight any more when the client has its answer.
+		// Still under the lock: nobody can send the end of the answer before the request stops counting as in flight.
 		c.open--
 		c.hold(&x.stream, -x.stream.held)
 		c.server.opts.Calls.End(x.inFlight, 0)
@@ -163,7 +163,7 @@ func (x *exchange) run(ctx context.Context, fields []hpack.HeaderField) {
 		c.server.opts.Other.ServeHTTP(x, r)
 	}
 	x.WriteHeader(http.StatusOK)
-	trailers, whole = x.encodeTrailers(), true
+	trailers, returned = x.encodeTrailers(), true
 }
 
 func (x *exchange) makeRequest(ctx context.Context, fields []hpack.HeaderField) (*http.Request, error) {

@@ -49,8 +49,9 @@ func TestOtherRequestsAreBounded(t *testing.T) {
 	c.echo(nil)
 }
 
-// A request for Other is not in flight any more when the client has its answer: a client that keeps as many calls open as it may
-// can send the next one. Here the handler's goroutine is stopped after the handler, while the connection sends what there is.
+// A request for Other stops counting as in flight before the client has its whole answer. Otherwise a client with as many open calls as
+// it may have could be refused its next one. The test stops the handler's goroutine after the handler has returned, and lets the connection
+// send what there is.
 func TestAnsweredRequestIsNotInFlight(t *testing.T) {
 	calls := newCalls(t, 8)
 	stopped := make(chan *exchange, 1)
@@ -71,8 +72,8 @@ func TestAnsweredRequestIsNotInFlight(t *testing.T) {
 			break
 		}
 	}
-	if a := c.answers[id]; a != nil && a.ended && calls.InFlight() != 0 {
-		t.Errorf("the answer has come, and %d calls are in flight", calls.InFlight())
+	if n := calls.InFlight(); c.answers[id] != nil && c.answers[id].ended && n != 0 {
+		t.Errorf("%d calls in flight while the goroutine is stopped, although the client has its answer", n)
 	}
 	x.body.mu.Unlock()
 	c.wait(id)
