@@ -29,7 +29,7 @@ type RuleHome struct {
 // MostHomes is how many rules Homes keeps.
 const MostHomes = 1 << 16
 
-// NoHome is the home of a rule of which only a hash chooses the home, if a region has left the list and Epoch.Before is not known. It is no region.
+// NoHome is the home of a rule if a hash chose it before, a region has left the list, and Epoch.Before is not known. It is no region.
 const NoHome = "-"
 
 // Keep adds the rules that are not known yet, as far as there is room. e.Home is the region that keeps them. Keep returns false, and changes nothing,
@@ -76,8 +76,8 @@ func (h *Homes) first(own string, r RuleHome) string {
 		return r.Home // none of its counters come here
 	case h.Former[i].Home == own:
 		return r.Home // all were here
-	case h.Former[i].Home == "" && r.Home == "" && h.Left:
-		return NoHome
+	case h.Former[i].Home == "" && h.Left:
+		return NoHome // some were in the region that has left
 	default:
 		return h.Former[i].Home
 	}

@@ -91,6 +91,8 @@ func TestHomesOfAnEpochWithoutTheOneBefore(t *testing.T) {
 		{was: "", named: "", left: true, want: NoHome},
 		{was: NoHome, named: "", want: NoHome},
 		{was: NoHome, named: "us", want: NoHome},
+		{was: "", named: "us", left: true, want: NoHome}, // some may have been in ap
+		{was: "eu", named: "", left: true, want: "eu"},
 		{was: "us", named: "us", left: true, want: "us"}, // all were here
 		{was: "us", named: "", left: true, want: ""},
 		{was: "us", named: "eu", left: true, want: "eu"}, // it goes elsewhere
