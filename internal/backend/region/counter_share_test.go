@@ -135,6 +135,32 @@ func TestShares(t *testing.T) {
 	x.wantRates(map[string]int64{"a": 25, "b": 287, "c": 287})
 }
 
+// The home says how many tokens the parts of other regions may have: the larger of what a region had and has been given, until it expires.
+func TestTokensOfOtherRegions(t *testing.T) {
+	s := Shares{Holders: []Holder{
+		{Region: "a", Held: 60, Given: 120, Expires: noon + 2*second},
+		{Region: "b", Held: 300, Given: 30, Expires: noon + 3*second},
+		{Region: "c", Held: 30, Given: 30, Expires: noon + second},
+	}}
+	l := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: 1200})
+	for _, c := range []struct {
+		but      string
+		now      int64
+		n, until int64
+	}{
+		{"", noon, 2 * (120 + 300 + 30), noon + 3*second},
+		{"a", noon, 2 * (300 + 30), noon + 3*second},
+		{"b", noon, 2 * (120 + 30), noon + 2*second},
+		{"", noon + second - 1, 2 * (120 + 300 + 30), noon + 3*second},
+		{"", noon + second, 2 * (120 + 300), noon + 3*second},
+		{"b", noon + 2*second, 0, 0},
+	} {
+		if n, until := s.Elsewhere(l, c.but, c.now); n != c.n || until != c.until {
+			t.Errorf("but %q, after %d us: %d tokens until %d, want %d until %d", c.but, c.now-noon, n, until, c.n, c.until)
+		}
+	}
+}
+
 func TestAPartIsCountedUntilItIsGivenUp(t *testing.T) {
 	x := newDivision(t, descriptor.Limit{})
 	x.renew(noon, "a", 600)
@@ -379,8 +405,15 @@ func TestTokensGoOn(t *testing.T) {
 	h.Waiting = true
 	smaller := ShareAnswer{Epoch: 1, Incarnation: h.Incarnation, Number: h.Question.Number, Nonce: h.Question.Nonce, Rate: 10, Tokens: 10, ValidFor: longestLife}
 	h.Apply(at(now), x.l, &smaller)
-	if got := h.Take(at(now), x.l, 0).Left; got != 10 {
-		t.Errorf("%d tokens are left", got)
+	if got := h.Take(at(now), x.l, 0).Left; got != 10 || h.Returned != before-10 {
+		t.Errorf("%d tokens are left, and %d of %d are returned", got, h.Returned, before)
+	}
+	more := h // what the home saved is returned, too, if it does not fit
+	more.Waiting = true
+	withMore := smaller
+	withMore.Rate, withMore.Mint = 20, 3
+	if more.Apply(at(now), x.l, &withMore); more.Tokens != 10 || more.Returned != 3 {
+		t.Errorf("%+v", more)
 	}
 	h.Waiting, smaller.Rate, smaller.Tokens, smaller.Mint = true, 30, 30, 5
 	h.Apply(at(now), x.l, &smaller)

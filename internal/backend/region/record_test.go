@@ -124,6 +124,10 @@ func TestRecordsThatLie(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
+	returns := (&Holding{Returned: 1}).AppendRecord(nil)
+	if returns[len(returns)-1] = 0; new(Holding).ReadRecord(returns) == nil {
+		t.Error("no tokens are returned, and the record says that some are")
+	}
 	if new(Role).ReadRecord((&Role{From: never}).AppendRecord(nil)) != nil {
 		t.Error("a role that waits for consent cannot be read")
 	}
