@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,9 @@ type slow struct {
 	*memory.Store
 	after  time.Duration
 	margin time.Duration
+
+	mu    sync.Mutex
+	calls []time.Time
 }
 
 // Start implements backend.Store.
@@ -27,6 +31,9 @@ func (s *slow) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *ba
 }
 
 func (s *slow) take(ctx context.Context, now time.Time, r *backend.Request) error {
+	s.mu.Lock()
+	s.calls = append(s.calls, now)
+	s.mu.Unlock()
 	if d, ok := ctx.Deadline(); ok && time.Until(d) < s.after {
 		time.Sleep(time.Until(d) - s.margin) //nolint:forbidigo // virtual time
 		for i := range r.Outcomes {
@@ -78,6 +85,50 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 				t.Errorf("who waits twice: %v", err)
 			}
 		})
+		wg.Wait()
+	})
+}
+
+// A take waits for the acquisitions of others only once. If others used up what came back, it makes a call of its own, and the
+// store is told the time at which it does.
+func TestWaitsForOthersOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{Store: memory.New(memory.Options{})}
+		leases := New(Options{Store: s, Timeout: time.Second})
+		l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Year)})
+		take := func(hits int64) {
+			r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
+			if err := backend.Await(t.Context(), leases, time.Now(), &r); err != nil || !r.Outcomes[0].Allowed {
+				t.Errorf("%d hits: %+v, %v", hits, r.Outcomes[0], err)
+			}
+		}
+		for n := 0; leases.permits() == 0; n++ {
+			if take(1); n == 1000 {
+				t.Fatal("no lease")
+			}
+			time.Sleep(time.Millisecond) //nolint:forbidigo // virtual time
+		}
+		take(leases.permits())
+
+		s.after, s.calls = 12*time.Millisecond, nil
+		began := time.Now()
+		var wg sync.WaitGroup
+		wg.Go(func() { take(1) })
+		synctest.Wait()
+		for range 3 { // one uses the three permits that the first acquisition leaves, one acquires more, and one has waited before
+			wg.Go(func() { take(3) })
+		}
+		time.Sleep(13 * time.Millisecond) //nolint:forbidigo // virtual time
+		synctest.Wait()
+		s.mu.Lock()
+		var at []time.Duration
+		for _, now := range s.calls {
+			at = append(at, now.Sub(began))
+		}
+		s.mu.Unlock()
+		if want := []time.Duration{0, 12 * time.Millisecond, 12 * time.Millisecond}; !slices.Equal(at, want) {
+			t.Errorf("the store was called after %v, want %v", at, want)
+		}
 		wg.Wait()
 	})
 }
