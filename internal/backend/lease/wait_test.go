@@ -89,8 +89,8 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 	})
 }
 
-// A take waits for the acquisitions of others only once. If others used up what came back, it makes a call of its own, and the
-// store is told the time at which it does.
+// A take waits for the acquisitions of others only once. If others used up what came back, it makes a call of its own, with the time
+// at which it does.
 func TestWaitsForOthersOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{Store: memory.New(memory.Options{})}
