@@ -91,7 +91,7 @@ var Codes = []Code{
 	{codeCostOfOne, "a `cost` by a value with a counter of its own"},
 	{codeDelayAlone, "`envoy_delay` in a domain in which no request waits"},
 	{codeBucketOrder, "an `order` of `quota_buckets` that no rule follows, or with a key of no rule"},
-	{codeReplacesNobody, "a `replaces` that names a limit the domain does not have"},
+	{codeReplacesNobody, "a `replaces` of a limit that does not exist in the domain"},
 	{codeNoSuchLimit, "a header `of` a limit that does not exist in the domain"},
 	{codeNameTwice, "one name for several rules of a domain"},
 	{codeSameText, "siblings whose key and value, joined with `_`, are the same text"},
@@ -100,7 +100,7 @@ var Codes = []Code{
 	{codeShareOfOne, "`enforce_percent` where all callers have one counter"},
 	{codePenaltyShort, "a `penalty` that ends before the limit itself admits the caller again"},
 	{codePenaltyOfAll, "a `penalty` on a counter that all callers share: one offender gets all of them denied"},
-	{codeSkipped, "a file that the service ignores because of its name; `check` warns if the file contains a domain"},
+	{codeSkipped, "(info, unless the file contains a domain) a file that is not loaded because of its name"},
 	{codeDirective, "a `# check:` comment that is misspelt, has no reason, or accepts a finding that is not there"},
 }
 

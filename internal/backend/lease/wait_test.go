@@ -22,7 +22,13 @@ type slow struct {
 	margin time.Duration
 
 	mu    sync.Mutex
-	calls []time.Time
+	calls []call
+}
+
+// call is one that the store got.
+type call struct {
+	now  time.Time
+	hits int64 // of the first take
 }
 
 // Start implements backend.Store.
@@ -32,7 +38,7 @@ func (s *slow) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *ba
 
 func (s *slow) take(ctx context.Context, now time.Time, r *backend.Request) error {
 	s.mu.Lock()
-	s.calls = append(s.calls, now)
+	s.calls = append(s.calls, call{now, r.Takes[0].Hits})
 	s.mu.Unlock()
 	if d, ok := ctx.Deadline(); ok && time.Until(d) < s.after {
 		time.Sleep(time.Until(d) - s.margin) //nolint:forbidigo // virtual time
@@ -43,6 +49,20 @@ func (s *slow) take(ctx context.Context, now time.Time, r *backend.Request) erro
 	}
 	time.Sleep(s.after) //nolint:forbidigo // virtual time
 	return backend.Await(ctx, s.Store, now, r)
+}
+
+// useUpALease makes a counter hot, and uses the permits of its first lease.
+func useUpALease(t *testing.T, leases *Leases, take func(hits int64) error) {
+	t.Helper()
+	for n := 0; leases.permits() == 0; n++ {
+		if err := take(1); err != nil || n == 1000 {
+			t.Fatal("no lease", err)
+		}
+		time.Sleep(time.Millisecond) //nolint:forbidigo // virtual time
+	}
+	if err := take(leases.permits()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A take waits for another caller's acquisition and then for its own answer. It ends within the backend's timeout, with an
@@ -57,15 +77,7 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 			r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
 			return backend.Await(ctx, leases, time.Now(), &r)
 		}
-		for n := 0; leases.permits() == 0; n++ {
-			if err := take(t.Context(), 1); err != nil || n == 1000 {
-				t.Fatal("no lease", err)
-			}
-			time.Sleep(time.Millisecond) //nolint:forbidigo // virtual time
-		}
-		if err := take(t.Context(), leases.permits()); err != nil {
-			t.Fatal(err)
-		}
+		useUpALease(t, leases, func(hits int64) error { return take(t.Context(), hits) })
 
 		s.after = 12 * time.Millisecond
 		var wg sync.WaitGroup
@@ -89,47 +101,43 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 	})
 }
 
-// A take waits for the acquisitions of others only once. If others used up what came back, it makes a call of its own, with the time
-// at which it does.
+// A take waits for an acquisition of others only once. If they used up the permits that came back, it makes a call of its own, without
+// waiting for the acquisition that followed.
 func TestWaitsForOthersOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{Store: memory.New(memory.Options{})}
 		leases := New(Options{Store: s, Timeout: time.Second})
 		l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Year)})
-		take := func(hits int64) {
+		take := func(hits int64) error {
 			r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
-			if err := backend.Await(t.Context(), leases, time.Now(), &r); err != nil || !r.Outcomes[0].Allowed {
-				t.Errorf("%d hits: %+v, %v", hits, r.Outcomes[0], err)
-			}
+			return backend.Await(t.Context(), leases, time.Now(), &r)
 		}
-		for n := 0; leases.permits() == 0; n++ {
-			if take(1); n == 1000 {
-				t.Fatal("no lease")
-			}
-			time.Sleep(time.Millisecond) //nolint:forbidigo // virtual time
-		}
-		take(leases.permits())
+		useUpALease(t, leases, take)
 
 		s.after, s.calls = 12*time.Millisecond, nil
 		began := time.Now()
 		var wg sync.WaitGroup
-		wg.Go(func() { take(1) })
-		synctest.Wait()
-		for range 3 { // one uses the three permits that the first acquisition leaves, one acquires more, and one has waited before
-			wg.Go(func() { take(3) })
+		start := func(hits int64) {
+			wg.Go(func() {
+				if err := take(hits); err != nil {
+					t.Error(err)
+				}
+			})
 		}
-		time.Sleep(13 * time.Millisecond) //nolint:forbidigo // virtual time
+		start(1)
 		synctest.Wait()
-		s.mu.Lock()
+		// One of these uses what the first acquisition leaves, one acquires more, and one has waited before.
+		for range 3 {
+			start(s.calls[0].hits - 1)
+		}
+		wg.Wait()
 		var at []time.Duration
-		for _, now := range s.calls {
-			at = append(at, now.Sub(began))
+		for _, c := range s.calls {
+			at = append(at, c.now.Sub(began))
 		}
-		s.mu.Unlock()
 		if want := []time.Duration{0, 12 * time.Millisecond, 12 * time.Millisecond}; !slices.Equal(at, want) {
 			t.Errorf("the store was called after %v, want %v", at, want)
 		}
-		wg.Wait()
 	})
 }
 
@@ -160,15 +168,7 @@ func TestAcquisitionOfACallerWithLittleTime(t *testing.T) {
 					r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: hits}}, Outcomes: make([]backend.Outcome, 1)}
 					return backend.Await(ctx, leases, time.Now(), &r)
 				}
-				for n := 0; leases.permits() == 0; n++ {
-					if err := take(0, 1); err != nil || n == 1000 {
-						t.Fatal("no lease", err)
-					}
-					time.Sleep(time.Millisecond) //nolint:forbidigo // virtual time
-				}
-				if err := take(0, leases.permits()); err != nil {
-					t.Fatal(err)
-				}
+				useUpALease(t, leases, func(hits int64) error { return take(0, hits) })
 
 				s.after = 30 * time.Millisecond
 				late := func(who string, err error) {

@@ -135,7 +135,8 @@ func TestShares(t *testing.T) {
 	x.wantRates(map[string]int64{"a": 25, "b": 287, "c": 287})
 }
 
-// The home says how many tokens the parts of other regions may have: the larger of what a region had and has been given, until it expires.
+// The home says how many tokens the parts of other regions may have. Until a part expires, the larger one of what the region had and what it
+// was given counts.
 func TestTokensOfOtherRegions(t *testing.T) {
 	s := Shares{Holders: []Holder{
 		{Region: "a", Held: 60, Given: 120, Expires: noon + 2*second},
@@ -144,7 +145,7 @@ func TestTokensOfOtherRegions(t *testing.T) {
 	}}
 	l := perMinute(t, descriptor.Limit{Algorithm: descriptor.TokenBucket, Burst: 1200})
 	for _, c := range []struct {
-		but      string
+		region   string
 		now      int64
 		n, until int64
 	}{
@@ -155,8 +156,8 @@ func TestTokensOfOtherRegions(t *testing.T) {
 		{"", noon + second, 2 * (120 + 300), noon + 3*second},
 		{"b", noon + 2*second, 0, 0},
 	} {
-		if n, until := s.Elsewhere(l, c.but, c.now); n != c.n || until != c.until {
-			t.Errorf("but %q, after %d us: %d tokens until %d, want %d until %d", c.but, c.now-noon, n, until, c.n, c.until)
+		if n, until := s.Elsewhere(l, c.region, c.now); n != c.n || until != c.until {
+			t.Errorf("other than %q, after %d us: %d tokens until %d, want %d until %d", c.region, c.now-noon, n, until, c.n, c.until)
 		}
 	}
 }
@@ -408,12 +409,10 @@ func TestTokensGoOn(t *testing.T) {
 	if got := h.Take(at(now), x.l, 0).Left; got != 10 || h.Returned != before-10 {
 		t.Errorf("%d tokens are left, and %d of %d are returned", got, h.Returned, before)
 	}
-	more := h // what the home saved is returned, too, if it does not fit
-	more.Waiting = true
-	withMore := smaller
-	withMore.Rate, withMore.Mint = 20, 3
-	if more.Apply(at(now), x.l, &withMore); more.Tokens != 10 || more.Returned != 3 {
-		t.Errorf("%+v", more)
+	full, minted := h, smaller // tokens that the home adds to a full part are returned, too
+	full.Waiting, minted.Mint = true, 3
+	if full.Apply(at(now), x.l, &minted); full.Returned != 3 {
+		t.Errorf("3 tokens are added to a full part, and %d are returned", full.Returned)
 	}
 	h.Waiting, smaller.Rate, smaller.Tokens, smaller.Mint = true, 30, 30, 5
 	h.Apply(at(now), x.l, &smaller)

@@ -124,9 +124,9 @@ func TestRecordsThatLie(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	returns := (&Holding{Returned: 1}).AppendRecord(nil)
-	if returns[len(returns)-1] = 0; new(Holding).ReadRecord(returns) == nil {
-		t.Error("no tokens are returned, and the record says that some are")
+	b := (&Holding{Returned: 1}).AppendRecord(nil)
+	if b[len(b)-1] = 0; new(Holding).ReadRecord(b) == nil {
+		t.Error("a record whose flag says that tokens are returned, and whose number of them is 0, can be read")
 	}
 	if new(Role).ReadRecord((&Role{From: never}).AppendRecord(nil)) != nil {
 		t.Error("a role that waits for consent cannot be read")

@@ -140,7 +140,7 @@ func (s *Shares) Exchange(at Reading, l *descriptor.Limit, d *Duty, q *ShareQues
 		h.Number, h.Nonce, h.Demand = q.Number, q.Nonce, q.Demand
 		h.Held, h.Given = q.Held, q.Held
 		h.Expires = now + longestLife
-		s.Saved += q.Returned // mint leaves no more than there is room for
+		s.Saved += q.Returned // mint drops what there is no room for
 		h.Given = s.give(l, d, h, now)
 		h.Minted = s.mint(l, h)
 	}

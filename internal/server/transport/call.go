@@ -156,7 +156,8 @@ func (c *Call) release() {
 	later := !conn.handling // else the connection is flushed after the batch
 	kept := c.stream.waiting
 	if c.counted {
-		conn.server.opts.Calls.End(c.inFlight, 0) // still under the lock: nobody can have sent the answer
+		// Before the lock is released: a client that has its answer may start the next call at once.
+		conn.server.opts.Calls.End(c.inFlight, 0)
 	}
 	conn.mu.Unlock()
 	conn.wrote.Store(true)

@@ -136,7 +136,7 @@ func (x *exchange) run(ctx context.Context, fields []hpack.HeaderField) {
 		if returned && !x.stream.gone {
 			x.appendEnd(trailers)
 		}
-		// Still under the lock: nobody can send the end of the answer before the request stops counting as in flight.
+		// Before the lock is released: a client that has its answer may start the next call at once.
 		c.open--
 		c.hold(&x.stream, -x.stream.held)
 		c.server.opts.Calls.End(x.inFlight, 0)
