@@ -181,6 +181,27 @@ func TestShareHasRoomForTheCost(t *testing.T) {
 	}
 }
 
+// The share of a process has room for a request of several hits, if the whole limit has.
+func TestShareHasRoomForTheRequest(t *testing.T) {
+	bucket := func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = descriptor.TokenBucket, 80 }
+	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal, Replicas: 10}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+		perMinute("tokens", "", 100), perMinute("bucket", "", 100, bucket), perMinute("cost", "", 100, counting(descriptor.HitCost{Factor: 5})),
+	}})
+	for _, test := range []struct {
+		pair   string
+		hits   int64
+		passes int
+	}{{"tokens=a", 50, 1}, {"tokens=b", 3, 3}, {"tokens=c", 101, 0}, {"bucket=a", 80, 1}, {"bucket=b", 81, 0}, {"cost=a", 10, 1}, {"cost=b", 21, 0}} {
+		passed := 0
+		for f.ask(test.hits, test.pair).Code == limiter.OK {
+			passed++
+		}
+		if passed != test.passes {
+			t.Errorf("%s: %d requests of %d hits passed, want %d", test.pair, passed, test.hits, test.passes)
+		}
+	}
+}
+
 // If only one of a descriptor's limits is counted by this process, the others still hold as a whole.
 func TestShareOfTheCountersThatFailed(t *testing.T) {
 	down := func(take *backend.Take) bool { return take.Limit.Name == "down" }

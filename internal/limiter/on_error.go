@@ -117,12 +117,16 @@ func (w *work) countLocally(s *subject) {
 	}
 }
 
-// shareOfCharge returns this replica's share of the limit of a charge.
+// shareOfCharge returns this replica's share of the limit of a charge. It has room for the request, if the whole limit has: else a request of
+// many hits would be denied until the store answers.
 func (w *work) shareOfCharge(s *subject, c *charge) *descriptor.Limit {
-	if s.rule != nil && c.limit == &s.rule.Limits[c.index] && s.rule.HitCost() == nil {
-		return &w.snap.shares[s.rule.Index][c.index]
+	room := max(s.hitCost(), uint64(max(w.request.Takes[c.take].Hits, 0)))
+	if s.rule != nil && c.limit == &s.rule.Limits[c.index] {
+		if whole := &w.snap.shares[s.rule.Index][c.index]; room <= whole.Capacity() {
+			return whole
+		}
 	}
-	share := shareOf(c.limit, w.snap.settings.Replicas, s.hitCost())
+	share := shareOf(c.limit, w.snap.settings.Replicas, room)
 	return &share
 }
 
@@ -134,9 +138,9 @@ func (w *work) countDegraded() {
 	}
 }
 
-// shareOf divides a limit by the number of replicas. Each replica gets at least one request per window, and has room for one hit
-// of this cost, unless not even the whole limit has.
-func shareOf(l *descriptor.Limit, replicas int, cost uint64) descriptor.Limit {
+// shareOf divides a limit by the number of replicas. Each replica gets at least one request per window, and has room for this many hits,
+// unless not even the whole limit has.
+func shareOf(l *descriptor.Limit, replicas int, room uint64) descriptor.Limit {
 	n := uint64(max(replicas, 1))
 	s := *l
 	if s.Requests > 0 {
@@ -145,10 +149,10 @@ func shareOf(l *descriptor.Limit, replicas int, cost uint64) descriptor.Limit {
 	if s.Burst > 0 {
 		s.Burst = max(s.Burst/n, 1)
 	}
-	if has := s.Capacity(); has < cost && s.Has(descriptor.SettingBurst) {
-		s.Burst = min(s.Burst+cost-has, l.Burst)
-	} else if has < cost {
-		s.Requests = min(cost, l.Requests)
+	if has := s.Capacity(); has < room && s.Has(descriptor.SettingBurst) {
+		s.Burst = min(s.Burst+room-has, l.Burst)
+	} else if has < room {
+		s.Requests = min(room, l.Requests)
 	}
 	if l.Arithmetic.Length != 0 && s.Compile() != nil {
 		return *l // the smaller limit cannot be counted exactly; the whole limit can

@@ -18,8 +18,9 @@ type Options struct {
 	Bytes   int             // maximum size of the denials, keys included; default 1 MiB
 	Metrics metric.Registry // nil: no metrics
 
-	// Refunded is called after a refund of a counter that may have been exhausted, so that other replicas can forget its
-	// denials too. A decision waits for it. The key is valid until it returns. Default: nothing is called.
+	// Refunded is called after hits of a counter were given back, if any were in use: other replicas may have denied a request of several
+	// hits, or one of another class, long before the counter was exhausted, and can forget that now. A decision waits for it. The key is
+	// valid until it returns. Default: nothing is called.
 	Refunded func(key []byte)
 }
 
@@ -49,10 +50,13 @@ type shard struct {
 
 // earlier is what the cache knew before a take went to the backend.
 type earlier struct {
-	refunds   uint64 // refunds of its shard
-	exhausted bool   // a refund: the counter's denial was known
+	refunds uint64 // refunds of its shard
+	known   bool   // the take gives hits back: a denial of the counter was known
 }
 
+// refusal is a denial of a counter. A counter has one, although several limits may use it (plans, overrides, classes) and requests of any
+// number of hits: so the refusal says which limit denied how many hits, and is used for no other limit and no fewer hits. What has not
+// changed when the counter is given hits back is another matter: every refusal of a counter is forgotten then, whoever gave them back.
 type refusal struct {
 	until    int64 // an elapsed time: a clock that is set back does not make a denial longer
 	reset    int64
@@ -260,22 +264,27 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	return true
 }
 
-// before is called before a take goes to the backend. A refund forgets the denial of its counter now, and again afterwards:
-// a take in between may have seen the counter before the refund.
+// givesBack reports whether hits may come back by a take: by a refund, or by a commit of fewer hits than were reserved.
+func givesBack(t *backend.Take) bool {
+	return t.Hits < 0 || t.Reservation != nil && t.Reservation.Op == backend.OpCommit
+}
+
+// before is called before a take goes to the backend. What gives hits back forgets the denial of its counter now, and again afterwards:
+// a take in between may have seen the counter before.
 func (c *Cache) before(t *backend.Take) (b earlier) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if t.Hits < 0 {
+	if givesBack(t) {
 		sh.refunds++
-		b.exhausted = sh.forget(t.Key)
+		b.known = sh.forget(t.Key)
 	}
 	b.refunds = sh.refunds
 	return b
 }
 
 func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier) {
-	if t.Hits < 0 {
+	if givesBack(t) {
 		c.refund(t, o, b)
 		return
 	}
@@ -311,14 +320,15 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 	sh.remember(t.Key, e, c.perShard)
 }
 
-// refund forgets the denial of a counter after its refund, even if the refund failed: it may have been carried out.
+// refund forgets the denial of a counter after hits were given back, even if that failed: it may have been carried out. Nothing is remembered
+// of a limit with reservations, so nobody need be told of a commit, unless another limit of the counter was denied here.
 func (c *Cache) refund(t *backend.Take, o *backend.Outcome, b earlier) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
 	sh.refunds++
-	known := sh.forget(t.Key)
+	known := sh.forget(t.Key) || b.known
 	sh.mu.Unlock()
-	if c.refunded != nil && (known || b.exhausted || o.Failed || o.Before >= int64(t.Limit.Capacity())) {
+	if c.refunded != nil && (known || t.Hits < 0 && (o.Failed || o.Before > 0)) {
 		c.refunded(t.Key)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
@@ -120,8 +121,9 @@ func (failing) take(_ context.Context, _ time.Time, r *backend.Request) error {
 	return backend.ErrUnavailable
 }
 
-// Only refunds of counters that were exhausted, or may have been, are passed on.
-func TestRefundsOfExhaustedCounters(t *testing.T) {
+// Others are told of every refund that can let a denied request pass: a request of several hits, or one of another class, is denied long
+// before the counter is exhausted.
+func TestRefundsThatOthersAreToldOf(t *testing.T) {
 	var refunded []string
 	record := func(key []byte) { refunded = append(refunded, string(key)) }
 	check := func(what string, want ...string) {
@@ -134,10 +136,12 @@ func TestRefundsOfExhaustedCounters(t *testing.T) {
 	store := memory.New(memory.Options{})
 	c := New(Options{Store: store, Refunded: record})
 	l := fixed(3)
-	settle(t, c, noon, false, take("k", l, 2))
 	settle(t, c, noon, false, take("k", l, -1))
-	check("something was left")
-	settle(t, c, noon, false, take("k", l, 2))
+	check("nothing was used")
+	settle(t, c, noon, false, take("k", l, 1))
+	settle(t, c, noon, false, take("k", l, -1))
+	check("something was left", "k")
+	settle(t, c, noon, false, take("k", l, 3))
 	settle(t, c, noon, false, take("k", l, -1))
 	check("nothing was left", "k")
 	settle(t, c, noon, false, take("k", l, 2)) // refused
@@ -150,4 +154,51 @@ func TestRefundsOfExhaustedCounters(t *testing.T) {
 		t.Error("the store did not fail")
 	}
 	check("the refund failed and may have been carried out", "k")
+}
+
+// Two replicas share the counters, each with a cache. After a refund of one, the other denies nothing that the counter would admit: whether
+// the denied request had several hits, or was of a class that has less than the whole limit.
+func TestRefundReachesDenialsOfCountersThatAreNotExhausted(t *testing.T) {
+	for name, test := range map[string]struct {
+		limit  string
+		denied int64
+	}{
+		"several hits": {"10/1d", 5},
+		"a bucket":     {"10/1d,token,burst=10", 5},
+		"classes":      {"10/1d,class=0,guaranteed=70", 1}, // at noon, three are kept for the other class
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := memory.New(memory.Options{})
+			b := New(Options{Store: store})
+			a := New(Options{Store: store, Refunded: b.Forget})
+			l := backendtest.Limit(test.limit)
+			settle(t, a, noon, false, take("k", l, 7))
+			if o := settle(t, b, noon, false, take("k", l, test.denied))[0]; o.Allowed {
+				t.Fatalf("not denied: %+v", o)
+			}
+			settle(t, a, noon, false, take("k", l, -6))
+			if o := settle(t, b, noon, false, take("k", l, test.denied))[0]; !o.Allowed {
+				t.Errorf("after the refund: %+v", o)
+			}
+		})
+	}
+}
+
+// A plan with reservations gives hits back by a commit: the denial of another plan of the same counter ends.
+func TestCommitEndsTheDenialOfAnotherPlan(t *testing.T) {
+	store := memory.New(memory.Options{})
+	c := New(Options{Store: store})
+	free, pro := fixed(10), fixed(10)
+	pro.Reservations = &descriptor.Reservations{TTL: time.Minute, MaxTTL: time.Hour, MaxShare: descriptor.MaxShareWhole, MaxOutstanding: 1}
+	with := func(op backend.ReservationOp, hits int64) backend.Take {
+		t := take("k", pro, hits)
+		t.Reservation = &backend.Reservation{ID: backend.ReservationID{1}, Op: op, Final: op == backend.OpCommit}
+		return t
+	}
+	settle(t, c, noon, false, with(backend.OpReserve, 10))
+	settle(t, c, noon, false, take("k", free, 1))
+	settle(t, c, noon, false, with(backend.OpCommit, 2))
+	if o := settle(t, c, noon, false, take("k", free, 1))[0]; !o.Allowed {
+		t.Errorf("after the commit of 2 of 10: %+v", o)
+	}
 }

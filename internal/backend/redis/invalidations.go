@@ -40,8 +40,8 @@ type InvalidationsOptions struct {
 	Logger  *slog.Logger    // default slog.Default()
 }
 
-// Invalidations tell the replicas that share a Redis which counters were cleared, and which exhausted counters had hits
-// given back, so that each replica forgets what it remembers of them: denials and permits. The messages are in a stream.
+// Invalidations tell the replicas that share a Redis which counters were cleared, and which had hits given back,
+// so that each replica forgets what it remembers of them: denials and permits. The messages are in a stream.
 // Run reads it and sends what waits.
 //
 // # Why none is missed
@@ -158,7 +158,7 @@ func eachKey(keys string, f func(key []byte)) bool {
 	return true
 }
 
-// Refunded sends later that hits of an exhausted counter were given back. It does not wait.
+// Refunded sends later that hits of a counter were given back. It does not wait.
 func (v *Invalidations) Refunded(key []byte) { v.add(&v.refunds, key) }
 
 func (v *Invalidations) add(p *pending, key []byte) {
