@@ -221,7 +221,7 @@ var packageDefaults = kong.Vars{
 
 // redisOptions are the settings of one Redis. Each flag has a variable REDIS_... and one REDIS_PERSECOND_....
 type redisOptions struct {
-	URL          string        `env:"URL" help:"host:port, the path of a unix socket, redis://host:port/db, master,sentinel,sentinel,... (SENTINEL) or node,node,... (CLUSTER)."`
+	URL          string        `env:"URL" help:"host:port, the path of a unix socket, redis://user:password@host:port/db, rediss:// (TLS), master,sentinel,sentinel,... (SENTINEL) or node,node,... (CLUSTER)."`
 	Type         string        `env:"TYPE" oneof:"SINGLE,SENTINEL,CLUSTER" default:"SINGLE" placeholder:"SINGLE|SENTINEL|CLUSTER" help:"Kind of Redis."`
 	SocketType   string        `env:"SOCKET_TYPE" oneof:"tcp,tcp4,tcp6,unix" placeholder:"tcp|tcp4|tcp6|unix" help:"Unset: unix if the URL is a path, else tcp. Sentinels and clusters are reached over TCP."`
 	Auth         string        `env:"AUTH" help:"Password, or user:password."`

@@ -1,8 +1,12 @@
 package redisconn
 
 import (
+	"cmp"
+	"context"
+	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,19 +18,20 @@ type address struct {
 	hosts   []string // host:port or a path; of sentinels with sentinel
 	primary string   // its name, with sentinel
 	db      int
-	user    string // within a URL, as is the password
-	secret  string
-	tls     bool // the URL's scheme is rediss
+	account account  // within a URL; of the sentinels with sentinel
+	tls     bool     // a URL's scheme is rediss
+	notes   []string // what is ignored of the URL, for the log
 }
 
-// address reads Type, URL and Network. The URL may contain a password, or a part of one that was misplaced, so
-// no error here repeats any of it.
+const exampleURL = "host:port, the path of a unix socket, or redis://user:password@host:port/db"
+
+// address reads Type, URL and Network. What envoyproxy/ratelimit accepts is accepted, even where it makes no sense: then it is noted. The
+// URL may contain a password, or a part of one that was misplaced, so no error and no note repeats any of it.
 func (o *Options) address() (address, error) {
 	kind := strings.ToUpper(o.Type)
 	if kind == "" {
 		kind = single
 	}
-	const example = "host:port, the path of a unix socket, or redis://user:password@host:port/db"
 	switch {
 	case kind != single && kind != sentinel && kind != cluster:
 		return address{}, o.wrong("TYPE", "is %q: write SINGLE, SENTINEL or CLUSTER", o.Type)
@@ -37,40 +42,42 @@ func (o *Options) address() (address, error) {
 	case o.URL == "" && kind == cluster:
 		return address{}, o.wrong("URL", "%w: write some nodes, as in host:port,host:port", errEmpty)
 	case o.URL == "":
-		return address{}, o.wrong("URL", "%w: write %s", errEmpty, example)
-	}
-
-	if kind != single {
+		return address{}, o.wrong("URL", "%w: write %s", errEmpty, exampleURL)
+	case kind != single:
 		return o.several(kind)
-	}
-	if strings.Contains(o.URL, "://") {
-		return o.parse(example)
-	}
-	network := o.Network
-	if network == "" {
-		network = "tcp"
-		if strings.HasPrefix(o.URL, "/") {
-			network = "unix"
-		}
-	}
-	a := address{kind: kind, network: network, hosts: []string{o.URL}}
-	if network == "unix" {
+	case strings.Contains(o.URL, "://"):
+		return o.one()
+	case o.Network == "unix" || o.Network == "" && isPath(o.URL):
 		if strings.LastIndexByte(o.URL, '@') > 0 && !strings.HasPrefix(o.URL, "/") {
 			return address{}, o.wrong("URL", "is not a path: write /path/of/the/socket, and credentials into %s", o.setting("AUTH"))
 		}
-		return a, o.unencrypted()
+		return address{kind: kind, network: "unix", hosts: []string{o.URL}}, o.unencrypted()
 	}
-	if strings.Contains(o.URL, ",") {
+	text := strings.Trim(o.URL, separators)
+	if strings.Contains(text, ",") {
 		return address{}, o.wrong("URL", "has several addresses: set %s to CLUSTER or SENTINEL, or write one address", o.setting("TYPE"))
 	}
-	if !isHostPort(o.URL) {
-		return address{}, o.wrong("URL", "is not an address: write %s", example)
+	host := hostPort(text)
+	if host == "" {
+		return address{}, o.wrong("URL", "is not an address: write %s", exampleURL)
+	}
+	a := address{kind: kind, network: "tcp", hosts: []string{host}}
+	if o.Network != "" {
+		a.network = o.Network
 	}
 	return a, nil
 }
 
+// separators may surround an address without meaning anything: a template leaves a comma, and a file a line feed.
+const separators = ", \t\r\n"
+
 // overTCP reports whether a network is TCP, with whichever version of IP.
 func overTCP(network string) bool { return network == "tcp" || network == "tcp4" || network == "tcp6" }
+
+// isPath reports whether a text that is no URL can only be a unix socket: its path, or a name that begins with @.
+func isPath(s string) bool {
+	return strings.HasPrefix(s, "/") || !strings.Contains(s, ":") && (strings.Contains(s, "/") || strings.HasPrefix(s, "@") || strings.HasSuffix(s, ".sock"))
+}
 
 // Where returns the addresses in URL without credentials: host:port or a path, or several separated by commas. It is empty if Dial
 // would fail.
@@ -89,63 +96,123 @@ func (o Options) Where() string {
 	return where
 }
 
-// several reads a list of addresses.
+// several reads a list of addresses. As in envoyproxy/ratelimit, one that can be used is enough.
 func (o *Options) several(kind string) (address, error) {
 	a := address{kind: kind, network: "tcp"}
-	if strings.Contains(o.URL, "://") {
-		return address{}, o.wrong("URL", "has a scheme, but with %s=%s it is a list of addresses: write credentials into %s, and %s=true for TLS",
-			o.setting("TYPE"), kind, o.setting("AUTH"), o.setting("TLS"))
-	}
 	parts := strings.Split(o.URL, ",")
-	for i := range parts {
-		parts[i] = strings.TrimSpace(parts[i])
-	}
 	if kind == sentinel {
-		a.primary, parts = parts[0], parts[1:]
-		if a.primary == "" || len(parts) == 0 || isHostPort(a.primary) {
+		a.primary, parts = strings.TrimSpace(parts[0]), parts[1:]
+		if a.primary == "" || strings.Trim(strings.Join(parts, ""), separators) == "" {
 			return address{}, o.wrong("URL", "with %s=SENTINEL begins with the primary's name, as the sentinels know it: write name,host:port,host:port", o.setting("TYPE"))
 		}
-	}
-	for i, p := range parts {
-		if !isHostPort(p) {
-			return address{}, o.wrong("URL", "has no address at place %d of its list: write host:port, separated by commas", i+1)
+		if hostPort(a.primary) != "" {
+			a.notes = append(a.notes, "it begins with an address instead of the primary's name, as the sentinels know it: write name,host:port,host:port")
 		}
 	}
-	a.hosts = parts
+	for i, text := range parts {
+		text = strings.Trim(text, separators)
+		if text == "" {
+			continue
+		}
+		s := server{network: "tcp"}
+		var problem string
+		if strings.Contains(text, "://") {
+			s, problem = o.parse(text)
+		} else if s.host = hostPort(text); s.host == "" {
+			problem = "no address"
+		}
+		if problem != "" || !overTCP(s.network) {
+			a.notes = append(a.notes, fmt.Sprintf("place %d of its list has no address: write host:port, separated by commas", i+1))
+			continue
+		}
+		a.hosts = append(a.hosts, s.host)
+		if a.account == (account{}) {
+			a.account = s.account
+		}
+		a.tls = a.tls || s.tls
+		if s.db != 0 {
+			s.notes = append(s.notes, "the number of a database has no effect: nodes of a cluster and sentinels have none")
+		}
+		for _, note := range s.notes {
+			if !slices.Contains(a.notes, note) {
+				a.notes = append(a.notes, note)
+			}
+		}
+	}
+	if len(a.hosts) == 0 {
+		return address{}, o.wrong("URL", "has no address in its list: write host:port, separated by commas")
+	}
 	return a, nil
 }
 
-// parse reads a URL with a scheme.
-func (o *Options) parse(example string) (address, error) {
-	u, err := url.Parse(o.URL)
+// account is who logs in. The password may be empty.
+type account struct{ user, password string }
+
+// or fills in what an account lacks from another one.
+func (a account) or(b account) account {
+	return account{cmp.Or(a.user, b.user), cmp.Or(a.password, b.password)}
+}
+
+// server is one server, as a URL describes it.
+type server struct {
+	network string // tcp or unix
+	host    string // host:port or a path
+	account account
+	db      int
+	tls     bool
+	notes   []string
+}
+
+// parse reads a URL with a scheme. A problem says what is wrong with it. User, password and database may also stand after its question mark,
+// where those before it win.
+func (o *Options) parse(text string) (s server, problem string) {
+	u, err := url.Parse(strings.Trim(text, "\t\r\n"))
 	if err != nil {
-		return address{}, o.wrong("URL", "cannot be read: write %s, with %%-escapes for special characters in the password", example)
+		return s, "cannot be read: write " + exampleURL + ", with %-escapes for special characters in the password"
 	}
-	a := address{kind: single, network: "tcp", user: u.User.Username()}
-	a.secret, _ = u.User.Password()
-	a.tls = u.Scheme == "rediss"
+	query := u.Query()
+	password, ok := u.User.Password()
+	if !ok {
+		password = query.Get("password")
+	}
+	s = server{network: "tcp", account: account{cmp.Or(u.User.Username(), query.Get("username")), password}, tls: u.Scheme == "rediss"}
 	db := strings.Trim(u.Path, "/")
-	switch u.Scheme {
-	case "redis", "rediss":
-		host, port := u.Hostname(), u.Port()
-		if host == "" {
-			host = "localhost"
-		}
-		if port == "" {
-			port = "6379"
-		}
-		a.hosts = []string{net.JoinHostPort(host, port)}
-	case "unix":
-		a.network, a.hosts, db = "unix", []string{u.Path}, ""
+	switch {
+	case u.Scheme == "unix":
+		s.network, s.host, db = "unix", u.Path, ""
 		if u.Path == "" {
-			return address{}, o.wrong("URL", "has no path: write unix:///path/of/the/socket")
+			return s, "has no path: write unix:///path/of/the/socket"
 		}
-		if err := o.unencrypted(); err != nil {
-			return address{}, err
-		}
+	case u.Scheme != "redis" && u.Scheme != "rediss":
+		return s, "has an unknown scheme: write redis, rediss or unix"
 	default:
-		return address{}, o.wrong("URL", "has an unknown scheme: write redis, rediss or unix")
+		s.host = hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "6379")))
+		if s.host == "" {
+			return s, "is not an address: write " + exampleURL
+		}
 	}
+	if db = cmp.Or(db, query.Get("db")); db != "" {
+		if s.db, err = strconv.Atoi(db); err != nil || s.db < 0 {
+			return s, "does not end in the number of a database: write redis://host:port/0, with %-escapes for special characters in the password"
+		}
+	}
+	for _, known := range []string{"username", "password", "db"} {
+		query.Del(known)
+	}
+	if len(query) > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("options after its question mark have no effect, except username, password and db: set %s, %s and the like",
+			o.setting("POOL_SIZE"), o.setting("TIMEOUT")))
+	}
+	return s, ""
+}
+
+// one reads a URL with a scheme.
+func (o *Options) one() (address, error) {
+	s, problem := o.parse(o.URL)
+	if problem != "" {
+		return address{}, o.wrong("URL", "%s", problem)
+	}
+	a := address{kind: single, network: s.network, hosts: []string{s.host}, account: s.account, db: s.db, tls: s.tls, notes: s.notes}
 	switch {
 	case o.Network == "":
 	case overTCP(o.Network) && a.network == "tcp":
@@ -153,18 +220,8 @@ func (o *Options) parse(example string) (address, error) {
 	case o.Network != a.network:
 		return address{}, o.wrong("SOCKET_TYPE", "is %s, but the scheme of %s means %s: keep one of them", o.Network, o.setting("URL"), a.network)
 	}
-	query := u.Query()
-	if db == "" {
-		db = query.Get("db")
-	}
-	query.Del("db")
-	if len(query) > 0 {
-		return address{}, o.wrong("URL", "has options after its question mark, which are ignored: set %s, %s and the like", o.setting("POOL_SIZE"), o.setting("TIMEOUT"))
-	}
-	if db != "" {
-		if a.db, err = strconv.Atoi(db); err != nil || a.db < 0 {
-			return address{}, o.wrong("URL", "does not end in the number of a database: write redis://host:port/0, with %%-escapes for special characters in the password")
-		}
+	if a.network == "unix" {
+		return a, o.unencrypted()
 	}
 	return a, nil
 }
@@ -176,12 +233,16 @@ func (o *Options) unencrypted() error {
 	return o.wrong("TLS", "is true, but %s is a unix socket, which has no TLS: write %s=false", o.setting("URL"), o.setting("TLS"))
 }
 
-// isHostPort reports whether a text can be dialled. A host contains no @: that would be the end of credentials.
-func isHostPort(s string) bool {
+// hostPort returns an address as it can be dialled, or nothing if it cannot be. A host contains no @: that would be the end of credentials.
+// No host is this machine, and a port may have the name of a service.
+func hostPort(s string) string {
 	host, port, err := net.SplitHostPort(s)
-	if err != nil || host == "" || strings.ContainsAny(host, "@/ ") {
-		return false
+	if err != nil || strings.ContainsAny(host, "@/ ") {
+		return ""
 	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	return err == nil && n > 0
+	n, err := net.DefaultResolver.LookupPort(context.Background(), "tcp", port)
+	if err != nil || n == 0 {
+		return ""
+	}
+	return net.JoinHostPort(cmp.Or(host, "localhost"), strconv.Itoa(n))
 }

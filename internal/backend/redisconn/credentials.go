@@ -14,16 +14,19 @@ type credentials struct {
 	setting string // that names the file
 	log     *slog.Logger
 
-	mu             sync.Mutex
-	user, password string
-	failure        string // why the file could not be used, as it was logged
+	inURL account // fills in what the file leaves out
+
+	mu      sync.Mutex
+	last    account
+	failure string // why the file could not be used, as it was logged
 }
 
 func (o *Options) credentials(where address) (*credentials, error) {
-	c := &credentials{file: o.AuthFile, setting: o.setting("AUTH_FILE"), log: o.Logger, user: where.user, password: where.secret}
-	if o.Auth != "" {
-		c.user, c.password = split(o.Auth)
+	c := &credentials{file: o.AuthFile, setting: o.setting("AUTH_FILE"), log: o.Logger}
+	if where.kind != sentinel { // else they are for the sentinels
+		c.inURL = where.account
 	}
+	c.last = split(o.Auth).or(c.inURL)
 	if c.file == "" {
 		return c, nil
 	}
@@ -34,24 +37,24 @@ func (o *Options) credentials(where address) (*credentials, error) {
 	if err != nil {
 		return nil, o.wrong("AUTH_FILE", "cannot be used: %w", err)
 	}
-	c.user, c.password = split(auth)
+	c.last = split(auth).or(c.inURL)
 	return c, nil
 }
 
 // split reads "password" or "user:password".
-func split(auth string) (user, password string) {
+func split(auth string) account {
 	user, password, ok := strings.Cut(auth, ":")
 	if !ok {
-		return "", auth
+		return account{password: auth}
 	}
-	return user, password
+	return account{user, password}
 }
 
 // current returns the credentials for a new connection. While the file cannot be used, they are its last good
 // content.
-func (c *credentials) current() (user, password string) {
+func (c *credentials) current() account {
 	if c.file == "" {
-		return c.user, c.password
+		return c.last
 	}
 	auth, err := c.read()
 	c.mu.Lock()
@@ -61,15 +64,14 @@ func (c *credentials) current() (user, password string) {
 			c.failure = text
 			c.log.Warn("a credentials file cannot be used: new connections to Redis log in with its last good content", "setting", c.setting, "error", err)
 		}
-		return c.user, c.password
+		return c.last
 	}
 	c.failure = ""
-	user, password = split(auth)
-	if user != c.user || password != c.password {
-		c.user, c.password = user, password
+	if now := split(auth).or(c.inURL); now != c.last {
+		c.last = now
 		c.log.Info("credentials have changed: new connections to Redis use the new ones", "setting", c.setting)
 	}
-	return user, password
+	return c.last
 }
 
 func (c *credentials) read() (string, error) {

@@ -21,15 +21,16 @@ type Options struct {
 	// Type is SINGLE (default), SENTINEL or CLUSTER, in any case.
 	Type string
 	// URL is required. With SINGLE: host:port, the path of a unix socket, or a URL with the scheme redis, rediss (TLS) or
-	// unix. With SENTINEL: the primary's name, then the host:port of sentinels, separated by commas. With CLUSTER: the
-	// host:port of some nodes, separated by commas; the others are discovered.
+	// unix. With SENTINEL: the primary's name, then sentinels, separated by commas. With CLUSTER: some nodes, separated by
+	// commas; the others are discovered. Sentinels and nodes are host:port or a URL; the first user and password in these URLs
+	// are for all sentinels, or for all nodes.
 	URL string
 	// Network is "tcp", "tcp4", "tcp6" or "unix". It applies to SINGLE only: sentinels and clusters are reached
 	// over TCP. Default: unix if the URL is a path, else tcp. A URL with a scheme needs none.
 	Network string
 
 	// Auth is "password" or "user:password"; a password that contains a colon is written ":password". It overrides
-	// credentials in the URL. Default: none.
+	// the password in the URL, and the user if it has one. Default: none.
 	Auth string
 	// AuthFile is the path of a file that contains what Auth would. It is read for each new connection: after a change
 	// new connections use the new content, and open ones continue. While it cannot be read, or is empty,
@@ -104,6 +105,9 @@ func Dial(opts Options) (goredis.UniversalClient, error) {
 	auth, err := opts.credentials(where)
 	if err != nil {
 		return nil, err
+	}
+	for _, note := range where.notes {
+		opts.Logger.Warn("a part of this setting is ignored, or may be a mistake", "setting", opts.setting("URL"), "hint", note)
 	}
 	d := &dialer{timeout: opts.DialTimeout, connections: opts.Connections}
 	d.onNoAnswer = atMostEvery(10*time.Second, func() {
@@ -224,14 +228,14 @@ func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all 
 }
 
 func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions, d *dialer, all *breakers) goredis.UniversalClient {
-	user, password := split(opts.SentinelAuth)
+	who := split(opts.SentinelAuth).or(where.account)
 	timeout := min(p.dial, sentinelDialTimeout)
 	d.timeout, d.moves = timeout, true
 	c := goredis.NewFailoverClient(&goredis.FailoverOptions{
 		MasterName:            where.primary,
 		SentinelAddrs:         where.hosts,
-		SentinelUsername:      user,
-		SentinelPassword:      password,
+		SentinelUsername:      who.user,
+		SentinelPassword:      who.password,
 		Dialer:                d.dial,
 		DialTimeout:           timeout,
 		DialerRetries:         1,

@@ -20,13 +20,13 @@ type login struct {
 }
 
 func (l *login) do(ctx context.Context, c net.Conn) error {
-	user, password := l.auth.current()
+	who := l.auth.current()
 	var commands [][]string
-	if password != "" {
-		commands = append(commands, []string{"auth", password})
-		if user != "" {
-			commands[0] = []string{"auth", user, password}
-		}
+	switch {
+	case who.user != "": // a user may have no password
+		commands = append(commands, []string{"auth", who.user, who.password})
+	case who.password != "":
+		commands = append(commands, []string{"auth", who.password})
 	}
 	if l.db > 0 {
 		commands = append(commands, []string{"select", strconv.Itoa(l.db)})
