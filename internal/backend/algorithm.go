@@ -35,7 +35,7 @@ type algorithm interface {
 	permits(l *descriptor.Limit, countDenied bool) Permits
 
 	// boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted from
-	// that time. It may be too short, but never too long.
+	// that time.
 	boundary(l *descriptor.Limit, o *Outcome) time.Duration
 }
 

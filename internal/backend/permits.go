@@ -13,7 +13,6 @@ type Permits struct {
 
 	Within  time.Duration // windows: maximum length of the window, or part of a window, that a permit is charged to; 0: the limit's window
 	Renewed bool          // windows: the next one begins with nothing used
-	Slack   time.Duration // windows: the most by which Boundary may be too short
 }
 
 // PermitKind is what happens to a permit that is not used at once.
@@ -36,7 +35,7 @@ func PermitsOf(t *Take) Permits {
 }
 
 // Boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted from
-// that time. It may be too short, but never too long. Only PermitsOfWindow have a boundary.
+// that time. Only PermitsOfWindow have a boundary.
 func Boundary(l *descriptor.Limit, o *Outcome) time.Duration {
 	return algorithms[l.Algorithm].boundary(l, o)
 }

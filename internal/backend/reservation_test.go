@@ -32,8 +32,8 @@ func TestCommitCorrectsTheWindowOfItsReservation(t *testing.T) {
 		{"100/1m,first_hit", 59 * time.Second, 30},
 		{"100/1m,first_hit", time.Minute, 0},
 		{"100/1m,sliding", time.Second, 30},
-		{"100/1m,sliding", time.Minute, 30},
-		{"100/1m,sliding", 90 * time.Second, 15},
+		{"100/1m,sliding", time.Minute, 29}, // a hit a minute ago has left
+		{"100/1m,sliding", 90 * time.Second, 14},
 		{"100/1m,sliding,precision=6", 40 * time.Second, 30},
 		{"100/1m,sliding,precision=6", 80 * time.Second, 0},
 		{"100/1m,log", 59 * time.Second, 30},

@@ -13,8 +13,9 @@ import (
 // slidingWindow estimates the hits in the window that ends now, and admits hits while the estimate leaves room for them.
 //
 // The window is cut into as many sub-windows as its precision. The estimate is the sum of two parts: all hits of that many
-// newest sub-windows, the current one included; and the hits of the sub-window before them, weighted by how much of it the
-// window still overlaps, rounded down.
+// newest sub-windows, the current one included; and the hits of the sub-window before them, weighted by the part of it that is less
+// than a window ago, rounded down. A hit that is exactly one window old is outside, as in a sliding log: so at the beginning of a
+// sub-window, one quantum of time of the oldest one has left already, and even traffic of exactly the limit passes.
 //
 // State: Start is when the current sub-window began, Count the number of hits in it. Earlier sub-windows are in Prev if the
 // precision is 1, else in Tail, newest first.
@@ -29,20 +30,10 @@ func (slidingWindow) refusedMove() bool { return false }
 func (slidingWindow) entries(l *descriptor.Limit) int { return int(l.Precision) }
 
 func (slidingWindow) permits(l *descriptor.Limit, _ bool) Permits {
-	length := micros(l.Arithmetic.Length)
-	return Permits{Kind: PermitsOfWindow, Within: length, Slack: length / 8}
+	return Permits{Kind: PermitsOfWindow, Within: micros(l.Arithmetic.Length)}
 }
 
-// Hits of the current sub-window count until that sub-window is the oldest one and less than one hit of it is left. From then
-// on to its end, they no longer count. This last part is longest when the sub-window has few hits.
-func (slidingWindow) boundary(l *descriptor.Limit, o *Outcome) time.Duration {
-	a := &l.Arithmetic
-	rest := int64(0)
-	if o.Used > 0 {
-		rest = (ceilDiv(a.Length/a.Quantum, o.Used) - 1) * a.Quantum
-	}
-	return o.ResetAfter - time.Duration(max(l.Precision, 1))*micros(a.Length) + micros(max(rest, 0))
-}
+func (slidingWindow) boundary(_ *descriptor.Limit, o *Outcome) time.Duration { return o.PartEnds }
 
 func (slidingWindow) redis(l *descriptor.Limit) *RedisForm {
 	if l.Precision > 1 {
@@ -120,6 +111,7 @@ func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c com
 	if o.Used > 0 || w.count > 0 {
 		o.ResetAfter = micros(w.wait(0)*a.Quantum - now%a.Quantum)
 	}
+	o.PartEnds = micros((w.length-w.phase)*a.Quantum - now%a.Quantum)
 	return o
 }
 
@@ -217,10 +209,11 @@ func (w *rolledWindow) parts(shift int64) (full, oldest int64) {
 	return full, at(n)
 }
 
-// weigh is floor(count * (length-phase) / length). Scripts compute it in doubles. A count that is too large to be exact there
-// is taken as the largest exact one; only a limit that was lowered a lot leaves such a count behind.
+// weigh is floor(count * (length-1-phase) / length): of the length quanta of the oldest sub-window, those that begin less than a window
+// ago. Before the newest sub-window has begun, that is all of them. Scripts compute it in doubles. A count that is too large to be
+// exact there is taken as the largest exact one; only a limit that was lowered a lot leaves such a count behind.
 func (w *rolledWindow) weigh(count, phase int64) int64 {
-	return min(count, maxExact/w.length) * (w.length - max(phase, 0)) / w.length
+	return min(count, maxExact/w.length) * (w.length - 1 - max(phase, -1)) / w.length
 }
 
 const maxExact = 1 << 52
@@ -239,8 +232,8 @@ func (w *rolledWindow) wait(room int64) int64 {
 		}
 		phase := int64(0)
 		if oldest > k {
-			// oldest*(length-phase) < (k+1)*length
-			phase = w.length - ceilDiv((k+1)*w.length, oldest) + 1
+			// oldest*(length-1-phase) < (k+1)*length
+			phase = w.length - ceilDiv((k+1)*w.length, oldest)
 		}
 		if shift == 0 && phase <= w.phase {
 			phase = w.phase

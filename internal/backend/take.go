@@ -82,6 +82,7 @@ type Outcome struct {
 	RetryAfter time.Duration // denied: time until the same take would pass, or Never if it cannot pass; allowed: 0
 	MoreAfter  time.Duration // time until more hits fit than now, if nothing is added; 0: nothing is in use. It may be too long if Cached is set
 	ResetAfter time.Duration // time until nothing is in use any more, or a window ends
+	PartEnds   time.Duration // sliding window: time until the sub-window ends that hits are added to now
 	Delay      time.Duration // leaky bucket: how long an allowed request has to wait for its turn
 }
 

@@ -126,7 +126,8 @@ func (p *plain) missing(at int64) *big.Int {
 	return n
 }
 
-// estimate returns the estimate of a sliding window: the sub-window that is leaving counts in proportion to the part that is still inside.
+// estimate returns the estimate of a sliding window: the sub-window that is leaving counts in proportion to the part of it that is less than
+// a window ago.
 func (p *plain) estimate(at int64) *big.Int {
 	l := p.limit
 	n, quanta := int64(max(l.Precision, 1)), l.Arithmetic.Length/l.Arithmetic.Quantum
@@ -139,7 +140,7 @@ func (p *plain) estimate(at int64) *big.Int {
 		}
 	}
 	if hits := p.subs[current-n]; hits != nil {
-		part := new(big.Int).Mul(hits, big.NewInt(quanta-now%quanta))
+		part := new(big.Int).Mul(hits, big.NewInt(quanta-1-now%quanta))
 		sum.Add(sum, part.Quo(part, big.NewInt(quanta)))
 	}
 	return sum
@@ -205,6 +206,9 @@ func (p *plain) take(now, n int64, countDenied bool) backend.Outcome {
 	o.Used = p.used(now).Int64()
 	if fewer := big.NewInt(max(0, min(o.Used, p.capacity().Int64())-1)); o.Used > 0 {
 		o.MoreAfter = until(now, func(at int64) bool { return p.used(at).Cmp(fewer) <= 0 })
+	}
+	if l.Algorithm == descriptor.SlidingWindow {
+		o.PartEnds = time.Duration(l.Arithmetic.Length-now%l.Arithmetic.Length) * time.Microsecond
 	}
 	switch l.Algorithm {
 	case descriptor.FixedWindow: // the end of the window, even if nothing is used

@@ -178,7 +178,7 @@ func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 // that was sent at sent. If so, both windows end at the same time. They differ if the clock of the store jumped meanwhile,
 // because it was set or because a failover brought another clock.
 func (c *hotCounter) same(sent time.Time) bool {
-	off := trip + sent.Sub(c.sent)/500 + c.terms.Slack
+	off := trip + sent.Sub(c.sent)/500
 	return c.window.Sub(c.boundary).Abs() < off
 }
 

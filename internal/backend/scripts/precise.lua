@@ -1,5 +1,5 @@
 -- Sliding windows of a higher precision: the sum of the counts of the newest sub-windows, plus the count of the oldest sub-window weighted
--- by the part of it that is still inside the window. More sub-windows make the estimate closer, because only the oldest one is estimated.
+-- by the part of it that is less than a window ago. More sub-windows make the estimate closer, because only the oldest one is estimated.
 --
 -- p1, p2, p3  the length of a sub-window, its quantum, and how many make the window
 -- a           the number of the newest sub-window
@@ -34,14 +34,14 @@ local function refund(counts, hits)
 end
 
 local function try(a, b, c, hits, limit, p1, p2, p3, judge)
-  local w, length, phase, used, oldest = floor(now / p1), p1 / p2, 0, 0, 0
+  local w, length, phase, used, oldest = floor(now / p1), p1 / p2, -1, 0, 0
   local counts = { unpack_from('>' .. rep('I4', #b / 4), b) }
   counts[#counts] = nil -- where the unpacking ended
   for i = 1, min(#counts, p3) do used = used + counts[i] end
   if counts[p3 + 1] then oldest = counts[p3 + 1] end
   if used == 0 and oldest == 0 then a = w end
   if a == w then phase = floor(now / p2) % length end
-  used = used + floor(min(oldest, floor(MAX_EXACT / length)) * (length - phase) / length)
+  used = used + floor(min(oldest, floor(MAX_EXACT / length)) * (length - 1 - phase) / length)
   local allowed = hits < 0 or used + hits <= limit
   if used + hits < 0 then return nil end
   if judge or not allowed then return allowed, a, b, c end

@@ -1,4 +1,5 @@
--- Sliding windows of precision 1: this window's count, and the one before weighted by what is left of it.
+-- Sliding windows of precision 1: this window's count, and the one before weighted by the part of it that is less than a window
+-- ago: slidingWindow in package backend explains it.
 --
 -- p1, p2   the window's length and its quantum
 -- a, b, c  the number of the window, its count, and the count of the one before
@@ -40,10 +41,10 @@ local function read(key, value, p1)
 end
 
 local function try(a, b, c, hits, limit, p1, p2)
-  local w, length, phase = floor(now / p1), p1 / p2, 0
+  local w, length, phase = floor(now / p1), p1 / p2, -1 -- it has not begun, because the clock went back
   if b == 0 and c == 0 then a = w end
   if a == w then phase = floor(now / p2) % length end
-  local used = floor(min(c, floor(MAX_EXACT / length)) * (length - phase) / length) + b
+  local used = floor(min(c, floor(MAX_EXACT / length)) * (length - 1 - phase) / length) + b
   if used + hits < 0 then return nil end
   local allowed = hits < 0 or used + hits <= limit
   b = b + hits
