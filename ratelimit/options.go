@@ -82,7 +82,8 @@ const (
 // REDIS_URL is the field URL.
 type Redis struct {
 	// Client is a client of the program's own, which Close leaves open. Its ContextTimeoutEnabled must be true. Of the other fields only
-	// Timeout applies, and there are no circuit breakers: while Redis hangs, each decision waits for its timeout.
+	// Timeout applies, and there are no circuit breakers: while Redis hangs, each decision waits for its timeout. What Redis sends is not bounded either: the
+	// client library allocates whatever length a server announces.
 	Client goredis.UniversalClient
 
 	// URL is host:port, redis://host:port/db, rediss://host:port (TLS), or the path of a unix socket. For Sentinel it is

@@ -126,3 +126,29 @@ func TestBatchForTwoStores(t *testing.T) {
 		}
 	}
 }
+
+// The logs of a batch may be too large for one answer of Redis. Its requests then have an answer each.
+func TestLargeLogsDoNotShareAnAnswer(t *testing.T) {
+	s, _ := openStore(t, redis.Options{})
+	l := limit(60_000, descriptor.Year)
+	l.Algorithm = descriptor.SlidingLog
+	if err := l.Compile(); err != nil {
+		t.Fatal(err)
+	}
+	const n = 80 // of 240 KB
+	for i := range n {
+		r := take(fmt.Sprint("k", i), l, 59_000)
+		if err := backend.Await(t.Context(), s, time.Now(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := newStarted()
+	b.start(t, s, n, l)
+	requests := b.requests
+	b.send(t)
+	for i, r := range requests {
+		if o := r.Outcomes[0]; !o.Allowed || o.Used != 59_001 {
+			t.Fatalf("request %d: %+v", i, o)
+		}
+	}
+}

@@ -508,6 +508,14 @@ var errReply = errors.New("the script's answer is malformed")
 
 var errFull = fmt.Errorf("%w: Redis' memory is full", backend.ErrUnavailable)
 
+// room is the size of the states that the script returns if the longest log has some entries.
+func (c *scriptCall) room(entries int) (total int) {
+	for k := range c.counters {
+		total += c.counters[k].form.Room(c.counters[k].limit, entries)
+	}
+	return total
+}
+
 // settle computes the outcomes from the states in the reply, and returns the time that decided. With errFull, takes that
 // are not marked Failed have an answer nevertheless.
 func (c *scriptCall) settle() (int64, error) {

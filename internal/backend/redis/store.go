@@ -203,6 +203,11 @@ const keepLarge = 1_000_000
 // calendar's window ends, or a log grows, in between.
 const tries = 5
 
+// largeReply is the size in bytes of an answer that requests do not share: a connection accepts 16 MiB, and a sliding log may have 256 KiB.
+const largeReply = 8 << 20
+
+var errLargeReply = errors.New("the logs of these requests are too large for one answer")
+
 func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*backend.Request) error {
 	bounded, cancel := s.bound(ctx)
 	defer cancel()
@@ -231,6 +236,9 @@ func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*
 				s.large.Store(at + keepLarge)
 			} else {
 				entries = n
+				if len(requests) > 1 && c.room(entries) > largeReply {
+					return unsendable{errLargeReply}
+				}
 			}
 			s.ahead.Store(now - at)
 			continue

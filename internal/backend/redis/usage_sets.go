@@ -8,6 +8,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 )
 
@@ -71,6 +72,9 @@ func (u *UsageSets) Add(ctx context.Context, now time.Time, sets map[string]map[
 // Page returns about count texts of a set that have not ended, and the cursor of the next page, or 0.
 func (u *UsageSets) Page(ctx context.Context, now time.Time, set string, at uint64, count int) (texts []string, next uint64, err error) {
 	all, next, err := u.Client.ZScan(ctx, u.Prefix+set, at, "", int64(count)).Result()
+	for ; count > 1 && redisconn.IsTooLarge(err); count /= 2 {
+		all, next, err = u.Client.ZScan(ctx, u.Prefix+set, at, "", int64(count/2)).Result()
+	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the index of usage: %w", err)
 	}

@@ -16,6 +16,9 @@ type conn struct {
 	generation uint64
 	onClose    func() // safe to call more than once
 
+	replies replies
+	refused error // what the server sent is out of bounds: nothing more is read
+
 	breaker   *breaker  // of the server; may be nil
 	readBy    time.Time // when the answer that is being read has to be there; zero: whenever
 	readSince int64     // when SetReadDeadline was called, by the breaker's clock
@@ -60,6 +63,9 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *conn) Read(p []byte) (int, error) {
+	if c.refused != nil {
+		return 0, c.refused
+	}
 	n, err := c.Conn.Read(p)
 	for err != nil && n == 0 && IsTimeout(err) && c.extendRead() {
 		n, err = c.Conn.Read(p)
@@ -70,6 +76,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	if n > 0 && c.breaker != nil {
 		c.breaker.received()
+	}
+	if c.refused = c.replies.scan(p[:n]); c.refused != nil {
+		c.dialer.broken()
+		return 0, c.refused
 	}
 	if err != nil {
 		c.dialer.broken()
@@ -100,6 +110,7 @@ func earlier(a, b time.Time) time.Time {
 }
 
 func (c *conn) Write(p []byte) (int, error) {
+	c.replies.asked.Store(true)
 	n, err := c.Conn.Write(p)
 	if err != nil {
 		c.dialer.broken()

@@ -9,7 +9,9 @@
 //     wait for it; the connection serves the next call.
 //   - A breaker per node makes calls fail at once while the node sends nothing. A node that is slow but answers keeps it closed.
 //   - Credentials and certificates may change on disk: new connections use the new ones, open connections continue.
-//   - No error and no log line contains a password.
+//   - What a server sends has bounds, which the client library does not have: lengths, elements, depth, lines. Beyond them the connection
+//     fails.
+//   - No error and no log line contains a password, or more than 512 bytes of a server's text.
 //
 // Ping asks whether Redis answers, for health checks. Connections counts the connections of a client, for metrics.
 //

@@ -3,6 +3,7 @@ package redisconn
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -23,6 +24,12 @@ func IsTimeout(err error) bool {
 	}
 	var n net.Error
 	return errors.As(err, &n) && n.Timeout()
+}
+
+// IsTooLarge reports whether a call failed because its answer is larger than a connection accepts: the caller may ask for less at once.
+func IsTooLarge(err error) bool {
+	_, ok := errors.AsType[tooLarge](err)
+	return ok
 }
 
 // ioError replaces the error of a connection that has been in use. It hides the cause: the client library sends a command again
@@ -63,13 +70,34 @@ func (e serverError) Error() string { return e.text }
 // RedisError makes it an error that the client library recognizes.
 func (serverError) RedisError() {}
 
-// withoutSecrets returns an error without the arguments that Redis repeats.
-func withoutSecrets(err error) error {
-	if text, cut := cutArguments(err.Error()); cut {
+// maxErrorText bounds what is kept of an error's text, in bytes: a server chooses it.
+const maxErrorText = 512
+
+// presentable returns an error without the arguments that Redis repeats, and with the beginning of its text if that is long. The text of an
+// error of Redis is its cause, so a cut one is another error.
+func presentable(err error) error {
+	text, cut := cutArguments(err.Error())
+	if len(text) <= maxErrorText && !cut {
+		return err
+	}
+	if len(text) > maxErrorText {
+		text = fmt.Sprintf("%s... (%d bytes)", strings.ToValidUTF8(text[:maxErrorText], ""), len(text))
+	}
+	if _, ok := errors.AsType[goredis.Error](err); ok || cut {
 		return serverError{text}
 	}
-	return err
+	return shortened{text, err}
 }
+
+// shortened is an error of the connection with the beginning of its text.
+type shortened struct {
+	text string
+	err  error
+}
+
+func (e shortened) Error() string { return e.text }
+
+func (e shortened) Unwrap() error { return e.err }
 
 // cutArguments removes what Redis repeats of a command that it does not know. That may be a password, if AUTH or HELLO is the command.
 func cutArguments(text string) (rest string, cut bool) {

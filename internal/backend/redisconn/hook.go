@@ -92,11 +92,11 @@ func (h hook) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Proc
 				cmd.SetErr(h.failed(err))
 			}
 		}
-		return withoutSecrets(err)
+		return presentable(err)
 	}
 }
 
-// failed acts on the error of a command, and returns it without secrets.
+// failed acts on the error of a command, and returns it as others may see it.
 func (h hook) failed(err error) error {
 	if h.retire != nil && (goredis.IsReadOnlyError(err) || goredis.HasErrorPrefix(err, "NOAUTH")) {
 		// After a failover the address leads to another server, but open connections still to the former primary; or
@@ -104,5 +104,5 @@ func (h hook) failed(err error) error {
 		// others would fail one call.
 		h.retire()
 	}
-	return withoutSecrets(err)
+	return presentable(err)
 }

@@ -56,18 +56,23 @@ func exchange(ctx context.Context, c net.Conn, commands [][]string) error {
 	if _, err := c.Write(text); err != nil {
 		return err
 	}
-	answers := bufio.NewReaderSize(c, 512) // is empty in the end: no other command was sent
+	answers := bufio.NewReaderSize(c, 512)
 	for range commands {
-		line, _, err := answers.ReadLine()
+		line, more, err := answers.ReadLine()
 		switch {
 		case err != nil:
 			return err
-		case len(line) == 0:
-			return errors.New("the server's answer is not one of Redis")
-		case line[0] == '-':
+		case len(line) > 0 && line[0] == '-':
 			text, _ := cutArguments(string(line[1:]))
 			return serverError{text}
+		case more || len(line) == 0 || line[0] != '+':
+			return errNoAnswer
 		}
+	}
+	if answers.Buffered() > 0 { // no other command was sent
+		return errNoAnswer
 	}
 	return c.SetDeadline(time.Time{})
 }
+
+var errNoAnswer = errors.New("the server's answer is not one of Redis")

@@ -3,7 +3,6 @@ package redissource
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -28,10 +27,9 @@ func (s *Source) List(ctx context.Context, q override.Query) ([]override.Overrid
 	domains := []string{q.Domain}
 	if q.Domain == "" {
 		var err error
-		if domains, err = s.o.Client.SMembers(ctx, s.domainsKey()).Result(); err != nil {
+		if domains, err = s.domains(ctx); err != nil {
 			return nil, "", fmt.Errorf("list overrides: %w", err)
 		}
-		slices.Sort(domains)
 	}
 	fromDomain, fromField, err := override.ReadPlace(q.After)
 	if err != nil {
@@ -51,11 +49,10 @@ func (s *Source) List(ctx context.Context, q override.Query) ([]override.Overrid
 			}
 		}
 		for {
-			fields, err := s.fields(ctx, domain, q.Rule, after)
+			fields, more, err := s.fields(ctx, domain, q.Rule, after)
 			if err != nil {
 				return nil, "", err
 			}
-			more := len(fields) == pageSize
 			last := !more && d == len(domains)-1
 			looked += len(fields)
 			var wanted []string
@@ -90,9 +87,9 @@ func (s *Source) List(ctx context.Context, q override.Query) ([]override.Overrid
 	return page, "", nil
 }
 
-// fields returns the next fields of a domain's records in their order, at most pageSize of them.
-func (s *Source) fields(ctx context.Context, domain, rule, after string) ([]string, error) {
-	by := &goredis.ZRangeBy{Min: "-", Max: "+", Count: pageSize}
+// fields returns the next fields of a domain's records in their order, at most pageSize of them, and whether there may be more.
+func (s *Source) fields(ctx context.Context, domain, rule, after string) (fields []string, more bool, err error) {
+	by := &goredis.ZRangeBy{Min: "-", Max: "+"}
 	if rule != "" {
 		prefix := (&override.Identity{Rule: rule}).String() // ends with |
 		by.Min, by.Max = "["+prefix, "("+prefix[:len(prefix)-1]+"}"
@@ -100,19 +97,20 @@ func (s *Source) fields(ctx context.Context, domain, rule, after string) ([]stri
 	if after != "" && (rule == "" || "["+after > by.Min) {
 		by.Min = "(" + after
 	}
-	fields, err := s.o.Client.ZRangeByLex(ctx, s.orderKey(domain), by).Result()
+	err = inPages(func(count int64) (err error) {
+		by.Count = count
+		fields, err = s.o.Client.ZRangeByLex(ctx, s.orderKey(domain), by).Result()
+		return err //nolint:wrapcheck // it is below
+	})
 	if err != nil {
-		return nil, fmt.Errorf("list overrides: %w", err)
+		return nil, false, fmt.Errorf("list overrides: %w", err)
 	}
-	return fields, nil
+	return fields, int64(len(fields)) == by.Count, nil
 }
 
 // records reads records. It leaves out those that were removed meanwhile, and those that cannot be read.
 func (s *Source) records(ctx context.Context, domain string, fields []string) ([]override.Override, error) {
-	if len(fields) == 0 {
-		return nil, nil
-	}
-	texts, err := s.o.Client.HMGet(ctx, s.recordsKey(domain), fields...).Result()
+	texts, err := s.texts(ctx, domain, fields)
 	if err != nil {
 		return nil, fmt.Errorf("list overrides: %w", err)
 	}
@@ -166,7 +164,13 @@ func (s *Source) History(ctx context.Context, q override.Query) ([]override.Even
 	want := q.Length()
 	var events []override.Event
 	for {
-		page, err := s.o.Client.XRevRangeN(ctx, s.changesKey(), until, "-", pageSize).Result()
+		var page []goredis.XMessage
+		size := int64(0)
+		err := inPages(func(count int64) (err error) {
+			size = count
+			page, err = s.o.Client.XRevRangeN(ctx, s.changesKey(), until, "-", count).Result()
+			return err //nolint:wrapcheck // it is below
+		})
 		if err != nil {
 			return nil, fmt.Errorf("read the history of overrides: %w", err)
 		}
@@ -186,7 +190,7 @@ func (s *Source) History(ctx context.Context, q override.Query) ([]override.Even
 				return events, nil
 			}
 		}
-		if len(page) < pageSize {
+		if int64(len(page)) < size {
 			return events, nil
 		}
 	}

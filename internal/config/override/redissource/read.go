@@ -278,20 +278,21 @@ func (r *reader) each(ctx context.Context, yield func(*override.Identity, overri
 
 // pages sends the fields and records of all domains, in pages.
 func (r *reader) pages(ctx context.Context, to chan<- []string) error {
-	domains, err := within(ctx, func(ctx context.Context) ([]string, error) {
-		return r.o.Client.SMembers(ctx, r.domainsKey()).Result()
-	})
+	domains, err := r.domains(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("read the overrides: %w", err)
 	}
 	for _, domain := range domains {
 		for cursor, first := uint64(0), true; first || cursor != 0; first = false {
-			pairs, err := within(ctx, func(ctx context.Context) (pairs []string, err error) {
-				pairs, cursor, err = r.o.Client.HScan(ctx, r.recordsKey(domain), cursor, "", pageSize).Result()
-				return pairs, err //nolint:wrapcheck // within does
+			var pairs []string
+			err := inPages(func(count int64) (err error) {
+				ctx, cancel := context.WithTimeout(ctx, answerWithin)
+				defer cancel()
+				pairs, cursor, err = r.o.Client.HScan(ctx, r.recordsKey(domain), cursor, "", count).Result()
+				return err //nolint:wrapcheck // it is below
 			})
 			if err != nil {
-				return err
+				return fmt.Errorf("read the overrides: %w", err)
 			}
 			select {
 			case to <- pairs:
@@ -301,17 +302,6 @@ func (r *reader) pages(ctx context.Context, to chan<- []string) error {
 		}
 	}
 	return nil
-}
-
-// within calls Redis for some of the overrides.
-func within(ctx context.Context, call func(context.Context) ([]string, error)) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	texts, err := call(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the overrides: %w", err)
-	}
-	return texts, nil
 }
 
 // follow waits for changes and applies them.
@@ -339,11 +329,15 @@ func (r *reader) follow(ctx context.Context) error {
 
 // readChanges applies the changes after the position. It waits for one if wait is not negative.
 func (r *reader) readChanges(ctx context.Context, wait time.Duration) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(wait, 0)+answerWithin/2)
-	defer cancel()
-	streams, err := r.o.Client.XRead(ctx, &goredis.XReadArgs{
-		Streams: []string{r.changesKey(), entryID(r.at.version)}, Count: pageSize, Block: wait,
-	}).Result()
+	var streams []goredis.XStream
+	err := inPages(func(count int64) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, max(wait, 0)+answerWithin/2)
+		defer cancel()
+		streams, err = r.o.Client.XRead(ctx, &goredis.XReadArgs{
+			Streams: []string{r.changesKey(), entryID(r.at.version)}, Count: count, Block: wait,
+		}).Result()
+		return err //nolint:wrapcheck // it is below
+	})
 	if errors.Is(err, goredis.Nil) {
 		return 0, nil
 	}

@@ -89,7 +89,7 @@ func (s *Source) Get(ctx context.Context, which []override.Identity) ([]*overrid
 		for k, i := range at {
 			fields[k] = which[i].String()
 		}
-		texts, err := s.o.Client.HMGet(ctx, s.recordsKey(domain), fields...).Result()
+		texts, err := s.texts(ctx, domain, fields)
 		if err != nil {
 			return nil, fmt.Errorf("read overrides: %w", err)
 		}

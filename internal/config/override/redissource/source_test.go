@@ -841,7 +841,7 @@ func TestRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const rights = "+evalsha +eval +hget +hmget +hset +hsetnx +hdel +hscan +exists +sadd +srem +smembers +zadd +zrem +zrangebylex +xadd +xread +xrange +xrevrange +set"
+	const rights = "+evalsha +eval +hget +hmget +hset +hsetnx +hdel +hscan +exists +sadd +srem +sscan +zadd +zrem +zrangebylex +xadd +xread +xrange +xrevrange +set"
 	if text := strings.Join(strings.Fields(string(page)), " "); !strings.Contains(text, "`"+rights+"`") || !strings.Contains(text, "`~<CACHE_KEY_PREFIX>{overrides}:*`") {
 		t.Error("docs/reference/redis-keys.md does not have them")
 	}
@@ -890,5 +890,43 @@ func TestRights(t *testing.T) {
 		if err := everything(t, strings.Join(slices.Delete(slices.Clone(all), i, i+1), " ")); err == nil {
 			t.Errorf("%s is not needed", one)
 		}
+	}
+}
+
+// Overrides of the largest size do not fit into one answer by the thousand. They are read, listed and shown in the history all the same,
+// in smaller pages.
+func TestLargestOverrides(t *testing.T) {
+	r := redistest.Start(t)
+	p := start(t, r, "")
+	const n = 400 // of 53 KB; a record and its field have twice as much
+	want := make(map[string]uint64)
+	for k := range n {
+		i := of("d", fmt.Sprintf("%04d%s", k, strings.Repeat("x", override.MaxName-4)))
+		for e := range 6 {
+			i.Entries = append(i.Entries, descriptor.Entry{Key: fmt.Sprintf("%02d%s", e, strings.Repeat("y", override.MaxName-2)), Value: strings.Repeat("z", override.MaxName)})
+		}
+		p.write(t, set(i, uint64(k+1)))
+		want["d "+i.Entries[0].Value] = uint64(k + 1)
+	}
+	p.until(t, "all overrides, change by change", has(want))
+	start(t, r, "").until(t, "all overrides at the start", has(want))
+
+	seen := 0
+	for q := (override.Query{Limit: 1000}); ; {
+		page, next, err := p.List(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen += len(page)
+		if q.After = next; next == "" {
+			break
+		}
+	}
+	if seen != n {
+		t.Errorf("%d overrides are listed, want %d", seen, n)
+	}
+	events, err := p.History(t.Context(), override.Query{Limit: 1000})
+	if err != nil || len(events) != n {
+		t.Errorf("%d events, %v", len(events), err)
 	}
 }
