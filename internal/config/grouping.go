@@ -43,7 +43,7 @@ func (d *descriptorReading) checkGrouping() bool {
 	case fold && wildcardKey:
 		d.fold.Errorf("`fold_case` and a `key` with a * in it: write the key without a *")
 	case fold && kind == descriptor.MatchCIDR:
-		d.fold.Errorf("`fold_case` and `value_cidr`: addresses have no case; for one counter for all notations of an address write `group: ipv6/128`")
+		d.fold.Errorf("`fold_case` and `value_cidr`: addresses have no case, and all notations of one are one value; leave out `fold_case`")
 	case fold && (group.V4 > 0 || group.V6 > 0):
 		d.fold.Errorf("`fold_case` and `group: %s`: addresses have no case; leave out `fold_case`", group)
 	case fold && !d.foldValues():

@@ -6,14 +6,79 @@ import (
 	"strings"
 )
 
-// parseAddress parses an IP address. An IPv4 address mapped into IPv6 becomes the IPv4 address. An address with a zone is
-// rejected, because a zone has a meaning on one machine only.
-func parseAddress(s string) (netip.Addr, bool) {
+// parseNetwork parses a network as callers send it: an address, which is the network of only this address, or an address with the
+// number of bits in the prefix (10.1.2.0/24), which is what Envoy's masked_remote_address sends. An IPv4 address mapped into IPv6 becomes
+// the IPv4 address. What does not belong to the address is left out: a port after an IPv4 address or a bracketed IPv6 address, the
+// brackets, a zone, which has a meaning on one machine only, and bits after the prefix.
+func parseNetwork(s string) (netip.Prefix, bool) {
+	bits, six := -1, false
+	if at := strings.LastIndexByte(s, '/'); at >= 0 {
+		if bits = digits(s[at+1:], 128); bits < 0 || s[at+1] == '0' && at+2 < len(s) {
+			return netip.Prefix{}, false
+		}
+		s = s[:at]
+	} else {
+		var ok bool
+		if s, six, ok = cutPort(s); !ok {
+			return netip.Prefix{}, false
+		}
+	}
+	if zone := strings.IndexByte(s, '%'); zone >= 0 {
+		if zone == len(s)-1 {
+			return netip.Prefix{}, false
+		}
+		s, six = s[:zone], true
+	}
 	if !likeAddress(s) {
-		return netip.Addr{}, false
+		return netip.Prefix{}, false
 	}
 	a, err := netip.ParseAddr(s)
-	return a.Unmap(), err == nil
+	if err != nil || six && a.Is4() {
+		return netip.Prefix{}, false
+	}
+	if bits < 0 {
+		bits = a.BitLen()
+	}
+	if a.Is4In6() && bits >= 96 {
+		a, bits = a.Unmap(), bits-96
+	}
+	p := netip.PrefixFrom(a, bits)
+	return p.Masked(), p.IsValid()
+}
+
+// cutPort cuts off a port after an IPv4 address, and the brackets of an IPv6 address with what follows them. It returns false for a
+// text that is no address. bracketed: what is left must be an IPv6 address.
+func cutPort(s string) (address string, bracketed, ok bool) {
+	if strings.HasPrefix(s, "[") {
+		end := strings.IndexByte(s, ']')
+		if end < 0 || end < len(s)-1 && (s[end+1] != ':' || digits(s[end+2:], 65535) < 0) {
+			return "", false, false
+		}
+		return s[1:end], true, true
+	}
+	colon := strings.IndexByte(s, ':')
+	if colon < 0 || strings.IndexByte(s[colon+1:], ':') >= 0 {
+		return s, false, true
+	}
+	return s[:colon], false, digits(s[colon+1:], 65535) >= 0
+}
+
+// digits returns the number that a text of at most five digits is, or -1 if it is none or above most.
+func digits(s string, most int) int {
+	n := 0
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return -1
+		}
+		n = 10*n + int(s[i]-'0')
+		if i == 5 || n > most {
+			return -1
+		}
+	}
+	if s == "" {
+		return -1
+	}
+	return n
 }
 
 // likeAddress reports whether a text looks like an address. Callers also send names and numbers under the keys of networks,
@@ -35,6 +100,19 @@ func likeAddress(s string) bool {
 		}
 	}
 	return colons >= 2 && strings.Count(s, "::") <= 1 || colons == 0 && dots == 3
+}
+
+// noAddress says that a text is no address, and how one is written if the text looks like one.
+func noAddress(text string) string {
+	said := fmt.Sprintf("%q is no address", text)
+	switch {
+	case !strings.ContainsAny(text, "0123456789:") || strings.Trim(text, "0123456789abcdefABCDEF.:[]/%") != "":
+		return said
+	case strings.Contains(text, ":"):
+		return said + ": write one like 10.0.0.1, 10.0.0.1:443, 2001:db8::1 or [2001:db8::1]:443"
+	default:
+		return said + ": an IPv4 address has four decimal numbers without zeros before them, such as 10.0.0.1"
+	}
 }
 
 // ParseCIDR parses a network: an address, a slash, and the number of bits in the prefix. An IPv4 network mapped into IPv6

@@ -123,9 +123,16 @@ func (x *Explanation) counted() {
 		if x.Rule == nil || x.Rule.group(i) == nil {
 			continue
 		}
-		as := x.Rule.Counted(i, x.Levels[i].Entry.Value)
+		g, sent := x.Rule.group(i), x.Levels[i].Entry.Value
+		as := g.counted(sent)
+		if as == sent && g.oneAddress() {
+			continue
+		}
 		for j := range x.Levels[i].Candidates {
 			if c := &x.Levels[i].Candidates[j]; c.Matched {
+				if _, ok := parseNetwork(sent); !ok && g.addresses {
+					c.Reason += "; " + noAddress(sent)
+				}
 				c.Reason += fmt.Sprintf("; it counts as %q", as)
 			}
 		}
@@ -298,14 +305,14 @@ func (x *explainer) networks(n *networks) {
 		return
 	}
 	all := Candidate{Kind: MatchCIDR}
-	a, ok := parseAddress(x.value)
+	p, ok := parseNetwork(x.value)
 	if !ok {
-		x.addCandidate(all, false, "", fmt.Sprintf("%q is no address", x.value))
+		x.addCandidate(all, false, "", noAddress(x.value))
 		return
 	}
 	var hold []network
 	for _, w := range n.list {
-		if w.prefix.Contains(a) {
+		if w.prefix.Bits() <= p.Bits() && w.prefix.Contains(p.Addr()) {
 			hold = append(hold, w)
 		}
 	}

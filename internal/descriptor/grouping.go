@@ -76,17 +76,20 @@ func (g Group) Wider(network netip.Prefix) bool {
 
 // grouping makes the value that counts from the value that a caller sends.
 type grouping struct {
-	group   Group
-	fold    bool
-	capture *capture // nil if the group is none of an expression
+	group     Group
+	fold      bool
+	addresses bool     // values are addresses and networks
+	capture   *capture // nil if the group is none of an expression
 }
 
-// newGrouping returns nil if the values of a level are not grouped.
+// newGrouping returns nil if the values of a level are not grouped. All notations of an address are one group where a network matches
+// it, also without `group`.
 func newGrouping(spec *NodeSpec) (*grouping, error) {
-	if spec.Group == (Group{}) && !spec.FoldCase || spec.Condition || spec.ShareThreshold {
+	network := spec.Kind == MatchCIDR
+	if spec.Group == (Group{}) && !spec.FoldCase && !network || spec.Condition || spec.ShareThreshold {
 		return nil, nil
 	}
-	g := &grouping{group: spec.Group, fold: spec.FoldCase}
+	g := &grouping{group: spec.Group, fold: spec.FoldCase, addresses: network || spec.Group.V4 > 0 || spec.Group.V6 > 0}
 	if n := spec.Group.Capture; n > 0 {
 		var err error
 		if g.capture, err = newCapture(spec.Value, int(n), spec.FoldCase); err != nil {
@@ -96,19 +99,18 @@ func newGrouping(spec *NodeSpec) (*grouping, error) {
 	return g, nil
 }
 
+// oneAddress reports whether only the notations of one address count as one. Then the counter's key has no mark: it is the key of the usual
+// notation, so that it also stays the same where a plan has other networks, or none.
+func (g *grouping) oneAddress() bool { return g.addresses && g.group == (Group{}) }
+
 // counted returns the value that counts. The value of an address is the first address of its network: it is in the same group. A
 // text that is no address counts as itself.
 func (g *grouping) counted(value string) string {
 	switch {
 	case g.capture != nil:
 		value = g.capture.of(value)
-	case g.group != Group{}:
-		if a, ok := g.address(value); ok {
-			var buf [64]byte
-			if b := a.AppendTo(buf[:0]); string(b) != value {
-				return string(b)
-			}
-		}
+	case g.addresses:
+		return g.address(value)
 	}
 	if g.fold {
 		return Fold(value)
@@ -116,25 +118,33 @@ func (g *grouping) counted(value string) string {
 	return value
 }
 
-// address returns the first address of the network that an address counts as. A zone has a meaning on one machine only, and is
-// left out.
-func (g *grouping) address(value string) (netip.Addr, bool) {
-	if zone := strings.IndexByte(value, '%'); zone > 0 {
-		value = value[:zone]
-	}
-	a, ok := parseAddress(value)
+// address returns what an address or a network counts as: the first address of the group that contains it, an address in its usual
+// notation, or a network that is larger than a group. It takes memory only if the value does not contain this text.
+func (g *grouping) address(value string) string {
+	p, ok := parseNetwork(value)
 	if !ok {
-		return a, false
+		return value
 	}
 	bits := int(g.group.V6)
-	if a.Is4() {
+	if p.Addr().Is4() {
 		bits = int(g.group.V4)
 	}
-	if bits == 0 {
-		return a, true
+	var buf [64]byte
+	var text []byte
+	switch {
+	case bits > 0 && bits <= p.Bits():
+		text = netip.PrefixFrom(p.Addr(), bits).Masked().Addr().AppendTo(buf[:0])
+	case p.IsSingleIP():
+		text = p.Addr().AppendTo(buf[:0])
+	default:
+		text = p.AppendTo(buf[:0])
 	}
-	p, err := a.Prefix(bits)
-	return p.Addr(), err == nil
+	for _, at := range [...]int{0, 1, len(value) - len(text)} { // at the beginning, after a bracket, at the end
+		if at >= 0 && at+len(text) <= len(value) && string(text) == value[at:at+len(text)] {
+			return value[at : at+len(text)]
+		}
+	}
+	return string(text)
 }
 
 // Grouped reports whether the rule groups the values of a level.

@@ -18,7 +18,7 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 //
 // On each level one child is chosen and never reconsidered: the exact value, else the list that contains the value, else
 // the value and then the list that contains it if case does not matter, else the smallest network that contains the
-// address, else the first wildcard or regular expression in file order that matches, else the rule without a value. A wildcard whose text equals the value comes before other patterns. A wildcard with a star
+// address or network, else the first wildcard or regular expression in file order that matches, else the rule without a value. A wildcard whose text equals the value comes before other patterns. A wildcard with a star
 // in its key is matched against the whole entry (key, underscore, value). The last entry's node must have a rule: a
 // shorter or longer descriptor does not match. An empty value is not an exact value: it matches the rule without a value, and
 // patterns that match the empty text.
@@ -146,8 +146,8 @@ func (o *others) direct(value string) node {
 // network returns the child for the smallest network that contains the value, or noNode if none does.
 func (o *others) network(value string) node {
 	if o.networks != nil {
-		if a, ok := parseAddress(value); ok {
-			return o.networks.find(a)
+		if p, ok := parseNetwork(value); ok {
+			return o.networks.find(p)
 		}
 	}
 	return noNode

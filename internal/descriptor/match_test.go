@@ -177,7 +177,7 @@ func answer(d *Domain, entries []Entry) string {
 			levels[i] += " " + l.Kind.String()
 		}
 	}
-	key := string(KeyBuilder{}.AppendKey(nil, d.Name, entries, r, &r.Limits[0]))
+	key := string(KeyBuilder{}.AppendKey(nil, d.Name, r.CountedEntries(entries), r, &r.Limits[0]))
 	if !utf8.ValidString(key) || strings.ContainsAny(key, "\n") {
 		key = strconv.Quote(key)
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// networks finds the smallest network that contains an address. Its cost does not depend on the number of networks or their nesting.
+// networks finds the smallest network that contains an address or a network. Its cost does not depend on the number of networks or their nesting.
 type networks struct {
 	list  []network // in file order
 	table bart.Table[node]
@@ -23,9 +23,13 @@ func (n *networks) insert(prefix netip.Prefix, child node) {
 	n.table.Insert(prefix, child)
 }
 
-// find returns the child for an address, or noNode if no network contains it.
-func (n *networks) find(a netip.Addr) node {
-	if child, found := n.table.Lookup(a); found {
+// find returns the child for the smallest network that contains all of p, or noNode if none does.
+func (n *networks) find(p netip.Prefix) node {
+	if p.IsSingleIP() {
+		if child, found := n.table.Lookup(p.Addr()); found {
+			return child
+		}
+	} else if child, found := n.table.LookupPrefix(p); found {
 		return child
 	}
 	return noNode

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,16 +18,59 @@ func FuzzAddress(f *testing.F) {
 		"1::", "::1", "1::2", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8", "1:2:3:4:5:6:7:8::", "1::2::3", "1:2:3:4:5:6:7:8:9", "1:", ":1", "12345::",
 		"::1.2.3.4", "1:2:3:4:5:6:1.2.3.4", "1:2:3:4:5:6:7:1.2.3.4", "::1.2.3.4:5", "::ffff:1.2.3.4", "::FFFF:102:304", "fe80::1%eth0", "1.2.3.4%eth0", "::1.2.3", "1:2::1.2.3.4",
 		"ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "g::", "1.2.3.-4", "[::1]", "1:2:3:4:5:6:7", "1:2:3:4:5::1.2.3.4", "1::.2.3.4",
+		"[::1]:443", "[::1]:", "[::1]x", "[::1", "::1]", "[1.2.3.4]:5", "[fe80::1%eth0]:5", "1.2.3.4:65535", "1.2.3.4:65536", "1.2.3.4:", "1.2.3.4:+5", "[::ffff:1.2.3.4]:5",
+		"1.2.3.4/32", "1.2.3.0/24", "1.2.3.4/24", "1.2.3.4/33", "1.2.3.4/", "1.2.3.4/024", "1.2.3.4:5/24", "2001:db8::/64", "2001:db8::1/129", "::ffff:1.2.3.4/128", "::ffff:1.2.3.4/104",
+		"::ffff:0:0/90", "fe80::1%eth0/64", "[::1]/64", "0.0.0.0/0", "::/0",
 	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got, ok := parseAddress(s)
-		want, err := netip.ParseAddr(s)
-		if wantOK := err == nil && want.Zone() == ""; ok != wantOK || ok && got != want.Unmap() {
-			t.Fatalf("%q is %v, an address: %v; want %v, %v", s, got, ok, want, err)
+		got, ok := parseNetwork(s)
+		if want, wantOK := slowNetwork(s); ok != wantOK || got != want {
+			t.Fatalf("%q is %v, %v; want %v, %v", s, got, ok, want, wantOK)
 		}
 	})
+}
+
+var (
+	withPort  = regexp.MustCompile(`^(?:([0-9.]+)|\[([^\[\]]*:[^\[\]]*)\])(?::0*([0-9]{1,5}))?$`)
+	hasZone   = regexp.MustCompile(`^([^%]*:[^%]*)%(?s:.+)$`)
+	mappedBit = netip.MustParsePrefix("::ffff:0:0/96")
+)
+
+// slowNetwork is parseNetwork, written with expressions and the functions of package netip.
+func slowNetwork(s string) (p netip.Prefix, ok bool) {
+	at := strings.LastIndex(s, "/")
+	bits := ""
+	if at >= 0 {
+		s, bits = s[:at], s[at:]
+	} else if m := withPort.FindStringSubmatch(s); m != nil {
+		if port := s[strings.LastIndex(s, ":")+1:]; m[3] != "" && len(port) > 5 {
+			return p, false
+		}
+		if n, _ := strconv.Atoi(m[3]); n > 65535 {
+			return p, false
+		}
+		s = m[1] + m[2]
+	}
+	if m := hasZone.FindStringSubmatch(s); m != nil {
+		s = m[1]
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return p, false
+	}
+	if bits == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	if p, err = netip.ParsePrefix(s + bits); err != nil {
+		return netip.Prefix{}, false
+	}
+	if mappedBit.Contains(p.Addr()) && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), true
 }
 
 // For any set of networks, the smallest one that holds an address is found, as a search through all of them would.
@@ -61,25 +105,35 @@ func TestSmallestNetworkIsFound(t *testing.T) {
 				n.insert(p, node(i))
 			}
 		}
-		try := func(a netip.Addr) {
+		try := func(a netip.Addr, length int) {
+			a = a.Unmap()
+			value := netip.PrefixFrom(a, min(length, a.BitLen())).Masked()
 			want, bits := noNode, -1
 			for _, w := range n.list {
-				if w.prefix.Contains(a.Unmap()) && w.prefix.Bits() > bits {
+				if w.prefix.Contains(value.Addr()) && w.prefix.Bits() > bits && w.prefix.Bits() <= value.Bits() {
 					want, bits = w.child, w.prefix.Bits()
 				}
 			}
-			parsed, ok := parseAddress(a.String())
-			if got := n.find(parsed); !ok || got != want {
-				t.Fatalf("%v is in network %d, want %d, of %v", a, int32(got), int32(want), n.list)
+			text := value.String()
+			if value.IsSingleIP() {
+				text = value.Addr().String()
+			}
+			parsed, ok := parseNetwork(text)
+			if got := n.find(parsed); !ok || parsed != value || got != want {
+				t.Fatalf("%v is in network %d, want %d, of %v", value, int32(got), int32(want), n.list)
 			}
 		}
 		for range 20 {
-			try(draw(t, rapid.Bool().Draw(t, "four")))
+			try(draw(t, rapid.Bool().Draw(t, "four")), 128)
+			try(draw(t, rapid.Bool().Draw(t, "four")), rapid.IntRange(0, 128).Draw(t, "length"))
 		}
 		for p := range seen {
-			try(p.Addr())
+			try(p.Addr(), 128)
+			for length := max(0, p.Bits()-1); length <= p.Bits()+1; length++ {
+				try(p.Addr(), length)
+			}
 			if before := p.Addr().Prev(); before.IsValid() {
-				try(before)
+				try(before, 128)
 			}
 		}
 	})
@@ -200,7 +254,7 @@ func TestMatchOfPatternsAllocatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := tree.Domain("d")
-	for _, value := range []string{"10.1.2.3", "11.1.2.3", "2001:db8::1", "::1", "::ffff:10.1.2.3", "", "1.2.3.4.5", "1::2::3",
+	for _, value := range []string{"10.1.2.3", "10.1.2.3/32", "10.1.2.0/24", "10.1.2.3:443", "[2001:db8::1]:443", "2001:db8::/64", "11.1.2.3", "2001:db8::1", "::1", "::ffff:10.1.2.3", "", "1.2.3.4.5", "1::2::3",
 		"fe80::1%eth0", "1.2.3.4%eth0", "nothing", "ababc12", "a", "xyz", strings.Repeat("z", 100)} {
 		entries := []Entry{{"ip", strings.Clone(value)}}
 		if allocs := testing.AllocsPerRun(100, func() { d.Match(entries) }); allocs != 0 {

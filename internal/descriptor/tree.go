@@ -233,14 +233,14 @@ func (c *compiler) child(parent node, spec *NodeSpec, patterns int) error {
 	if err != nil {
 		return err
 	}
-	if group != nil {
+	if group != nil && !group.oneAddress() {
 		pattern = groupedBy(level, spec.Values, spec.Group)
 	}
 	wasAny := c.anyOf
 	c.levels = append(c.levels, level)
 	c.shared = append(c.shared, shared{pattern, group})
 	c.metric = append(c.metric, spec.ValueToMetric)
-	c.anyOf.shared = c.anyOf.shared || pattern != ""
+	c.anyOf.shared = c.anyOf.shared || pattern != "" || group != nil
 	c.anyOf.metric = c.anyOf.metric || spec.ValueToMetric
 
 	above := c.sums.level(spec, pattern, patterns)

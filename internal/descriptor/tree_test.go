@@ -46,7 +46,7 @@ func TestCompileFillsInRules(t *testing.T) {
 		{"a.k_v*.l", []Level{{"k", "v*", MatchWildcard}, {"l", "", MatchAny}}, &MetricLevels{true, false}, []string{"~v*", ""}},
 		{"a.k", []Level{{"k", "", MatchAny}}, nil, nil},
 		{"a.k_x,y", []Level{{"k", "x,y", MatchValues}}, nil, []string{"~=x=y"}},
-		{"a.k_10.0.0.0/8", []Level{{"k", "10.0.0.0/8", MatchCIDR}}, nil, nil},
+		{"a.k_10.0.0.0/8", []Level{{"k", "10.0.0.0/8", MatchCIDR}}, nil, []string{""}},
 		{"a.k_z.+", []Level{{"k", "z.+", MatchRegex}}, nil, []string{"~~z.+"}},
 		{"b.without a rule.l_w", []Level{{"without a rule", "", MatchAny}, {"l", "w", MatchExact}}, nil, nil},
 	}

@@ -15,6 +15,8 @@ descriptors:
   - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 2}}
   - {key: remote_address, value_cidr: 10.9.0.0/16, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 3}}
   - {key: masked_remote_address, rate_limit: {unit: day, requests_per_unit: 2}}
+  - {key: masked_remote_address, value_cidr: 10.8.0.0/15, rate_limit: {unlimited: true}}
+  - {key: masked_remote_address, value_cidr: 10.10.10.0/24, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: generic_key, value: static, rate_limit: {unit: day, requests_per_unit: 2}}
   - {key: generic_key, value: open, rate_limit: {unlimited: true}}
   - {key: plan, value: free, rate_limit: {unit: day, requests_per_unit: 1}}
@@ -66,6 +68,11 @@ descriptors:
     cluster: upstream
     rate_limits:
     - actions: [{masked_remote_address: {v4_prefix_mask_len: 16, v6_prefix_mask_len: 64}}]
+- match: {prefix: /of-one-address}
+  route:
+    cluster: upstream
+    rate_limits:
+    - actions: [{masked_remote_address: {}}]
 - match: {prefix: /static}
   route:
     cluster: upstream
@@ -161,6 +168,13 @@ descriptors:
 			{"/masked", []string{"x-forwarded-for", "10.2.2.3"}, []int{200}},
 			{"/masked", []string{"x-forwarded-for", "2001:db8::1"}, []int{200}},
 			{"/masked", []string{"x-forwarded-for", "2001:db8::ffff:1"}, []int{200, 429}},
+		},
+		"masked_remote_address in networks of rules": {
+			{"/masked", []string{"x-forwarded-for", "10.8.2.3"}, []int{200, 200, 200}},
+			{"/of-one-address", []string{"x-forwarded-for", "10.9.2.3"}, []int{200, 200, 200}},
+			{"/of-one-address", []string{"x-forwarded-for", "10.10.10.1"}, []int{200, 429}},
+			{"/of-one-address", []string{"x-forwarded-for", "10.10.10.2"}, []int{200, 429}},
+			{"/masked", []string{"x-forwarded-for", "10.10.10.3"}, []int{200, 200, 429}}, // 10.10.0.0/16 is larger than the network
 		},
 		"generic_key":                 {{"/static", nil, []int{200, 200, 429}}},
 		"generic_key with a name":     {{"/plan", nil, []int{200, 429}}},
