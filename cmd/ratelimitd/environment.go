@@ -25,7 +25,7 @@ func checkEnvironment(model *kong.Application, environ []string) error {
 	known := variables(model)
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
-		if !strings.HasPrefix(name, ownPrefix) || slices.Contains(known, name) || isRetired(name) || serviceLink.MatchString(name) {
+		if !strings.HasPrefix(name, ownPrefix) || slices.Contains(known, name) || serviceLink.MatchString(name) {
 			continue
 		}
 		if meant := yamlform.Closest(name, known); meant != "" {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -171,26 +170,5 @@ func TestHelp(t *testing.T) {
 	}
 	if shown < 130 {
 		t.Errorf("only %d settings", shown)
-	}
-}
-
-// Settings that are none any more are accepted, as variables and as flags, and the log says so. They are no
-// flags.
-func TestRetiredSettings(t *testing.T) {
-	model, _ := modelOf(t)
-	known := variables(model)
-	for _, r := range retired {
-		if slices.Contains(known, r.variable) {
-			t.Errorf("%s is a setting", r.variable)
-		}
-	}
-	p := startProcess(t, map[string]string{"RATELIMITD_RULES_RESCAN": "1m", "RATELIMITD_WRITE_TIMEOUT": "10s"},
-		"--peer-share", "0.1", "--max-entries=3", "--json-bad-request-on-failure", "--rules", rulesOf(t, fiveADay))
-	var warned []string
-	for _, line := range p.Log.All("this is no setting any more: remove it") {
-		warned = append(warned, line["variable"].(string)) //nolint:forcetypeassert // it is one
-	}
-	if want := []string{"RATELIMITD_JSON_BAD_REQUEST_ON_FAILURE", "RATELIMITD_MAX_ENTRIES", "RATELIMITD_PEER_SHARE", "RATELIMITD_RULES_RESCAN"}; !slices.Equal(warned, want) {
-		t.Errorf("warned about %v, want %v", warned, want)
 	}
 }

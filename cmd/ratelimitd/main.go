@@ -70,7 +70,6 @@ type streams struct {
 // environment. Subcommands may have more (ask.go).
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
-	args, c.Serve.Retired = withoutRetired(args)
 	parser, err := newParser(&c, kong.Writers(stdout, stderr))
 	if err == nil && len(args) > 0 && isReference(args[0]) {
 		args, c.Serve.Ignored = asReference(parser.Model, normalize(args[1:]))

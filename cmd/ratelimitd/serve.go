@@ -67,7 +67,6 @@ type serveCommand struct {
 	Accepted acceptedOptions `embed:"" group:"Without effect"`
 
 	Adjusted adjustments `kong:"-"`
-	Retired  []string    `kong:"-"` // variables of retired flags on the command line
 	Ignored  []string    `kong:"-"` // arguments that were meant for envoyproxy/ratelimit
 	Stdout   io.Writer   `kong:"-"`
 }
@@ -179,7 +178,6 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	}()
 	o.Adjusted.log(log)
 	o.Accepted.log(log)
-	logRetired(log, o.Retired)
 	if len(o.Ignored) > 0 {
 		log.Warn("unknown arguments are ignored, as envoyproxy/ratelimit ignores its arguments", "arguments", o.Ignored)
 	}

@@ -24,7 +24,7 @@ func TestEveryKeyHasAFact(t *testing.T) {
 			"rate_limit", "rate_limits", "descriptors", "inherit", // what the others are about
 			"key", "value", "values", "value_regex", "value_cidr", // the path of the rule
 			"unit", "requests_per_unit", // /rlconfig begins with them, as envoyproxy/ratelimit does
-			"replaces", "detailed_metric", "value_to_metric", "share_threshold", "condition", "overridable", "usage", "metadata", // not shown there
+			"value_to_metric", "share_threshold", "condition", // of a level
 		}},
 	} {
 		read := make(map[string]bool)

@@ -1,7 +1,9 @@
 package descriptor
 
 import (
+	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 )
 
@@ -15,18 +17,20 @@ type Fact[T any] struct {
 	// words describes the value for people, in a sentence about a limit: ", leased". Nil: the key has no words, or they stand elsewhere.
 	words func(of *T) string
 
-	// hashed means that the key and its text are part of Tree.Checksum. Set it for a new key. The older keys have more compact bytes
-	// there: checksums writes them.
-	hashed bool
+	// hidden means that /rlconfig leaves the key out. It is part of Tree.Checksum all the same.
+	hidden bool
 }
 
 // Facts are the keys that say something about a T, in the order in which /rlconfig shows them.
 type Facts[T any] []Fact[T]
 
-// Of yields the keys that a T has, and their values as a rule file writes them.
+// Of yields the keys that a T has and that are not hidden, and their values as a rule file writes them.
 func (f Facts[T]) Of(of *T) iter.Seq2[string, string] {
 	return func(yield func(key, text string) bool) {
 		for i := range f {
+			if f[i].hidden {
+				continue
+			}
 			if text := f[i].text(of); text != "" && !yield(f[i].Key, text) {
 				return
 			}
@@ -34,12 +38,10 @@ func (f Facts[T]) Of(of *T) iter.Seq2[string, string] {
 	}
 }
 
-// appendHashed appends the keys that are hashed, where they have a value: rules that do not use a new key keep their checksum.
-func (f Facts[T]) appendHashed(b []byte, of *T) []byte {
+// appendTo appends the keys that a T has, with their values. A key without a value adds nothing, so rules that do not use a new key keep
+// their checksum.
+func (f Facts[T]) appendTo(b []byte, of *T) []byte {
 	for i := range f {
-		if !f[i].hashed {
-			continue
-		}
 		if text := f[i].text(of); text != "" {
 			b = appendText(appendText(b, f[i].Key), text)
 		}
@@ -56,7 +58,7 @@ var DomainFacts = Facts[DomainSettings]{
 	{Key: "refunds", text: func(d *DomainSettings) string { return RefundsNames[d.Refunds] }},
 	{Key: "envoy_delay", text: func(d *DomainSettings) string { return when(d.EnvoyDelay, "true") }},
 	{Key: "quota_buckets", text: func(d *DomainSettings) string { return d.QuotaBuckets.String() }},
-	{Key: "regions", hashed: true, text: func(d *DomainSettings) string { return d.Regions.String() }},
+	{Key: "regions", text: func(d *DomainSettings) string { return d.Regions.String() }},
 }
 
 // RuleFacts are the keys of a rule.
@@ -68,6 +70,21 @@ var RuleFacts = Facts[Rule]{
 	{Key: "group", text: func(r *Rule) string { return r.groupings("group") }},
 	{Key: "cost", text: (*Rule).costs},
 	{Key: "unlimited", text: func(r *Rule) string { return when(r.Unlimited, "true") }},
+	{Key: "detailed_metric", hidden: true, text: func(r *Rule) string { return when(r.DetailedMetric, "true") }},
+	{Key: "overridable", hidden: true, text: func(r *Rule) string { return when(r.Overridable(), decimal(r.OverrideMax)) }},
+	{Key: "usage", hidden: true, text: func(r *Rule) string { return when(r.Usage, "true") }},
+	{Key: "replaces", hidden: true, text: func(r *Rule) string {
+		if r.Replaces == nil {
+			return ""
+		}
+		return fmt.Sprintf("%q", slices.Sorted(slices.Values(r.Replaces)))
+	}},
+	{Key: "metadata", hidden: true, text: func(r *Rule) string {
+		if r.Metadata == nil {
+			return ""
+		}
+		return fmt.Sprintf("%#v", r.Metadata) // fmt sorts the keys of a map
+	}},
 }
 
 // RuleLimit is a limit of a rule.
@@ -124,13 +141,13 @@ var LimitFacts = Facts[RuleLimit]{
 		words: func(l *RuleLimit) string {
 			return when(l.Reservations != nil, ", reservations "+l.Reservations.Words())
 		}},
-	{Key: "regions", hashed: true,
+	{Key: "regions",
 		text: func(l *RuleLimit) string { return l.Regions.String() },
 		words: func(l *RuleLimit) string {
 			return l.Regions.Words(l.Algorithm == LeakyBucket || l.Algorithm == TokenBucket && !l.Interval)
 		}},
 	{Key: "scale", text: func(l *RuleLimit) string { return l.Rule.ScaleOf(l.Index).String() }},
-	{Key: "classes", hashed: true, text: func(l *RuleLimit) string { return l.Rule.ClassesOf(l.Index).String() }},
+	{Key: "classes", text: func(l *RuleLimit) string { return l.Rule.ClassesOf(l.Index).String() }},
 	{Key: "active", text: func(l *RuleLimit) string {
 		if a := l.Rule.ActiveTimes(l.Index); a != nil {
 			return strconv.Quote(a.Words())

@@ -13,9 +13,9 @@ type QuotaBuckets struct {
 	Deny  bool     // a bucket that no rule matches lets nothing pass
 }
 
-// String returns the settings as a rule file writes them, or "" for nil.
+// String returns the settings as a rule file writes them, or "" if they are those without the key.
 func (q *QuotaBuckets) String() string {
-	if q == nil {
+	if q == nil || len(q.Order) == 0 && !q.Deny {
 		return ""
 	}
 	keys := make([]string, len(q.Order))

@@ -91,7 +91,7 @@ func TestDefaultDenies(t *testing.T) {
 
 func TestQuotaBucketsAsText(t *testing.T) {
 	for want, q := range map[string]QuotaBuckets{
-		`{}`:                     {},
+		``:                       {},
 		`{default: deny}`:        {Deny: true},
 		`{order: ["a b", "\n"]}`: {Order: []string{"a b", "\n"}},
 		`{order: ["plan", "user"], default: deny}`: {Order: []string{"plan", "user"}, Deny: true},

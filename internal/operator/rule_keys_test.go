@@ -146,8 +146,8 @@ var keyCases = map[string]keyCase{
 	"replaces.name": limited("replaces: [{name: m}, {name: n}]"),
 }
 
-// The checksum of rules, /rlconfig and what `explain --json` prints do not change by accident: scripts read them, and while a version
-// is replaced, processes of both compare their checksums. There is a case for each key of the rule language, and for each name that it can have.
+// The checksum of rules, /rlconfig and what `explain --json` prints do not change by accident: scripts read them, and
+// replicas compare their checksums. There is a case for each key of the rule language, and for each name that it can have.
 func TestRuleKeysAreWrittenAsBefore(t *testing.T) {
 	const name = "rule_keys.txt"
 	cases := maps.Clone(keyCases)
@@ -173,7 +173,7 @@ func TestRuleKeysAreWrittenAsBefore(t *testing.T) {
 				writeKey(t, &text, id, c, value)
 			}
 			if c.domain+c.rule != "" && !differs(text.String()[before:]) {
-				t.Errorf("%s does not change the checksum of a rule: set hashed in its row of descriptor.Facts", id)
+				t.Errorf("%s does not change the checksum of a rule: give it a row in internal/descriptor/facts.go", id)
 			}
 		}
 	}

@@ -290,7 +290,7 @@ func TestInvalidationsAreBounded(t *testing.T) {
 	}
 }
 
-// A user of older versions has no rights for streams. Resets and refunds work, for this process.
+// A user may have no rights for streams. Resets and refunds work, for this process.
 func TestInvalidationsWithoutRights(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t, "--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+get", "+mget", "+set", "+incrby", "+del", "+pttl", "+time", "+ping")

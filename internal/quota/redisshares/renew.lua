@@ -27,7 +27,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Twelve numbers are stored for each process: rate, burst, demand, time of the last renewal, and time of the expiry; the claimed rate and
 -- burst in its last answer, the number of the question that this answer belongs to, the rate that it still claims, the rate and the burst
 -- that were taken for its claims since that answer, and the time when its first claim came.
--- The demand of a process that has ended is -1. Earlier versions read only the first five numbers, and may write no more.
+-- The demand of a process that has ended is -1. A field without twelve numbers is not ours.
 local all, names, total_rate, total_burst = {}, {}, 0, 0
 local saved, since, learning = nil, now, 0
 local stored = redis.call('HGETALL', key)
@@ -36,10 +36,9 @@ for i = 1, #stored, 2 do
   for part in string.gmatch(stored[i + 1], '[^ ]+') do n[#n + 1] = tonumber(part) end
   if stored[i] == '' then
     saved, since, learning = n[1], n[2], n[3]
-  else
+  elseif #n == 12 then
     all[stored[i]] = {rate = n[1], burst = n[2], demand = n[3], renewed = n[4], expires = n[5],
-      claimed_rate = n[6] or 0, claimed_burst = n[7] or 0, number = n[8] or 0,
-      claim = n[9] or 0, more_rate = n[10] or 0, more_burst = n[11] or 0, since = n[12] or 0}
+      claimed_rate = n[6], claimed_burst = n[7], number = n[8], claim = n[9], more_rate = n[10], more_burst = n[11], since = n[12]}
   end
 end
 local function over(p) return p.expires <= now or p.renewed > now + ttl end

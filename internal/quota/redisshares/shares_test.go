@@ -472,42 +472,6 @@ func TestEndGivesBack(t *testing.T) {
 	}
 }
 
-// Earlier versions store five numbers for a process, and read the first five. Both versions share one Redis during a rollout.
-func TestFieldsOfEarlierVersions(t *testing.T) {
-	s, set := redistest.StartWithStoppedClock(t, begin)
-	client := s.Client(t)
-	process := redisshares.New(redisshares.Options{Client: client, Prefix: "quota:", Process: "new"})
-	earlier := fmt.Sprintf("40 20 40 %d %d", begin.UnixMilli(), begin.Add(45*time.Second).UnixMilli())
-	if err := client.HSet(t.Context(), "quota:k", "old", earlier, "", fmt.Sprintf("10 %d 0", begin.UnixMilli())).Err(); err != nil {
-		t.Fatal(err)
-	}
-	ask := quota.Ask{Key: "k", Rate: 100, Burst: 100, Demand: 40, ClaimRate: 30, Number: 1}
-	for _, after := range []time.Duration{0, 13 * time.Second} { // until then, the earlier one may be alive
-		set(begin.Add(after))
-		shares, err := process.Renew(t.Context(), []quota.Ask{ask})
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := 0.0
-		if after > 0 {
-			want = 30
-		}
-		if shares[0].ClaimedRate != want || shares[0].ClaimedBurst != want/2 {
-			t.Errorf("after %v the claims got %g per second and %g tokens, not %g and %g", after, shares[0].ClaimedRate, shares[0].ClaimedBurst, want, want/2)
-		}
-		ask.Held, ask.HeldRate, ask.HeldBurst, ask.Number, ask.Answered = true, shares[0].Rate, shares[0].Burst, ask.Number+1, ask.Number
-	}
-	var rate, burst, demand float64
-	var renewed, expires int64
-	field := client.HGet(t.Context(), "quota:k", "new").Val()
-	if _, err := fmt.Sscanf(field, "%g %g %g %d %d", &rate, &burst, &demand, &renewed, &expires); err != nil || demand != 40 || expires-renewed != 45_000 {
-		t.Errorf("the field of the process is %q: %v", field, err)
-	}
-	if left := client.HGet(t.Context(), "quota:k", "old").Val(); !strings.HasPrefix(left, "10 5 40 ") {
-		t.Errorf("what is left of the process that ended is %q", left)
-	}
-}
-
 // A process does not learn that its claim was served. Until it does, no other process gets what was claimed, and the answer is repeated.
 func TestLostAnswerToAClaim(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
