@@ -210,6 +210,7 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 	for _, f := range s.status {
 		before[f.Name] = f
 	}
+	rejected := 0
 	for i := range files {
 		f := &files[i]
 		old := before[f.Name]
@@ -219,6 +220,11 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 		}
 		if old.State == f.State && !rules(f.Name) && slices.Equal(old.Errors, f.Errors) {
 			continue
+		}
+		if f.State != descriptor.FileLoaded {
+			if rejected++; rejected > errorsSent {
+				continue
+			}
 		}
 		log := s.o.Logger.With("resource", f.Name, "state", string(f.State), "rules", f.Rules)
 		switch f.State {
@@ -230,11 +236,14 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 			log.Error("rule resource rejected, none of it is active", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
 		}
 	}
+	if rejected > errorsSent {
+		s.o.Logger.Error("more rule resources rejected", "resources", rejected-errorsSent)
+	}
 	s.status = files
 }
 
 const (
-	errorsSent   = 20       // most errors of one set that are sent
+	errorsSent   = 20       // most errors of one set that are sent, and most of its resources that are logged as rejected
 	refusalBytes = 16 << 10 // approximate size of their text
 )
 

@@ -426,3 +426,62 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 		}
 	}
 }
+
+// A server sends sets as fast as it can. The client uses some of them, and the last one; its log stays short.
+func TestAFloodOfSets(t *testing.T) {
+	server, addr := newScripted(t)
+	c := run(t, impatient(addr))
+	server.next(t) // the subscription
+	const sets = 3000
+	start := time.Now()
+	for i := range sets {
+		packed, err := anypb.New(perDay("one", "a", "k", uint32(i+1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.send <- &discoveryv3.DiscoveryResponse{VersionInfo: fmt.Sprint(i), Nonce: fmt.Sprint(i), TypeUrl: typeURL, Resources: []*anypb.Any{packed}}
+	}
+	c.inForce(fmt.Sprintf("a.k %d/day", sets))
+	most := int(time.Since(start)/leastPause) + 2
+	if n := c.applied(); n > most {
+		t.Errorf("%d sets were used in %s, want at most %d", n, time.Since(start), most)
+	}
+	for {
+		r := server.next(t)
+		if r.GetErrorDetail() != nil {
+			t.Fatalf("refused: %v", r)
+		}
+		if r.GetResponseNonce() == fmt.Sprint(sets-1) {
+			if r.GetVersionInfo() != fmt.Sprint(sets-1) {
+				t.Errorf("the last set is answered with %v", r)
+			}
+			break
+		}
+	}
+	if n := strings.Count(c.log.String(), "rules accepted"); n > most {
+		t.Errorf("%d records about rules", n)
+	}
+}
+
+// Many bad resources in one set are a few records.
+func TestManyBadResources(t *testing.T) {
+	server, addr := newScripted(t)
+	c := run(t, impatient(addr))
+	server.next(t)
+	packed, err := anypb.New(perDay("one", "a", "k", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &discoveryv3.DiscoveryResponse{VersionInfo: "1", Nonce: "1", TypeUrl: typeURL}
+	for range 2000 {
+		r.Resources = append(r.Resources, packed)
+	}
+	server.send <- r
+	if n := server.next(t); n.GetErrorDetail() == nil || len(n.GetErrorDetail().GetMessage()) > 32<<10 {
+		t.Errorf("%d bytes in the refusal", len(n.GetErrorDetail().GetMessage()))
+	}
+	c.inForce("a.k 1/day")
+	if n := strings.Count(c.log.String(), "rule resource rejected"); n > 20 || !strings.Contains(c.log.String(), "more rule resources rejected") {
+		t.Errorf("%d records about bad resources", n)
+	}
+}

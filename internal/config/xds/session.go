@@ -103,36 +103,70 @@ type session struct {
 	// server may have given the same version to other rules.
 	version string
 	nonce   string // of the newest response
+	others  complaints
 }
+
+// A server may send sets faster than anyone needs them. After each one the client pauses, several times as long as the work took, and then uses
+// the newest set of those that came meanwhile. So rules take at most a quarter of a processor, and their log stays short.
+const (
+	workShare  = 3
+	leastPause = 100 * time.Millisecond
+	mostPause  = 5 * time.Second
+)
 
 // follow subscribes to rules and answers responses until the stream ends.
 func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error {
 	if err := s.send(nil); err != nil {
 		return err
 	}
-	refuse := time.NewTimer(0)
+	refuse, pause := time.NewTimer(0), time.NewTimer(0)
 	refuse.Stop()
+	pause.Stop()
+	pausing := false
+	var held *discoveryv3.DiscoveryResponse // came during the pause
 	reason := ""
+	answer := func(r *discoveryv3.DiscoveryResponse) error {
+		s.failures, s.logged = 0, complaints{}
+		s.nonce = r.GetNonce()
+		start := time.Now()
+		var wait time.Duration
+		reason, wait = s.judge(r)
+		held, pausing = nil, true
+		pause.Reset(min(max(leastPause, workShare*time.Since(start)), mostPause))
+		if reason != "" {
+			refuse.Reset(wait)
+			return nil
+		}
+		s.version = r.GetVersionInfo()
+		return s.send(nil)
+	}
 	for {
 		select {
 		case r, more := <-responses:
 			if !more {
+				if held != nil {
+					return answer(held)
+				}
 				return nil
 			}
 			if r.GetTypeUrl() != typeURL && r.GetTypeUrl() != "" {
-				s.log.Warn("the xDS server sent resources of another type: ignored", "type", r.GetTypeUrl())
+				if s.others.news(r.GetTypeUrl(), time.Now()) {
+					s.log.Warn("the xDS server sent resources of another type: ignored", "type", r.GetTypeUrl())
+				}
 				continue
 			}
 			refuse.Stop() // a newer response replaces the rejected one
-			s.failures, s.logged = 0, complaints{}
-			s.nonce = r.GetNonce()
-			var wait time.Duration
-			if reason, wait = s.judge(r); reason != "" {
-				refuse.Reset(wait)
+			if held = r; pausing {
 				continue
 			}
-			s.version = r.GetVersionInfo()
-			if err := s.send(nil); err != nil {
+			if err := answer(r); err != nil {
+				return err
+			}
+		case <-pause.C:
+			if pausing = false; held == nil {
+				continue
+			}
+			if err := answer(held); err != nil {
 				return err
 			}
 		case <-refuse.C:

@@ -14,19 +14,22 @@ type Options struct {
 	Level  *Level // default: a fixed level of info
 }
 
-// New returns a logger that writes one line per record to w, with one call of Write.
+// New returns a logger that writes one line per record to w, with one call of Write. A line has at most MaxRecord bytes: what is beyond is
+// left out, with a mark.
 func New(w io.Writer, o Options) (*slog.Logger, error) {
 	if o.Level == nil {
 		o.Level = new(Level)
 	}
+	var h slog.Handler
 	switch strings.ToLower(o.Format) {
 	case "", "text":
-		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: o.Level})), nil
+		h = slog.NewTextHandler(shortWriter{w}, &slog.HandlerOptions{Level: o.Level})
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: referenceFields})), nil
+		h = slog.NewJSONHandler(shortWriter{w}, &slog.HandlerOptions{Level: o.Level, ReplaceAttr: referenceFields})
 	default:
 		return nil, fmt.Errorf("log format %q: use text or json", o.Format)
 	}
+	return slog.New(bounded{h, h}), nil
 }
 
 // referenceFields renames the standard fields as in the logs of envoyproxy/ratelimit: @timestamp, @message and level,

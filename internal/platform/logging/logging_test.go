@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -116,5 +117,48 @@ func TestLevelChangesWhileLoggersAreInUse(t *testing.T) {
 func TestUnknownFormat(t *testing.T) {
 	if _, err := logging.New(&bytes.Buffer{}, logging.Options{Format: "xml"}); err == nil || !strings.Contains(err.Error(), "xml") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A record has at most 16 KiB, whatever is logged: in JSON it is still JSON. What is short stays.
+func TestRecordsAreBounded(t *testing.T) {
+	long := strings.Repeat("\x00\u00e9", 100_000)
+	var many []any
+	for i := range 3_000 {
+		many = append(many, fmt.Sprint("k", i), i)
+	}
+	for name, of := range map[string]struct {
+		with, args []any
+		message    string
+		want       string // stays
+	}{
+		"text":         {args: []any{"short", 7, "long", long}, message: "m", want: "short"},
+		"error":        {args: []any{"short", 7, "error", errors.New(long)}, message: "m", want: "short"},
+		"list":         {args: []any{"list", strings.Split(strings.Repeat("word ", 100_000), " "), "short", 7}, message: "m", want: "short"},
+		"struct":       {args: []any{"it", struct{ A, B string }{long, long}, "short", 7}, message: "m", want: "short"},
+		"group":        {args: []any{slog.Group("g", "long", long, "inner", slog.GroupValue(slog.String("long", long))), "short", 7}, message: "m", want: "short"},
+		"message":      {args: []any{"short", 7}, message: long, want: "short"},
+		"key":          {args: []any{long, 1, "short", 7}, message: "m", want: "short"},
+		"of a logger":  {with: []any{"long", long}, args: []any{"short", 7}, message: "m", want: "short"},
+		"many":         {args: many, message: "m", want: "attributes_left_out"},
+		"many of some": {with: many, args: []any{"short", 7}, message: "m", want: "attributes_left_out"},
+	} {
+		for _, format := range []string{"text", "json"} {
+			var b bytes.Buffer
+			log, err := logging.New(&b, logging.Options{Format: format})
+			if err != nil {
+				t.Fatal(err)
+			}
+			log.With(of.with...).WithGroup("").Warn(of.message, of.args...)
+			if b.Len() > logging.MaxRecord || strings.Count(b.String(), "\n") != 1 || !strings.Contains(b.String(), of.want) {
+				t.Errorf("%s, %s: %d bytes: %.300s", name, format, b.Len(), b.String())
+			}
+			if !strings.HasPrefix(name, "many") && !strings.Contains(b.String(), " bytes)") {
+				t.Errorf("%s, %s: nothing says that something is left out: %.300s", name, format, b.String())
+			}
+			if format == "json" && !json.Valid(b.Bytes()) {
+				t.Errorf("%s: not JSON: %.300s", name, b.String())
+			}
+		}
 	}
 }
