@@ -170,7 +170,7 @@ func (f *Fleet) count(n int) {
 func (f *Fleet) report(ctx context.Context, err error) {
 	answer := goredis.Error(nil)
 	switch {
-	case ctx.Err() != nil, err != nil && !errors.As(err, &answer), answer != nil && (redisconn.IsTransient(answer) || redisconn.Advice(err, "") != ""):
+	case ctx.Err() != nil, err != nil && !errors.As(err, &answer), answer != nil && (redisconn.IsTransient(answer) || redisconn.IsMistake(err)):
 		return
 	case err == nil:
 		f.logged = ""

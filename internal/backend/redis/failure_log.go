@@ -13,7 +13,8 @@ import (
 // failureLog logs calls that Redis did not answer, in at most one line per failureLogEvery. While the breaker stays closed,
 // nothing else logs them; when it opens, it logs that itself.
 type failureLog struct {
-	log *slog.Logger
+	log      *slog.Logger
+	settings string // Options.Settings
 
 	mu    sync.Mutex
 	count int
@@ -44,7 +45,11 @@ func (l *failureLog) write() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.count > 0 {
-		l.log.Warn("calls failed because Redis did not answer them: on_error decided", "calls", l.count, "error", l.err)
+		about := []any{"calls", l.count, "error", l.err}
+		if advice := redisconn.Advice(l.err, l.settings); advice != "" {
+			about = append(about, "advice", advice)
+		}
+		l.log.Warn("calls failed because Redis did not answer them: on_error decided", about...)
 	}
 	l.count, l.err, l.timer, l.next = 0, nil, nil, time.Now().Add(failureLogEvery)
 }

@@ -297,7 +297,7 @@ func (v *Invalidations) receive(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case isDenied(err):
-			if !v.denied.Swap(true) && redisconn.Advice(err, "") == "" { // who waits for Redis says what is wrong with the settings
+			if !v.denied.Swap(true) && !redisconn.IsMistake(err) { // who waits for Redis says what is wrong with the settings
 				v.opts.Logger.Warn("Redis does not let this user share resets and refunds with other replicas: their denial caches and leases may be out of date until a window ends; grant +xadd +xread +xrevrange", "key", v.opts.Key, "error", err)
 			}
 			pause(ctx, deniedFor)

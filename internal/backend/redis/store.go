@@ -46,7 +46,8 @@ type Options struct {
 	// the take that did it and its outcome. A denial that was remembered meanwhile may be wrong now. Nil: denials are not remembered.
 	GaveBack func(*backend.Take, *backend.Outcome)
 
-	Logger *slog.Logger // default slog.Default()
+	Settings string       // the first letters of the variables of this Redis, for advice in the log
+	Logger   *slog.Logger // default slog.Default()
 }
 
 // Store keeps counters in Redis. Close stops its background work.
@@ -82,7 +83,7 @@ func New(opts Options) *Store {
 		connections = c.Options().PoolSize
 	}
 	s.queues.init(s, connections)
-	s.failures.log = opts.Logger
+	s.failures.log, s.failures.settings = opts.Logger, opts.Settings
 	return s
 }
 

@@ -35,6 +35,8 @@ type BreakerOptions struct {
 
 	Metrics metric.Registry // nil: no metrics
 	Logger  *slog.Logger    // default slog.Default()
+
+	explain func(error) error // adds advice to the error that opens a breaker
 }
 
 // OpenBreakers are the nodes whose breakers are open. The zero value is ready.
@@ -89,11 +91,12 @@ type nodeMetrics struct {
 }
 
 // newBreakers returns nil if no breaker is wanted.
-func newBreakers(wanted *BreakerOptions, log *slog.Logger) *breakers {
+func newBreakers(wanted *BreakerOptions, log *slog.Logger, explain func(error) error) *breakers {
 	if wanted == nil {
 		return nil
 	}
 	opts := *wanted
+	opts.explain = explain
 	if opts.Silence <= 0 {
 		opts.Silence = time.Second
 	}
@@ -420,7 +423,11 @@ func (b *breaker) tripSilent(now int64) {
 // trip opens the breaker for OpenFor. The breaker is locked.
 func (b *breaker) trip(now int64, err error) {
 	if b.state == breakerClosed {
-		b.opts.Logger.Warn("Redis does not answer: its counters are answered by on_error until it does", "node", b.node, "error", err)
+		about := []any{"node", b.node, "error", err}
+		if known, ok := errors.AsType[*advisedError](b.opts.explain(err)); ok {
+			about = append(about, "advice", known.advice)
+		}
+		b.opts.Logger.Warn("Redis does not answer: its counters are answered by on_error until it does", about...)
 	}
 	b.state, b.until, b.waitingSince, b.consecutive = breakerOpen, now+int64(b.opts.OpenFor), 0, 0
 	b.showState()

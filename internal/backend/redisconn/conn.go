@@ -15,6 +15,7 @@ type conn struct {
 	dialer     *dialer
 	generation uint64
 	onClose    func() // safe to call more than once
+	heard      bool   // the server has sent something
 
 	replies replies
 	refused error // what the server sent is out of bounds: nothing more is read
@@ -74,8 +75,11 @@ func (c *conn) Read(p []byte) (int, error) {
 		// The answer may have arrived long ago while this process had no CPU: a read after its deadline does not look for data.
 		n, err = c.Conn.Read(p)
 	}
-	if n > 0 && c.breaker != nil {
-		c.breaker.received()
+	if n > 0 {
+		c.heard = true
+		if c.breaker != nil {
+			c.breaker.received()
+		}
 	}
 	if c.refused = c.replies.scan(p[:n]); c.refused != nil {
 		c.dialer.broken()
@@ -83,7 +87,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 	if err != nil {
 		c.dialer.broken()
-		err = ioError(err)
+		closed := !c.heard && !c.encrypted && !IsTimeout(err)
+		if err = ioError(err); closed {
+			err = advised(err, c.dialer.advice(noAnswer))
+		}
 	}
 	return n, err
 }

@@ -14,7 +14,10 @@ type credentials struct {
 	setting string // that names the file
 	log     *slog.Logger
 
-	inURL account // fills in what the file leaves out
+	inURL account // fills in what the variable or the file leaves out
+
+	// The names of the settings AUTH, which is empty if it is not set, and URL.
+	variable, url string
 
 	mu      sync.Mutex
 	last    account
@@ -22,7 +25,10 @@ type credentials struct {
 }
 
 func (o *Options) credentials(where address) (*credentials, error) {
-	c := &credentials{file: o.AuthFile, setting: o.setting("AUTH_FILE"), log: o.Logger}
+	c := &credentials{file: o.AuthFile, setting: o.setting("AUTH_FILE"), log: o.Logger, url: o.setting("URL")}
+	if o.Auth != "" {
+		c.variable = o.setting("AUTH")
+	}
 	if where.kind != sentinel { // else they are for the sentinels
 		c.inURL = where.account
 	}
@@ -72,6 +78,50 @@ func (c *credentials) current() account {
 		c.log.Info("credentials have changed: new connections to Redis use the new ones", "setting", c.setting)
 	}
 	return c.last
+}
+
+// advice is what to do about what a server said to a login; empty: the settings are not to blame.
+func (c *credentials) advice(who account, said string) string {
+	from, remove, inURL := c.variable, "unset "+c.variable, false
+	switch {
+	case c.file != "":
+		from, remove = "the file of "+c.setting, "unset "+c.setting
+	case c.variable == "":
+		from, remove, inURL = "the user and password in "+c.url, "remove the user and password from "+c.url, true
+	}
+	switch {
+	case strings.Contains(said, "without any password configured"), strings.Contains(said, "no password is set"):
+		return "this Redis asks for no password: " + remove
+	case strings.Contains(said, "wrong number of arguments for 'auth'"):
+		return "this Redis is older than 6 and has no users: leave the user out of " + from
+	case strings.Contains(said, "WRONGPASS"), strings.Contains(said, "invalid password"):
+		return wrongPassword("Redis", from, inURL, who)
+	}
+	return ""
+}
+
+// wrongPassword is the advice about a login that was rejected. from is where the password comes from.
+func wrongPassword(whom, from string, inURL bool, who account) string {
+	advice := whom + " rejects this user or password: correct " + from
+	const urls = ". In a URL, a password without a user is written redis://:password@host:port"
+	switch {
+	case who.password == "":
+		advice = "there is a user but no password in " + from
+		if inURL {
+			advice += urls
+		}
+	case who.user != "" && inURL:
+		advice += urls
+	case who.user != "":
+		advice += ". The text before the first colon is the user: a password that contains a colon is written :password"
+	}
+	switch {
+	case strings.TrimRight(who.password, "\r\n") != who.password:
+		advice += ". The password ends in a line feed, as in a Secret that was made from a file"
+	case strings.TrimSpace(who.password) != who.password:
+		advice += ". The password begins or ends with a space"
+	}
+	return advice
 }
 
 func (c *credentials) read() (string, error) {

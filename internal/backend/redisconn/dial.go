@@ -109,9 +109,9 @@ func Dial(opts Options) (goredis.UniversalClient, error) {
 	for _, note := range where.notes {
 		opts.Logger.Warn("a part of this setting is ignored, or may be a mistake", "setting", opts.setting("URL"), "hint", note)
 	}
-	d := &dialer{timeout: opts.DialTimeout, connections: opts.Connections}
+	d := &dialer{timeout: opts.DialTimeout, connections: opts.Connections, settings: opts.Settings}
 	d.onNoAnswer = atMostEvery(10*time.Second, func() {
-		opts.Logger.Warn(fmt.Sprintf("Redis accepts connections but does not answer the TLS handshake. It hangs, or it does not speak TLS; then unset %s, or write redis:// instead of rediss://", opts.setting("TLS")))
+		opts.Logger.Warn(d.advice(noHandshake))
 	})
 	if opts.TLS.Enabled || where.tls {
 		if d.tls, err = openTLS(&opts); err != nil {
@@ -128,7 +128,7 @@ func Dial(opts Options) (goredis.UniversalClient, error) {
 		return nil, err
 	}
 
-	breakers := newBreakers(opts.Breaker, opts.Logger)
+	breakers := newBreakers(opts.Breaker, opts.Logger, d.explain)
 	switch where.kind {
 	case cluster:
 		return dialCluster(where, auth, pool, d, breakers), nil
@@ -222,7 +222,7 @@ func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all 
 		PipelinePoolSize:         -1,
 	})
 	b := all.newBreaker(where.hosts[0])
-	c.AddHook(hook{retire: d.retire, login: &login{auth, where.db}, warmup: &warmup{client: c}, breaker: b, probes: p.probes()})
+	c.AddHook(hook{retire: d.retire, unanswered: d.explain, login: &login{auth, where.db}, warmup: &warmup{client: c}, breaker: b, probes: p.probes()})
 	b.install(c)
 	return c
 }
@@ -250,9 +250,10 @@ func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions
 		PipelinePoolSize:      -1,
 	})
 	b := all.newBreaker(c.Options().Addr)
-	c.AddHook(hook{login: &login{auth: auth}, breaker: b}) // the pool dials with the hooks of the original
-	calls := c.WithTimeout(max(callTimeout, p.dial))       // calls are made with the hooks of the copy
-	calls.AddHook(hook{retire: d.retire, pollSentinels: pollSentinels(c.Options().Dialer), warmup: &warmup{client: calls}, probes: p.probes()})
+	undialled := func(err error) error { return opts.ofSentinels(where, err) }
+	c.AddHook(hook{undialled: undialled, login: &login{auth: auth}, breaker: b}) // the pool dials with the hooks of the original
+	calls := c.WithTimeout(max(callTimeout, p.dial))                             // calls are made with the hooks of the copy
+	calls.AddHook(hook{retire: d.retire, unanswered: d.explain, pollSentinels: pollSentinels(c.Options().Dialer), warmup: &warmup{client: calls}, probes: p.probes()})
 	b.install(calls)
 	return calls
 }
@@ -264,7 +265,7 @@ func dialCluster(where address, auth *credentials, p poolOptions, d *dialer, all
 			node := goredis.NewClient(o)
 			// A node that has become a replica redirects calls: its connections need not be retired.
 			b := all.newBreaker(o.Addr)
-			node.AddHook(hook{topologyTimeout: topologyTimeout, topology: all.keep, login: &login{auth: auth}, warmup: &warmup{client: node}, breaker: b, probes: p.probes()})
+			node.AddHook(hook{unanswered: d.explain, topologyTimeout: topologyTimeout, topology: all.keep, login: &login{auth: auth}, warmup: &warmup{client: node}, breaker: b, probes: p.probes()})
 			b.install(node)
 			return node
 		},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -32,6 +33,9 @@ type dialer struct {
 	connections *Connections // may be nil
 	onBroken    func()       // called when a connection broke, or cannot be made; may be nil
 	onNoAnswer  func()       // called while a TLS handshake is left without an answer
+	settings    string       // the first letters of the variables, for advice
+
+	unanswered atomic.Int64 // TLS handshakes that are left without an answer
 
 	generation atomic.Uint64 // connections of an older one are retired
 }
@@ -84,16 +88,31 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 	return &conn{Conn: secure, socket: socket, encrypted: true}, nil
 }
 
+// explain adds advice to the error of a call that got no answer in time, if no handshake is answered either.
+func (d *dialer) explain(err error) error {
+	if d.unanswered.Load() == 0 {
+		return err
+	}
+	return advised(err, d.advice(noHandshake))
+}
+
+func (d *dialer) advice(text string) string { return strings.ReplaceAll(text, "{}", d.settings) }
+
 // watchHandshake reports a TLS handshake that is left without an answer, again and again until answered is closed. A cluster may replace a
 // node that hangs long before the connect timeout.
 func (d *dialer) watchHandshake(answered <-chan struct{}) {
 	tick := time.NewTicker(handshakeWarning)
 	defer tick.Stop()
-	for {
+	for late := false; ; {
 		select {
 		case <-answered:
 			return
 		case <-tick.C:
+			if !late {
+				late = true
+				d.unanswered.Add(1)
+				defer d.unanswered.Add(-1)
+			}
 			d.onNoAnswer()
 			d.broken()
 		}

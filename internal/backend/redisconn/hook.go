@@ -2,6 +2,7 @@ package redisconn
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 
@@ -18,6 +19,8 @@ type hook struct {
 	warmup          *warmup                     // makes a connection for later calls
 	probes          *probes                     // no call fails because of these
 	retire          func()                      // called when the server is not the primary any more
+	undialled       func(error) error           // adds advice to the error of a connection that could not be made; nil: none
+	unanswered      func(error) error           // adds advice to the error of a call without an answer; nil: none
 }
 
 // DialHook wraps the dialling of each connection to a server that counts; sentinels are dialled without it.
@@ -28,6 +31,9 @@ func (h hook) DialHook(next goredis.DialHook) goredis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := next(ctx, network, addr)
 		if err != nil {
+			if h.undialled != nil {
+				err = h.undialled(err)
+			}
 			return nil, err
 		}
 		if err := h.login.do(ctx, c); err != nil {
@@ -103,6 +109,9 @@ func (h hook) failed(err error) error {
 		// connections were made before a password was set. The library closes the one that was used, if any. Each of the
 		// others would fail one call.
 		h.retire()
+	}
+	if h.unanswered != nil && (IsTimeout(err) || errors.Is(err, errSilent)) {
+		err = h.unanswered(err)
 	}
 	return presentable(err)
 }

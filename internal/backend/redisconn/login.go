@@ -35,7 +35,7 @@ func (l *login) do(ctx context.Context, c net.Conn) error {
 		return nil
 	}
 	if err := exchange(ctx, c, commands); err != nil {
-		return fmt.Errorf("log in to Redis: %w", err)
+		return advised(fmt.Errorf("log in to Redis: %w", err), l.auth.advice(who, err.Error()))
 	}
 	return nil
 }
@@ -75,4 +75,4 @@ func exchange(ctx context.Context, c net.Conn, commands [][]string) error {
 	return c.SetDeadline(time.Time{})
 }
 
-var errNoAnswer = errors.New("the server's answer is not one of Redis")
+var errNoAnswer = errors.New(answerNotRedis)
