@@ -345,6 +345,8 @@ type statisticsOptions struct {
 	PrometheusMapper string `name:"prometheus-mapper-yaml" env:"PROMETHEUS_MAPPER_YAML" placeholder:"FILE" help:"Mapping of statistics to Prometheus names, as of statsd_exporter. Unset: envoyproxy/ratelimit's."`
 	Milliseconds     bool   `name:"prometheus-response-time-as-milliseconds" env:"PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS" help:"Report ratelimit_service_response_time_seconds in milliseconds."`
 
+	NoDots bool `name:"sanitize-descriptor-metric-dots" env:"SANITIZE_DESCRIPTOR_METRIC_DOTS" help:"Replace dots within domains, keys and values by underscores in the names of these statistics."`
+
 	StatsD     bool          `name:"use-statsd" env:"USE_STATSD" help:"Send the statistics of envoyproxy/ratelimit to StatsD."`
 	Host       string        `name:"statsd-host" env:"STATSD_HOST" default:"localhost" help:"Host of StatsD or DogStatsD."`
 	Port       int           `name:"statsd-port" env:"STATSD_PORT" clamp:"0..65535" default:"8125" help:"Port of StatsD or DogStatsD."`

@@ -201,6 +201,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		Keys:      keys,
 		MaxSeries: o.Answers.MaxSeries,
 		Metrics:   prom.With(registry),
+		NoDots:    o.Stats.NoDots,
 		NoMetrics: o.Answers.NoMetrics,
 		HotKeys:   hot,
 		Usage:     svc.usage,

@@ -743,6 +743,9 @@ func variablesOfStatistics() []variable {
 			_, _ = fmt.Sscan(after, &seconds)
 			return either(sum > 100*seconds, "milliseconds", "seconds")
 		})), unset: "seconds", set: "milliseconds"},
+		{name: "SANITIZE_DESCRIPTOR_METRIC_DOTS", value: "true", rules: []string{"domain: shop.example\ndescriptors:\n  - {key: host, value: a.b, rate_limit: {unit: day, requests_per_unit: 5}}\n"},
+			look:  then(answers(ask("shop.example", "host", "a.b")), metric("ratelimit_service_rate_limit_total_hits")),
+			unset: `ratelimit_service_rate_limit_total_hits{domain="shop",key1="example",key2="host_a"} 1`, set: `ratelimit_service_rate_limit_total_hits{domain="shop_example",key1="host_a_b"} 1`},
 		{name: "USE_STATSD", value: "true", prepare: sent("USE_STATSD", "tcp", hits), unset: "nothing", set: hits + ":1|c"},
 		{name: "STATSD_HOST", prepare: sent("STATSD_HOST", "tcp", hits, "USE_STATSD", "true"), onlySet: true, set: hits + ":1|c", anything: true},
 		{name: "STATSD_PORT", prepare: sent("STATSD_PORT", "tcp", hits, "USE_STATSD", "true"), unset: "nothing", set: hits + ":1|c"},

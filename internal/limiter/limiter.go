@@ -33,7 +33,7 @@ func New(opts Options) *Limiter {
 	if opts.MaxSeries <= 0 {
 		opts.MaxSeries = 10_000
 	}
-	l := &Limiter{parts: parts{opts, newMetrics(opts.MaxSeries)}}
+	l := &Limiter{parts: parts{opts, newMetrics(opts.MaxSeries, opts.NoDots)}}
 	// A pool keeps objects per processor, so decisions that run at the same time use different lanes.
 	l.works.New = func() any {
 		w := &work{parts: &l.parts, lane: l.lanes.Add(1)}

@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -31,6 +32,7 @@ type series struct {
 
 	Unlimited atomic.Uint64 // hits under an unlimited rule; no other counter includes them
 
+	dotless   string                 // its name with Options.NoDots
 	reference atomic.Pointer[string] // the prefix of its names in envoyproxy/ratelimit's statistics; nil until it is first used
 }
 
@@ -38,6 +40,8 @@ type series struct {
 func newSeries(name string, domainLen int) *series {
 	return &series{Domain: name[:domainLen], Rule: name[min(domainLen+1, len(name)):], below: len(name) > domainLen}
 }
+
+func withoutDots(s string) string { return strings.ReplaceAll(s, ".", "_") }
 
 // names are series by name.
 type names = metric.Names[series]
@@ -51,6 +55,7 @@ func newNames(most int, others string) *names {
 // metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names that
 // depend on a request are looked up while deciding, and their number is bounded.
 type metrics struct {
+	noDots         bool   // Options.NoDots
 	named          *names // by "domain.rule"
 	unknownDomains *names // by domain without rules; Total counts the requests' descriptors
 	unmatched      *names // by domain; Total counts requests for which the domain has no rule
@@ -108,8 +113,9 @@ const (
 
 var refundNames = [refundReasons]string{"too_large", "denied"}
 
-func newMetrics(maxSeries int) *metrics {
+func newMetrics(maxSeries int, noDots bool) *metrics {
 	return &metrics{
+		noDots:         noDots,
 		named:          newNames(maxSeries, overflow+"."+overflow),
 		unknownDomains: newNames(max(maxSeries/10, 1), overflow),
 		unmatched:      newNames(maxSeries, overflow), // only domains that have rules are counted here
@@ -126,7 +132,19 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 	if r.DetailedMetric || r.MetricValues != nil {
 		return nil
 	}
-	s := m.named.Add(r.Path, 2, func(path string) *series { return newSeries(path, len(r.Domain)) })
+	s := m.named.Add(r.Path, 2, func(path string) *series {
+		s := newSeries(path, len(r.Domain))
+		if m.noDots {
+			s.dotless = withoutDots(r.Domain)
+			for _, l := range r.Levels {
+				s.dotless += "." + withoutDots(l.Key)
+				if l.Value != "" {
+					s.dotless += "_" + withoutDots(l.Value)
+				}
+			}
+		}
+		return s
+	})
 	if s == nil {
 		return m.named.Other
 	}
@@ -140,7 +158,13 @@ func (m *metrics) ofRule(r *descriptor.Rule) *series {
 // countDomain counts n under the name of a domain. It uses b for a copy of the name.
 func (m *metrics) countDomain(in *names, domain string, n int, b []byte) []byte {
 	b = append(b[:0], domain...)
-	s := in.Find(b, func(name string) *series { return newSeries(name, len(name)) })
+	s := in.Find(b, func(name string) *series {
+		s := newSeries(name, len(name))
+		if m.noDots {
+			s.dotless = withoutDots(name)
+		}
+		return s
+	})
 	if s == in.Other {
 		m.swallowed.Add(1)
 	}

@@ -15,9 +15,14 @@ func (w *work) seriesOf(s *subject) *series {
 		found = w.snap.series[s.rule.Index]
 	}
 	if found == nil {
-		w.scratch = appendMetricPath(w.scratch[:0], w.req.Domain, s.counted, s.rule)
-		domainLen := len(w.req.Domain)
-		found = w.metrics.named.Find(w.scratch, func(name string) *series { return newSeries(name, domainLen) })
+		w.scratch = appendMetricPath(w.scratch[:0], w.req.Domain, s.counted, s.rule, false)
+		found = w.metrics.named.Find(w.scratch, func(name string) *series {
+			made := newSeries(name, len(w.req.Domain))
+			if w.metrics.noDots {
+				made.dotless = string(appendMetricPath(nil, w.req.Domain, s.counted, s.rule, true))
+			}
+			return made
+		})
 	}
 	if found == w.metrics.named.Other {
 		w.metrics.swallowed.Add(1)
@@ -26,9 +31,18 @@ func (w *work) seriesOf(s *subject) *series {
 }
 
 // appendMetricPath appends the metric's name for a request's entries, in envoyproxy/ratelimit's form. rule is nil for a request's own limit.
-// Values that share a counter also share a name, which has the pattern: callers can invent values, but not patterns.
-func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule) []byte {
+// Values that share a counter also share a name, which has the pattern: callers can invent values, but not patterns. With noDots, the only
+// dots are those between the parts.
+func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule, noDots bool) []byte {
+	part := func(from int) {
+		for i := from; noDots && i < len(b); i++ {
+			if b[i] == '.' {
+				b[i] = '_'
+			}
+		}
+	}
 	b = append(b, domain...)
+	part(0)
 	if len(entries) == 0 { // a request's own limit
 		return append(b, '.')
 	}
@@ -43,11 +57,13 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 			value = rule.Levels[i].PatternFor(e.Key)
 		}
 		b = append(b, '.')
+		from := len(b)
 		b = append(b, e.Key...)
 		if value != "" || verbatim {
 			b = append(b, '_')
 			b = append(b, value...)
 		}
+		part(from)
 	}
 	return b
 }

@@ -20,6 +20,7 @@ type Options struct {
 
 	MaxSeries int             // maximum number of metric names that come from requests; rules may add as many again; default 10,000
 	Metrics   metric.Registry // nil: counted, but not registered
+	NoDots    bool            // names of Statistics: dots within domains, keys and values become underscores
 	NoMetrics bool            // decisions are not counted in metrics; for measuring the cost of metrics
 
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off

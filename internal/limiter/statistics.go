@@ -39,9 +39,12 @@ func (s *series) statistic() string {
 	if made := s.reference.Load(); made != nil {
 		return *made
 	}
-	name := s.Domain
-	if s.below {
-		name += "." + s.Rule
+	name := s.dotless
+	if name == "" {
+		name = s.Domain
+		if s.below {
+			name += "." + s.Rule
+		}
 	}
 	name = strings.Map(func(r rune) rune {
 		if r == ':' || r == '|' || unicode.IsControl(r) || r == unicode.ReplacementChar {
