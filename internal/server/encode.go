@@ -54,7 +54,7 @@ func appendStatus(b []byte, s *limiter.Status) []byte {
 			b = appendUint(append(b, byte(sizeUint(n))), 1, n)
 		}
 	}
-	b = appendUint(b, 3, wire32(s.Remaining))
+	b = appendUint(b, 3, limitRemaining(s))
 	if s.Limited {
 		seconds, nanos := splitDuration(s.UntilReset())
 		b = protowire.AppendTag(b, 4, protowire.BytesType)
@@ -66,7 +66,7 @@ func appendStatus(b []byte, s *limiter.Status) []byte {
 }
 
 func sizeStatus(s *limiter.Status) int {
-	n := sizeUint(uint64(s.Code)) + sizeUint(wire32(s.Remaining))
+	n := sizeUint(uint64(s.Code)) + sizeUint(limitRemaining(s))
 	if s.Limited {
 		seconds, nanos := splitDuration(s.UntilReset())
 		n += 1 + protowire.SizeBytes(sizeLimit(&s.Limit))
@@ -81,6 +81,16 @@ func sizeLimit(l *limiter.CurrentLimit) int {
 		n += 1 + protowire.SizeBytes(sizeUint(uint64(l.Multiplier)))
 	}
 	return n
+}
+
+// limitRemaining is the limit_remaining of a status. A status over its limit has 0, as from envoyproxy/ratelimit, even if some hits are
+// left that were too few for the request. Envoy's x-ratelimit headers show the status with the least limit_remaining, which would otherwise be
+// one that let the request pass.
+func limitRemaining(s *limiter.Status) uint64 {
+	if s.Code == limiter.OverLimit {
+		return 0
+	}
+	return wire32(s.Remaining)
 }
 
 // wire32 is a number in a field of 32 bits. What does not fit is clamped there; the dynamic metadata contains the

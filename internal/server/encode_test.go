@@ -28,6 +28,9 @@ func responseMessage(t testing.TB, d *limiter.Decision) *ratelimitv3.RateLimitRe
 			Code:           ratelimitv3.RateLimitResponse_Code(s.Code),
 			LimitRemaining: uint32(min(s.Remaining, math.MaxUint32)),
 		}
+		if s.Code == limiter.OverLimit {
+			to.LimitRemaining = 0
+		}
 		if s.Limited {
 			to.CurrentLimit = &ratelimitv3.RateLimitResponse_RateLimit{
 				Name:            s.Limit.Name,
@@ -97,6 +100,9 @@ func TestEncodeAgreesWithGeneratedCode(t *testing.T) {
 			{Code: limiter.OK, Reset: time.Second, Limit: limiter.CurrentLimit{Name: "x", Requests: 1, Unit: descriptor.Day}},
 		}},
 		"a limit of nothing": {Code: limiter.OverLimit, Statuses: []limiter.Status{{Code: limiter.OverLimit, Limited: true}}},
+		"over the limit with hits left": {Code: limiter.OverLimit, Statuses: []limiter.Status{
+			{Code: limiter.OK, Limited: true, Remaining: 2}, {Code: limiter.OverLimit, Limited: true, Remaining: 6},
+		}},
 		"durations": {Statuses: []limiter.Status{
 			{Limited: true, Reset: 1}, {Limited: true, Reset: -1}, {Limited: true, Reset: -1500 * time.Millisecond},
 			{Limited: true, Reset: math.MaxInt64}, {Limited: true, Reset: math.MinInt64},

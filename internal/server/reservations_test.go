@@ -494,7 +494,7 @@ func TestReservationsOverJSON(t *testing.T) {
 		says   string
 	}{
 		{"reserve_id", 700, 200, `"limitRemaining":300`},
-		{"reserve_id", 301, 429, `"limitRemaining":300`},
+		{"reserve_id", 301, 429, `"unit":"HOUR"},"durationUntilReset"`}, // limitRemaining is 0
 		{"commit_id", 100, 200, `"limitRemaining":900`},
 		{"reserve_id", 900, 200, `"statuses":[{"code":"OK"`},
 	} {
