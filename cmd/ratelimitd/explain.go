@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/authoring/explain"
@@ -200,6 +201,12 @@ func fill(d *explain.Descriptor, there *serviceclient.Counters) {
 		return
 	}
 	d.Override = there.Override
+	for i := range there.Counters {
+		c := &there.Counters[i]
+		if !slices.ContainsFunc(d.Limits, func(l explain.Limit) bool { return l.Key == c.Key }) { // the request brings it along
+			d.Limits = append(d.Limits, explain.Limit{Name: c.Name, Words: c.Words, Key: c.Key})
+		}
+	}
 	for i := range d.Limits {
 		for k := range there.Counters {
 			if c := &there.Counters[k]; c.Key == d.Limits[i].Key {

@@ -60,7 +60,7 @@ func init() {
 			Doc: "headers for clients; `[]`: none; absent: the server's `--response-headers`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
 		{Key: yamlform.Key{Name: "request_override", Type: yamlform.OneOf(descriptor.RequestOverrideNames...), Extension: true,
-			Doc: "a limit in the request: `honour` (default): it replaces the rule's; `min`: only if it admits no more per second; `ignore`: never"},
+			Doc: "a limit in the request: `honour` (default): it replaces the rule's; `min`: both count; `ignore`: it never counts"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.RequestOverride = descriptor.RequestOverride(i)

@@ -34,7 +34,7 @@ const maxLyftKeySize = 4096
 // appendLyft appends a key of KeysLyft, if the counter can have one.
 func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule *Rule, limit *Limit) (key []byte, ok bool) {
 	w := limit.Window
-	if limit.Algorithm != FixedWindow || limit.FirstHit || limit.Scheduled || limit.Penalty != nil || limit.Reservable() ||
+	if limit.Algorithm != FixedWindow || limit.FirstHit || limit.Scheduled || limit.FromRequest || limit.Penalty != nil || limit.Reservable() ||
 		w.Multiplier > 1 || !w.Unit.OnWire() || w.Location != nil && !w.Named {
 		return dst, false
 	}

@@ -41,6 +41,9 @@ type Limit struct {
 	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
 	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
 
+	// FromRequest: a request brings it along, in addition to the limits of its rule. It shares no counter with them, which would count twice.
+	FromRequest bool
+
 	WarnAt uint8 // in percent of Capacity: answers warn from this usage on; 0: never
 
 	Classes ClassParts // the classes that share the limit, and the class of one caller; only a SharedWindow has any
@@ -117,6 +120,9 @@ func (l *Limit) appendTag(b []byte) []byte {
 	}
 	if l.Scheduled {
 		b = append(b, 'a')
+	}
+	if l.FromRequest {
+		b = append(b, 'r')
 	}
 	length := l.Window.Length()
 	b = strconv.AppendInt(b, int64(length/time.Second), 10)

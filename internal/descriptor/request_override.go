@@ -6,9 +6,9 @@ type RequestOverride uint8
 // The choices of request_override.
 const (
 	RequestOverrideDefault RequestOverride = iota // not set: RequestHonour
-	RequestHonour                                 // the request's limit replaces the rule's
-	RequestMin                                    // the same, unless the rule admits fewer hits per second
-	RequestIgnore                                 // the rule's limit applies
+	RequestHonour                                 // the request's limit counts instead of the rule's
+	RequestMin                                    // both count
+	RequestIgnore                                 // only the rule's limits count
 )
 
 // RequestOverrideNames are the names in rule files; RequestOverrideDefault has none.

@@ -37,7 +37,7 @@ func (w *work) shorten() {
 			}
 			o := w.outcome(c)
 			t := w.spanOf(c)
-			if s.rule != nil && s.rule.Scheduled() && !o.Failed && (s.by != byBlock || len(s.rule.Limits) == 1) {
+			if s.rule != nil && s.rule.Scheduled() && !c.brought() && !o.Failed && (s.by != byBlock || len(s.rule.Limits) == 1) {
 				t.shorten(s.rule.ActiveTimes(c.index), c.limit, w.now)
 				if !o.Allowed && t.wait != backend.Never {
 					t.wait = w.untilNoneRefuses(s, t.wait)
@@ -75,7 +75,7 @@ func (w *work) untilNoneRefuses(s *subject, wait time.Duration) time.Duration {
 	}
 	for range 2 * len(s.rule.Limits) * len(descriptor.WeekdayNames) { // a week; if they follow each other without end, there is no such time
 		next := wait
-		cs := w.chargesOf(s)
+		cs := w.ruleCharges(s)
 		for i := range cs {
 			left := cs[i].refusesAllAt(s.rule, w.now.Add(wait))
 			if left == descriptor.Forever {

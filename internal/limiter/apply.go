@@ -1,7 +1,7 @@
 package limiter
 
 // apply makes the charges of one descriptor: one for each limit of its rule, or one for the limit that the request brings along. The order
-// matters: whether the request's own limit is preferred depends on which limits are active, and the cost and the scale come from the
+// matters: what becomes of the request's own limit depends on which limits are active, and the cost and the scale come from the
 // rule that remains.
 func (w *work) apply(s *subject, d *Descriptor) {
 	s.first, s.end = len(w.charges), len(w.charges)
@@ -13,8 +13,8 @@ func (w *work) apply(s *subject, d *Descriptor) {
 	}
 	if s.by != byRequest {
 		w.chargeRule(s)
-		if d.HasLimit && w.prefersRequest(s, d) {
-			s.by = byRequest
+		if d.HasLimit {
+			w.requestLimit(s, d)
 		}
 	}
 	if s.by == byRequest {

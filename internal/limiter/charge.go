@@ -78,8 +78,8 @@ func (w *work) take(member int, c *charge, vote backend.Vote, atomic bool) {
 		Vote:        vote,
 		CountDenied: countsDenied(c.limit, atomic) || w.req.Purpose == Settled,
 	}
-	if s.by == byRequest {
-		t.Rule = w.domain.RequestLimits
+	if c.brought() {
+		t.Rule, t.Hits = w.domain.RequestLimits, s.hits/c.cost
 	}
 	if c.limit.Regions != nil {
 		w.origins = append(w.origins, backend.Origin{Domain: w.req.Domain, Entries: s.sent})
@@ -114,12 +114,15 @@ func (w *work) place(t *backend.Take, c *charge, atomic bool) {
 // key appends the key of a charge's counter to the keys of the other takes. Numbers that differ from the rule's are not in the key. A caller
 // that is blocked has another algorithm, and so another counter, which stays empty.
 func (w *work) key(s *subject, c *charge) []byte {
-	keyed := c.limit
-	if s.rule != nil && s.by != byBlock {
-		keyed = &s.rule.Limits[c.index]
+	keyed, rule, entries := c.limit, s.rule, s.counted
+	switch {
+	case c.brought():
+		rule, entries = nil, s.sent
+	case rule != nil && s.by != byBlock:
+		keyed = &rule.Limits[c.index]
 	}
 	start := len(w.keyBytes)
-	w.keyBytes = w.Keys.AppendKey(w.keyBytes, w.req.Domain, s.counted, s.rule, keyed)
+	w.keyBytes = w.Keys.AppendKey(w.keyBytes, w.req.Domain, entries, rule, keyed)
 	return w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)]
 }
 

@@ -14,7 +14,7 @@ import (
 
 // classify gives the limits of a descriptor its class.
 func (w *work) classify(s *subject) {
-	cs := w.chargesOf(s)
+	cs := w.ruleCharges(s)
 	for i := range cs {
 		if c := s.rule.ClassesOf(cs[i].index); c != nil {
 			w.copyLimit(&cs[i]).Classes.Class = c.Class(s.sent)
@@ -54,6 +54,9 @@ func (m *metrics) ofClasses(r *descriptor.Rule) [][]*classSeries {
 func (w *work) countClasses(s *subject) {
 	all := w.snap.classes[s.rule.Index]
 	for _, c := range w.taken(s) {
+		if c.brought() {
+			continue
+		}
 		of, o := all[c.index], w.outcome(c)
 		if of == nil || o.Failed || c.limit.Algorithm != descriptor.SharedWindow {
 			continue

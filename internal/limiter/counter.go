@@ -11,7 +11,7 @@ import (
 
 // Counters are the counters of one descriptor, for operators.
 type Counters struct {
-	// Explanation shows which rule the descriptor matches, or why none does. FromRequest: the limit is the request's, not the rule's.
+	// Explanation shows which rule the descriptor matches, or why none does. FromRequest: the only limit is the request's, not the rule's.
 	Explanation descriptor.Explanation
 	FromRequest bool
 	Blocked     bool              // an override denies every request
@@ -26,6 +26,8 @@ type Counters struct {
 type Counter struct {
 	Limit descriptor.Limit
 	Key   string
+
+	FromRequest bool // the request brings the limit along, in addition to those of the rule
 
 	Scale    *descriptor.Scale   // what multiplied the numbers of Limit; nil: nothing
 	Active   *descriptor.Active  // when the limit applies; nil: always
@@ -46,6 +48,9 @@ type Counter struct {
 // Words describes the limit for people, with the time when it applies.
 func (c *Counter) Words() string {
 	words := c.Limit.Words()
+	if c.FromRequest {
+		words += ", of the request"
+	}
 	if c.Scale != nil {
 		words += ", by the number of " + strconv.Quote(c.Scale.Key) + fmt.Sprintf(", which counts up to %d", c.Scale.Max)
 	}

@@ -139,8 +139,8 @@ func (w *work) counters() (c Counters) {
 		}
 	}
 	for _, ch := range w.chargesOf(s) {
-		k := Counter{Limit: *ch.limit}
-		if s.rule == nil {
+		k := Counter{Limit: *ch.limit, FromRequest: ch.brought() && s.rule != nil}
+		if ch.brought() {
 			k.Key = string(w.Keys.AppendKey(nil, w.req.Domain, s.sent, nil, ch.limit))
 		} else {
 			k.Key = c.Explanation.Keys[ch.index]
@@ -161,21 +161,20 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 		return nil
 	}
 	s := &w.subjects[0]
-	rule := s.rule
-	if rule == nil {
-		rule = w.domain.RequestLimits
-	}
 	w.request = backend.Request{Takes: w.request.Takes, Outcomes: w.request.Outcomes}
 	r := &w.request
 	for i := range c.List {
 		k := &c.List[i]
-		t := backend.Take{Key: []byte(k.Key), Limit: &k.Limit, Rule: rule, Hits: int64(max(c.HitCost, 1)), Member: i}
+		t := backend.Take{Key: []byte(k.Key), Limit: &k.Limit, Rule: s.rule, Hits: int64(max(c.HitCost, 1)), Member: i}
+		if s.rule == nil || k.FromRequest {
+			t.Rule, t.Hits = w.domain.RequestLimits, 1
+		}
 		if k.Limit.Regions != nil {
 			t.Origin = &backend.Origin{Domain: w.req.Domain, Entries: s.sent}
 		}
 		r.Takes = append(r.Takes, t)
 	}
-	w.addPenalties(c, rule)
+	w.addPenalties(c, s.rule)
 	r.Outcomes = append(r.Outcomes, make([]backend.Outcome, len(r.Takes))...)
 	if err := w.Store.Peek(ctx, w.now, r); err != nil {
 		return fmt.Errorf("look at counters: %w", err)

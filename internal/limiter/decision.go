@@ -125,6 +125,9 @@ type Status struct {
 	// LimitIndex is the index in Rule.Limits of the limit that the status describes, if there is one.
 	LimitIndex int
 
+	// FromRequest is set if the status describes a limit that the request brings along. Rule and LimitIndex do not describe that limit.
+	FromRequest bool
+
 	// Limited is set if a limit applied. Limit and Reset are then set too.
 	Limited bool
 	Limit   CurrentLimit

@@ -26,7 +26,7 @@ func (w *work) enforce() {
 		cs := w.chargesOf(s)
 		for j := range cs {
 			c := &cs[j]
-			if !w.enforcedFor(s.rule, s.counted, c.index) {
+			if !c.brought() && !w.enforcedFor(s.rule, s.counted, c.index) {
 				c.state |= unenforced
 			}
 			switch {
@@ -60,6 +60,9 @@ func (w *work) notice(d *Decision) {
 			continue
 		}
 		for _, c := range w.taken(s) {
+			if c.brought() {
+				continue
+			}
 			n := Notice{Descriptor: i, LimitIndex: c.index}
 			if l := &s.rule.Limits[c.index]; n.fill(s.rule, l, c, w.outcome(c)) {
 				n.Name = l.Name
@@ -159,7 +162,7 @@ func (w *work) countLimits(s *subject, code Code) {
 	for _, c := range w.taken(s) {
 		o, capacity := w.outcome(c), c.capacity()
 		switch hits := uint64(refusedHits(s.admitted, int64(capacity))); {
-		case o.Failed:
+		case o.Failed, c.brought():
 		case !o.Allowed && c.state&unenforced == 0 && !s.rule.Shadow:
 			add(&all[c.index].Refused, hits)
 		case !o.Allowed && code == OK:

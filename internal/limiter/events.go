@@ -36,7 +36,7 @@ func (w *work) event(d *Decision, i, j int) *events.Event {
 		Override:   d.Statuses[i].Overridden,
 		Blocked:    s.by == byBlock,
 	}
-	if s.rule != nil {
+	if s.rule != nil && !c.brought() {
 		e.Rule = s.rule.Path
 	}
 	if s.degraded != descriptor.OnErrorDefault {

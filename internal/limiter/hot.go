@@ -44,8 +44,7 @@ func (w *work) countUses(*Decision) {
 		if t.Hits <= 0 || o.Failed || !w.counts(t) {
 			continue
 		}
-		rule := w.subjects[t.Member].rule
-		if rule != nil {
+		if rule := t.Rule; rule != w.domain.RequestLimits {
 			w.snap.hot.rules[rule.Index].Count(w.lane, t.Key, usedHits(t, o, rule), !o.Allowed)
 		} else {
 			w.snap.hot.requests[w.domain].Count(w.lane, t.Key, usedHits(t, o, nil), !o.Allowed)

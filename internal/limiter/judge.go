@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -48,7 +49,7 @@ func (w *work) status(s *subject) Status {
 		return st
 	}
 	span := w.span(j)
-	st.LimitIndex, st.Limited = c.index, true
+	st.LimitIndex, st.Limited, st.FromRequest = c.index, true, c.brought()
 	st.Limit = CurrentLimit{Name: c.limit.Name, Requests: c.limit.Requests}
 	st.Limit.Unit, st.Limit.Multiplier = c.limit.OnWire()
 	st.Remaining, st.Reset = w.remaining(c), ceilSeconds(span.reset)
@@ -95,8 +96,21 @@ func (w *work) tighter(j, best int) bool {
 	case !a.Allowed:
 		return longer(w.span(j).wait, w.span(best).wait)
 	default:
-		return a.Remaining(c.capacity()) < b.Remaining(than.capacity())
+		return w.left(c) < w.left(than)
 	}
+}
+
+// left returns how many hits are left under a charge that is not denied. Under a limit that the request brings along it is what these cost
+// under the rule, so that both can be compared.
+func (w *work) left(c *charge) uint64 {
+	n := w.outcome(c).Remaining(c.capacity())
+	if c.cost > 1 {
+		if over, n := bits.Mul64(n, uint64(c.cost)); over == 0 {
+			return n
+		}
+		return math.MaxUint64
+	}
+	return n
 }
 
 // delay returns how long the request must wait for its turn.

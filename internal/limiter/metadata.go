@@ -40,7 +40,7 @@ func (w *work) explain(d *Decision) map[string]any {
 		return nil
 	}
 	st, path := &d.Statuses[i], ofRequest
-	if r := w.subjects[i].rule; r != nil {
+	if r := w.subjects[i].rule; r != nil && !st.FromRequest {
 		path = r.Path
 	}
 	m := map[string]any{

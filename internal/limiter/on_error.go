@@ -120,10 +120,13 @@ func (w *work) countLocally(s *subject) {
 // shareOfCharge returns this replica's share of the limit of a charge. It has room for the request, if the whole limit has: else a request of
 // many hits would be denied until the store answers.
 func (w *work) shareOfCharge(s *subject, c *charge) *descriptor.Limit {
-	room := max(s.hitCost(), uint64(max(w.request.Takes[c.take].Hits, 0)))
-	if s.rule != nil && c.limit == &s.rule.Limits[c.index] {
-		if whole := &w.snap.shares[s.rule.Index][c.index]; room <= whole.Capacity() {
-			return whole
+	room := uint64(max(w.request.Takes[c.take].Hits, 1))
+	if s.rule != nil && !c.brought() {
+		room = max(room, s.hitCost())
+		if c.limit == &s.rule.Limits[c.index] {
+			if whole := &w.snap.shares[s.rule.Index][c.index]; room <= whole.Capacity() {
+				return whole
+			}
 		}
 	}
 	share := shareOf(c.limit, w.snap.settings.Replicas, room)

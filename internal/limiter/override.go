@@ -32,7 +32,7 @@ func (w *work) overrideOne(s *subject) {
 		return
 	}
 	by, left := byRule, 0
-	cs := w.chargesOf(s)
+	cs := w.ruleCharges(s)
 	for i := range cs {
 		c, n := &cs[i], all
 		if len(s.rule.Limits) > 1 {

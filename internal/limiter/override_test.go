@@ -230,6 +230,7 @@ func TestOverrideStaysWithinItsRule(t *testing.T) {
 func TestPrecedenceOfRequestLimits(t *testing.T) {
 	own := limiter.RequestLimit{Requests: 30, Unit: int32(descriptor.Minute)}
 	lower := limiter.RequestLimit{Requests: 300, Unit: int32(descriptor.Hour)} // 5 per minute
+	fewer := limiter.RequestLimit{Requests: 4, Unit: int32(descriptor.Minute)}
 	for _, test := range []struct {
 		mode  descriptor.RequestOverride
 		limit limiter.RequestLimit
@@ -239,7 +240,8 @@ func TestPrecedenceOfRequestLimits(t *testing.T) {
 		{descriptor.RequestOverrideDefault, own, 0, 30},
 		{descriptor.RequestHonour, own, 0, 30},
 		{descriptor.RequestMin, own, 0, 10},
-		{descriptor.RequestMin, lower, 0, 300},
+		{descriptor.RequestMin, lower, 0, 10},
+		{descriptor.RequestMin, fewer, 0, 4},
 		{descriptor.RequestIgnore, lower, 0, 10},
 		{descriptor.RequestHonour, own, override.Replace, 20},
 		{descriptor.RequestMin, lower, override.Replace, 20},
@@ -259,7 +261,7 @@ func TestPrecedenceOfRequestLimits(t *testing.T) {
 		peek := limiter.Descriptor{Entries: entries("k=a"), HasHits: true, HasLimit: true, Limit: test.limit}
 		st := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{peek}}).Statuses[0]
 		c, err := f.Peek(t.Context(), f.now, "d", &peek)
-		if err != nil || st.Remaining != test.want || test.kind != override.Blocked && c.List[0].Remaining != test.want {
+		if err != nil || st.Remaining != test.want || test.kind != override.Blocked && c.List[len(c.List)-1].Remaining != test.want && c.List[0].Remaining != test.want {
 			t.Errorf("%+v: %d remaining, and Peek says %+v %v", test, st.Remaining, c, err)
 		}
 		peek.Entries = entries("other=a")
@@ -386,21 +388,30 @@ func bringing(requests uint32, pair string) limiter.Descriptor {
 	return limiter.Descriptor{Entries: entries(pair), HasLimit: true, Limit: limiter.RequestLimit{Requests: requests, Unit: int32(descriptor.Minute)}}
 }
 
-// A hit under the limit of a request counts for as many as it costs under the rule, so no caller gets past the cost with a limit.
-func TestRequestMinConsidersTheCost(t *testing.T) {
+// The limit of a request counts requests, and the rule what these cost. The status has the one that fewer requests pass.
+func TestRequestMinWithACost(t *testing.T) {
 	const most = descriptor.MaxRequests
 	f := withRequestMin(t, perMinute("k", "", 1000, counting(descriptor.HitCost{Factor: 100})), perMinute("large", "", most, counting(descriptor.HitCost{Factor: most})))
 	for _, test := range []struct {
-		own  uint32
-		pair string
-		want uint64
-	}{{900, "k=a", 1000}, {11, "k=a", 1000}, {10, "k=a", 10}, {math.MaxUint32, "large=a", most}, {2, "large=a", most}, {1, "large=a", 1}} {
-		d := bringing(test.own, test.pair)
-		if st := f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}).Statuses[0]; st.Limit.Requests != test.want {
-			t.Errorf("a limit of %d for %s: the status has %d, want %d", test.own, test.pair, st.Limit.Requests, test.want)
+		own   uint32
+		pair  string
+		limit uint64 // in the status
+		pass  int
+	}{
+		{900, "k=a", 1000, 10}, {11, "k=b", 1000, 10}, {9, "k=c", 9, 9}, {1, "k=d", 1, 1}, {0, "k=e", 0, 0},
+		{math.MaxUint32, "large=a", most, 1}, {1, "large=b", most, 1},
+	} {
+		req := &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{bringing(test.own, test.pair)}}
+		st := f.decide(req).Statuses[0]
+		if st.Limit.Requests != test.limit || st.FromRequest != (test.limit == uint64(test.own)) {
+			t.Errorf("a limit of %d for %s: the status has %+v, want %d", test.own, test.pair, st, test.limit)
 		}
-		if c, err := f.Peek(t.Context(), f.now, "d", &d); err != nil || c.List[0].Limit.Requests != test.want {
-			t.Errorf("a limit of %d for %s: Peek says %+v %v, want %d", test.own, test.pair, c.List, err, test.want)
+		passed := 0
+		for ; st.Code == limiter.OK; st = f.decide(req).Statuses[0] {
+			passed++
+		}
+		if passed != test.pass {
+			t.Errorf("a limit of %d for %s: %d requests passed, want %d", test.own, test.pair, passed, test.pass)
 		}
 	}
 }

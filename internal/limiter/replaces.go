@@ -21,7 +21,7 @@ func (w *work) replace() {
 		if s.rule == nil {
 			continue
 		}
-		cs := w.chargesOf(s)
+		cs := w.ruleCharges(s)
 		for j := range cs {
 			c := &cs[j]
 			if c.limit.Name != "" && slices.Contains(w.replaced, c.limit.Name) {

@@ -1,76 +1,66 @@
 package limiter
 
 import (
-	"math/bits"
+	"math"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A request may bring a limit along for a descriptor. The domain's `request_override` says whether it counts: always, unless an override
-// is active; only where it admits less than the rule; or never.
+// A request may bring a limit along for a descriptor. The domain's `request_override` says what becomes of it: it counts instead of the
+// rule's limits (honour), or in addition to them (min), unless an override is active; or it never counts (ignore).
+//
+// With min both count because no comparison of numbers bounds what passes: each window that a request asks for has a counter of its own. A
+// caller that asks for 3 per hour, then for 3 per 2 hours, and so on, would get 3 hits from each.
 
 // honours reports whether the limit that a request brings along counts whatever the rules say.
 func (w *work) honours() bool {
 	return w.domain.RequestOverride <= descriptor.RequestHonour && !w.overridable()
 }
 
-// prefersRequest reports whether the limit that a request brings along counts instead of the rule's limits, if there is a rule.
-func (w *work) prefersRequest(s *subject, d *Descriptor) bool {
-	if s.rule != nil && w.applies(s) && w.overrideInForce(s.rule, s.sent).Kind != 0 {
-		return false
+// requestLimit decides what becomes of the limit that a request brings along, if there is a rule.
+func (w *work) requestLimit(s *subject, d *Descriptor) {
+	inForce := s.rule != nil && w.applies(s)
+	if inForce && w.overrideInForce(s.rule, s.sent).Kind != 0 {
+		return
 	}
 	switch w.domain.RequestOverride {
 	case descriptor.RequestIgnore:
-		return false
 	case descriptor.RequestMin:
-		return s.rule == nil || s.rule.Unlimited || s.rule.Shadow || w.slowerThan(s, d)
+		if inForce && !s.rule.Unlimited && !s.rule.Shadow {
+			w.addRequestLimit(s, d)
+		} else {
+			s.by = byRequest
+		}
 	default:
-		return true
+		s.by = byRequest
 	}
-}
-
-// slowerThan reports whether the limit that a request brings along admits no more than any enforced limit of the rule.
-func (w *work) slowerThan(s *subject, d *Descriptor) bool {
-	own := d.Limit.limit(&w.snap.settings)
-	for _, c := range w.chargesOf(s) {
-		if c.state.idle() {
-			continue
-		}
-		limit := c.limit
-		if scale := s.rule.ScaleOf(c.index); scale != nil {
-			n, _ := scale.Number(s.sent)
-			multiplied := *limit
-			_ = multiplied.Multiply(n) // it leaves the limit as it was
-			limit = &multiplied
-		}
-		if faster(&own, s.rule.HitCostOf(s.sent), limit) && w.enforcedFor(s.rule, s.rule.CountedEntries(s.sent), c.index) {
-			return false
-		}
-	}
-	return true
-}
-
-// faster reports whether the limit a admits more per second than b; cost is what a hit costs under b. A concurrency limit has no
-// rate, so every limit counts as faster.
-func faster(a *descriptor.Limit, cost uint64, b *descriptor.Limit) bool {
-	if b.Algorithm == descriptor.Concurrency {
-		return true
-	}
-	over, requests := bits.Mul64(a.Requests, cost)
-	if over > 0 {
-		return true // more than any limit has
-	}
-	ah, al := bits.Mul64(requests, uint64(b.Window.Length()))
-	bh, bl := bits.Mul64(b.Requests, uint64(a.Window.Length()))
-	return ah > bh || ah == bh && al > bl
 }
 
 // chargeRequestLimit makes the limit that a request brings along the only charge of its descriptor.
 func (w *work) chargeRequestLimit(s *subject, d *Descriptor) {
+	w.charges = w.charges[:s.first]
+	w.chargeBrought(s, d, 1)
+	s.rule = nil
+}
+
+// addRequestLimit adds the limit that a request brings along to the limits of the rule. Its hits can be reserved together with the rule's,
+// unless they are not the same ones.
+func (w *work) addRequestLimit(s *subject, d *Descriptor) {
+	cost := int64(min(s.hitCost(), math.MaxInt64))
+	l := w.chargeBrought(s, d, max(cost, 1))
+	l.FromRequest = true
+	if of := &s.rule.Limits[0]; cost == 1 && of.Algorithm != descriptor.Concurrency {
+		l.Reservations = of.Reservations
+	}
+}
+
+func (w *work) chargeBrought(s *subject, d *Descriptor, cost int64) *descriptor.Limit {
 	w.limits = append(w.limits, d.Limit.limit(&w.snap.settings))
-	w.charges = append(w.charges[:s.first], charge{limit: &w.limits[len(w.limits)-1], take: none, guard: none})
-	s.rule, s.end = nil, len(w.charges)
+	l := &w.limits[len(w.limits)-1]
+	w.charges = append(w.charges, charge{limit: l, cost: cost, take: none, guard: none})
+	s.end = len(w.charges)
+	return l
 }
 
 // limit returns the limit as a rule would have it.

@@ -43,3 +43,78 @@ func TestRequestLimitOfSeveralUnits(t *testing.T) {
 		}
 	}
 }
+
+// Under `request_override: min` no limit that a request brings along lets more hits pass than the rule does: of any window, one after the
+// other, under every kind of rule. Each of these windows has a counter of its own.
+func TestRequestMinBoundsTheBurst(t *testing.T) {
+	limit := func(l descriptor.Limit) func(*descriptor.Rule) { return func(r *descriptor.Rule) { r.Limits[0] = l } }
+	hour := descriptor.Window{Unit: descriptor.Hour}
+	for name, test := range map[string]struct {
+		rule descriptor.NodeSpec
+		most uint64 // hits that pass at once under the rule
+	}{
+		"fixed window":   {perMinute("k", "", 0, limit(descriptor.Limit{Requests: 3, Window: hour})), 3},
+		"sliding log":    {perMinute("k", "", 0, limit(descriptor.Limit{Requests: 3, Window: hour, Algorithm: descriptor.SlidingLog})), 3},
+		"token bucket":   {perMinute("k", "", 0, limit(descriptor.Limit{Requests: 3, Window: hour, Algorithm: descriptor.TokenBucket, Burst: 5})), 5},
+		"calendar":       {perMinute("k", "", 0, limit(descriptor.Limit{Requests: 3, Window: descriptor.Window{Unit: descriptor.Month, Location: time.UTC}})), 3},
+		"concurrency":    {perMinute("k", "", 0, limit(descriptor.Limit{Requests: 3, Window: hour, Algorithm: descriptor.Concurrency})), 3},
+		"several limits": {listNode("k", []descriptor.Limit{fixedLimit("minute", 9), fixedLimit("hour", 3, hourly)}), 3},
+		"cost":           {perMinute("k", "", 30, counting(descriptor.HitCost{Factor: 10})), 3},
+		"overridable":    {perMinute("k", "", 3, overridable), 3},
+		"penalty":        {perMinute("k", "", 3, penalty(time.Hour)), 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := withRequestMin(t, test.rule)
+			for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
+				f.Swap(f.Tree(), limiter.Settings{Admission: admission})
+				pair := "k=" + descriptor.AdmissionNames[admission]
+				ask := func(requests uint32, unit descriptor.Unit, multiplier uint32) bool {
+					return f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{
+						Entries: entries(pair), HasLimit: true, Limit: limiter.RequestLimit{Requests: requests, Unit: int32(unit), Multiplier: multiplier},
+					}}}).Code == limiter.OK
+				}
+				passed := uint64(0)
+				count := func(requests uint32, unit descriptor.Unit, multiplier uint32) {
+					for range 10 {
+						if ask(requests, unit, multiplier) {
+							passed++
+						}
+					}
+				}
+				if count(1, descriptor.Hour, 1); passed != 1 {
+					t.Errorf("with a limit of 1 in the request, %d hits passed", passed)
+				}
+				for i, unit := range []descriptor.Unit{descriptor.Year, descriptor.Month, descriptor.Week, descriptor.Day} {
+					count([]uint32{26280, 2160, 504, 72}[i], unit, 1)
+				}
+				for multiplier := range uint32(20) {
+					count(3, descriptor.Hour, multiplier+2)
+				}
+				if passed != test.most {
+					t.Errorf("%d hits passed at once, want %d", passed, test.most)
+				}
+				c, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{
+					Entries: entries(pair), HasLimit: true, Limit: limiter.RequestLimit{Requests: 72, Unit: int32(descriptor.Day)},
+				})
+				if n := len(c.List); err != nil || c.FromRequest || !c.List[n-1].FromRequest || c.List[0].FromRequest || c.List[n-1].Limit.Requests != 72 {
+					t.Errorf("Peek: %+v %v, want the limits of the rule and then the one of the request", c, err)
+				}
+			}
+		})
+	}
+}
+
+// If another rule replaces all limits of the rule, the limit that the request brings along still counts.
+func TestRequestMinWithoutTheRulesLimits(t *testing.T) {
+	f := withRequestMin(t, perMinute("k", "", 10, func(r *descriptor.Rule) { r.Name = "general" }),
+		perMinute("special", "", 100, func(r *descriptor.Rule) { r.Replaces = []string{"general"} }))
+	req := &limiter.Request{Domain: "d", Hits: 5, Descriptors: []limiter.Descriptor{bringing(20, "k=a"), {Entries: entries("special=a")}}}
+	for i, want := range []uint64{15, 10, 5, 0} {
+		if st := f.decide(req).Statuses[0]; st.Code != limiter.OK || st.Remaining != want || st.Rule != nil {
+			t.Errorf("request %d: %+v, want %d left", i, st, want)
+		}
+	}
+	if d := f.decide(req); d.Code != limiter.OverLimit {
+		t.Errorf("more than the limit of the request: %+v", d)
+	}
+}

@@ -148,7 +148,7 @@ func (s *subject) reservable() bool {
 // countsAll reports whether plain takes can count hits that do not fit. Of several limits, one that denies hits keeps the others
 // from counting them.
 func (s *subject) countsAll() bool {
-	return s.by == byRequest || s.by == byBlock || len(s.rule.Limits) == 1 && s.rule.Limits[0].Has(descriptor.SettingCountDenied)
+	return s.by == byRequest || s.by == byBlock || s.end-s.first == 1 && s.rule.Limits[0].Has(descriptor.SettingCountDenied)
 }
 
 // changesReservation reports whether a descriptor changes an earlier reservation.

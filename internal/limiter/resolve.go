@@ -24,7 +24,7 @@ func (l *Limiter) Resolve(now time.Time, domain string, entries []descriptor.Ent
 	if s.matched == nil || s.rule == nil {
 		return backend.Counter{}, false
 	}
-	for i := range w.chargesOf(s) {
+	for i := range w.ruleCharges(s) {
 		c := &w.charges[s.first+i]
 		if own := &s.rule.Limits[c.index]; own.Tag() == tag {
 			limit := *c.limit

@@ -6,7 +6,7 @@ import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
 // scale multiplies the limits of a descriptor's rule.
 func (w *work) scale(s *subject) {
-	cs := w.chargesOf(s)
+	cs := w.ruleCharges(s)
 	for i := range cs {
 		c := &cs[i]
 		by := s.rule.ScaleOf(c.index)

@@ -109,7 +109,7 @@ func TestScaleCorrections(t *testing.T) {
 	m.want(1, "ratelimitd_scale_corrections_total", "reason=above_max")
 }
 
-// A limit that a request brings along counts under `request_override: min` only if it admits no more than the product.
+// Under `request_override: min`, the limit that a request brings along counts together with the product.
 func TestScaleBesideTheLimitOfARequest(t *testing.T) {
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{RequestOverride: descriptor.RequestMin}, Children: []descriptor.NodeSpec{perUser(20, 10)}}}, descriptor.Options{})
 	if err != nil {

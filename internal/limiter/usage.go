@@ -13,7 +13,7 @@ func (w *work) recordUsage(*Decision) {
 	for i := range w.request.Takes {
 		t, o := &w.request.Takes[i], &w.request.Outcomes[i]
 		s := &w.subjects[t.Member]
-		if t.Hits <= 0 || o.Failed || !w.counts(t) || s.rule == nil || !s.rule.Usage || o.Cached || o.Used == 0 {
+		if t.Hits <= 0 || o.Failed || !w.counts(t) || t.Rule == nil || !t.Rule.Usage || o.Cached || o.Used == 0 {
 			continue
 		}
 		moves := time.Duration(0) // a window ends when it ends; other counters end later with each use

@@ -175,6 +175,7 @@ type charge struct {
 	limit *descriptor.Limit // with the numbers for this caller
 	share *descriptor.Limit // only this replica has counted the take, under its share of the limit; nil: the store has, under the limit
 	index int               // in the rule's limits
+	cost  int64             // the request brings the limit along, which counts hits without this cost of the rule; 0: it is the rule's
 	take  int               // in the request's takes; none: it has no take
 	guard int               // the take on its penalty; none: it has none
 	state chargeState
@@ -201,6 +202,9 @@ func (s chargeState) away() bool { return s&^unenforced != 0 }
 // idle reports whether the limit does not apply, whatever overrides say.
 func (s chargeState) idle() bool { return s&(inactive|replaced) != 0 }
 
+// brought reports whether the request brings the limit along.
+func (c *charge) brought() bool { return c.cost > 0 }
+
 // outcome returns the answer to a charge that has a take.
 func (w *work) outcome(c *charge) *backend.Outcome { return &w.request.Outcomes[c.take] }
 
@@ -215,6 +219,11 @@ func (c *charge) capacity() uint64 {
 // chargesOf returns the charges of a descriptor.
 func (w *work) chargesOf(s *subject) []charge { return w.charges[s.first:s.end] }
 
+// ruleCharges returns the charges of the limits of a descriptor's rule: all but the one of a limit that the request brings along.
+func (w *work) ruleCharges(s *subject) []charge {
+	return w.charges[s.first : s.first+len(s.rule.Limits)]
+}
+
 // decidingOf returns the charge that the status of a descriptor describes, or nil if there is none.
 func (w *work) decidingOf(s *subject) *charge {
 	if s.deciding == none {
@@ -225,7 +234,7 @@ func (w *work) decidingOf(s *subject) *charge {
 
 // applies reports whether a limit of a descriptor's rule applies, whatever overrides say.
 func (w *work) applies(s *subject) bool {
-	for _, c := range w.chargesOf(s) {
+	for _, c := range w.ruleCharges(s) {
 		if !c.state.idle() {
 			return true
 		}
@@ -233,11 +242,16 @@ func (w *work) applies(s *subject) bool {
 	return s.rule.Unlimited
 }
 
-// dropUnused takes the rule away from a descriptor if none of the rule's limits applies. Their charges stay.
+// dropUnused takes the rule away from a descriptor if none of the rule's limits applies. Their charges stay. A limit that the request brings
+// along is then the only one.
 func (w *work) dropUnused(s *subject) {
-	if !w.applies(s) {
-		s.rule = nil
+	if w.applies(s) {
+		return
 	}
+	if s.end > s.first+len(s.rule.Limits) {
+		s.by = byRequest
+	}
+	s.rule = nil
 }
 
 // shows reports whether callers may see the limits of descriptor i.

@@ -65,7 +65,7 @@ func wait(d time.Duration) string {
 
 // rule names the rule that denied a descriptor, and the counter of the limit that did.
 func (r *refusals) rule(req *limiter.Request, i int, s *limiter.Status) []slog.Attr {
-	if req.Descriptors[i].HasLimit && s.Rule == nil {
+	if s.FromRequest {
 		return []slog.Attr{slog.String("rule", "limit of the request")}
 	}
 	if s.Rule == nil {
