@@ -12,6 +12,33 @@ func (l *Limit) SameCounter(other *Limit) bool {
 		(l.Enforcement == EnforcedForAll && !l.Scheduled || l.Name == other.Name)
 }
 
+// Tag returns the end of the keys of a limit's counters: the identity of a limit among those that use counters of the same entries. It is the
+// same in every replica and region, in keys, in questions and in shared counters. The limit is one of the rule, or one with other numbers
+// (an override, a scale, a class); the rule may be nil.
+func (r *Rule) Tag(l *Limit) string {
+	if r != nil {
+		for i := range r.tags {
+			if own := &r.Limits[i]; own == l || own.SameCounter(l) { // no two limits of a rule are the same counter
+				return r.tags[i]
+			}
+		}
+	}
+	b := l.appendTag(nil)
+	if l.Enforcement != EnforcedForAll { // no compiled rule has it
+		b = appendEscaped(append(b, '~'), l.Name)
+	}
+	return string(b)
+}
+
+// CountedWith returns a text that is the same for all rules of the domain that can share counters, although another condition chooses them. It is
+// empty for a rule that shares its counters with no other.
+func (r *Rule) CountedWith() string {
+	if r.shared == nil {
+		return ""
+	}
+	return r.shared.with
+}
+
 // tagCounters makes the ends of the keys of a rule's counters: the algorithm and window, and the name of a limit that must not share its
 // counter with another limit of the rule.
 func (r *Rule) tagCounters() {
@@ -101,13 +128,16 @@ func (c *conditionalRules) add(r *Rule) {
 // tagCounters makes the ends of the keys again, for the rules that can share counters. It compares keys and conditions, and not values: two
 // rules with a pattern and a value can match the same entry.
 func (c *conditionalRules) tagCounters() {
+	for _, r := range c.rules {
+		r.shared.with = c.identity(r)
+	}
 	if !c.varies {
 		return
 	}
 	users := make(map[string]*counterUsers)
 	of := make([]*counterUsers, len(c.rules))
 	for i, r := range c.rules {
-		id := c.identity(r)
+		id := r.shared.with
 		if users[id] == nil {
 			users[id] = new(counterUsers)
 		}

@@ -35,6 +35,9 @@ const (
 // mostHits is more than any limit admits, so nothing passes that would count for more.
 const mostHits = MaxRequests + 1
 
+// Constant reports whether every hit under the rule has the same cost.
+func (c *HitCost) Constant() bool { return c == nil || len(c.Tables) == 0 }
+
 // Of returns what one hit of a request with these entries counts for.
 func (c *HitCost) Of(entries []Entry) uint64 {
 	cost := c.Factor

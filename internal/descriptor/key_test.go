@@ -472,3 +472,26 @@ func BenchmarkAppendKeyOfRule(b *testing.B) {
 		})
 	}
 }
+
+// A limit has one tag: in keys, and for whoever asks for it, also with other numbers.
+func TestTagTellsLimitsApart(t *testing.T) {
+	minute := Limit{Name: "enforced", Requests: 100, Window: Window{Unit: Minute}}
+	trial := minute
+	trial.Name, trial.Enforcement = "trial", EnforcedInShadow
+	tree, err := Compile([]DomainSpec{{Name: "d", Children: []NodeSpec{{Key: "k", Rule: &Rule{Limits: []Limit{minute, trial}}}}}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := tree.Rules[0]
+	if r.Tag(&r.Limits[0]) == r.Tag(&r.Limits[1]) {
+		t.Errorf("both limits are %q", r.Tag(&r.Limits[0]))
+	}
+	for i := range r.Limits {
+		other := r.Limits[i]
+		other.Requests = 7
+		key := string(KeyBuilder{}.AppendKey(nil, "d", []Entry{{"k", "v"}}, r, &r.Limits[i]))
+		if tag := r.Tag(&other); tag != r.Tag(&r.Limits[i]) || !strings.HasSuffix(key, "|"+tag) {
+			t.Errorf("%s: the tag %q of other numbers, and the key %q", other.Name, tag, key)
+		}
+	}
+}

@@ -99,8 +99,8 @@ func (l *Limit) SharesCounter(other *Limit) bool {
 	return string(l.appendTag(a[:0])) == string(other.appendTag(b[:0]))
 }
 
-// Tag is the end of the keys of this limit's counters. It tells which one of a rule's counters belongs to the limit.
-func (l *Limit) Tag() string { return string(l.appendTag(nil)) }
+// Tag is the end of the keys of the counters of a limit that no rule has. A rule tells its limits apart: Rule.Tag.
+func (l *Limit) Tag() string { return (*Rule)(nil).Tag(l) }
 
 // appendTag appends what distinguishes this limit's counter from other counters of the same entries: the algorithm and the
 // window. It leaves out the number of requests, so that a raised limit keeps the hits counted so far.

@@ -111,7 +111,8 @@ func (l Level) PatternFor(key string) string {
 // sharedLevels are the levels of one rule.
 type sharedLevels struct {
 	levels  []shared
-	grouped bool // a level has a group
+	grouped bool   // a level has a group
+	with    string // Rule.CountedWith
 }
 
 // shared replaces the value of a level in the counter's key. If the text is empty, nothing does.

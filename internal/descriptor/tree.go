@@ -289,7 +289,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	r.refuses = r.refusal()
 	r.tagCounters()
 	if c.anyOf.shared {
-		r.shared = &sharedLevels{slices.Clone(c.shared), slices.ContainsFunc(c.shared, func(s shared) bool { return s.group != nil })}
+		r.shared = &sharedLevels{levels: slices.Clone(c.shared), grouped: slices.ContainsFunc(c.shared, func(s shared) bool { return s.group != nil })}
 	}
 	r.Needs = r.needs()
 	c.conditional.add(r)

@@ -9,7 +9,7 @@ import (
 )
 
 // Resolve returns the counter of one limit of a descriptor, with the numbers that hold for its caller. Another region asks for it, whose
-// rules may differ. tag is the limit's: descriptor.Limit.Tag. Resolve returns false if no rule matches, or if the rule has no such
+// rules may differ. tag is the limit's: descriptor.Rule.Tag. Resolve returns false if no rule matches, or if the rule has no such
 // limit.
 //
 // A limit that an override lifts is found with the rule's numbers: the region that asks would not ask if it knew of the override. One that
@@ -26,7 +26,7 @@ func (l *Limiter) Resolve(now time.Time, domain string, entries []descriptor.Ent
 	}
 	for i := range w.ruleCharges(s) {
 		c := &w.charges[s.first+i]
-		if own := &s.rule.Limits[c.index]; own.Tag() == tag {
+		if own := &s.rule.Limits[c.index]; s.rule.Tag(own) == tag {
 			limit := *c.limit
 			if s.by == byBlock {
 				limit.Regions = own.Regions // the limit that blocks has nothing of the rule's

@@ -21,11 +21,11 @@ func (s *Store) takeNew(at backend.Times, hash uint64, takes []backend.Take, out
 	case t.Reservation != nil:
 		return s.settleNew(at, hash, share, takes, outcomes)
 	case t.Hits == 0:
-		c.state = s.inherited(share, hash, t.Limit, at)
+		c.state = s.inherited(share, hash, t.Rule, t.Limit, at)
 		outcomes[0] = backend.Peek(t, &c.state, at.Of(t.Limit))
 		return true
 	case s.reserve(share):
-		c.state = s.inherited(share, hash, t.Limit, at)
+		c.state = s.inherited(share, hash, t.Rule, t.Limit, at)
 		states := [1]*backend.State{&c.state}
 		backend.SettleAt(takes, states[:], outcomes, at)
 		if c.state.Unused() || !counted(t, &outcomes[0]) {
@@ -36,7 +36,7 @@ func (s *Store) takeNew(at backend.Times, hash uint64, takes []backend.Take, out
 		sh.table.add(hash, t.Key, share.number, c)
 		return true
 	case t.Hits < 0:
-		c.state = s.inherited(share, hash, t.Limit, at)
+		c.state = s.inherited(share, hash, t.Rule, t.Limit, at)
 		s.dropRefund(&c.state, t, &outcomes[0], at)
 		return true
 	}
@@ -204,7 +204,7 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 	for i := range g.takes {
 		if m := &g.members[i]; settled && m.kind == dropped {
 			t := &g.takes[i]
-			state := s.inherited(m.share, g.hashes[i], t.Limit, g.at)
+			state := s.inherited(m.share, g.hashes[i], t.Rule, t.Limit, g.at)
 			s.dropRefund(&state, t, &outcomes[i], g.at)
 		}
 	}
@@ -263,7 +263,7 @@ func (g *group) find(i int) bool {
 		return g.share(i, hash)
 	}
 	g.keys[at] = key
-	m.counter = &counter{state: s.inherited(m.share, hash, t.Limit, g.at)}
+	m.counter = &counter{state: s.inherited(m.share, hash, t.Rule, t.Limit, g.at)}
 	return true
 }
 

@@ -48,7 +48,7 @@ func (s *Store) settleNew(now backend.Times, hash uint64, sh *share, takes []bac
 	if !room && needsCounter(t) {
 		return false
 	}
-	c.state = s.inherited(sh, hash, t.Limit, now)
+	c.state = s.inherited(sh, hash, t.Rule, t.Limit, now)
 	at, states := [...]place{{hash: hash, share: sh.number}}, [...]*backend.State{&c.state}
 	settled := s.settleReservations(now, takes, states[:], at[:], outcomes)
 	switch {

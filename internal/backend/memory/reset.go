@@ -48,7 +48,7 @@ func (s *Store) drop(named *backend.Counter) {
 // sharedUntil is the time at which the shared counter of a key expires, or 0 if nothing is used in it. mu is held for
 // reading.
 func (s *Store) sharedUntil(sh *share, hash uint64, named *backend.Counter) int64 {
-	r := sh.find(named.Limit)
+	r := sh.find(named.Rule, named.Limit)
 	if r == nil {
 		return 0
 	}

@@ -36,7 +36,8 @@ type shares struct {
 
 const stripeCount = 64
 
-// share is the part of the store that a rule uses. The limits that requests of a domain bring along count as one rule.
+// share is the part of the store that a rule uses, or several rules that can share counters: a caller whose condition changes stays in the
+// shared counter that it has used. The limits that requests of a domain bring along count as one rule.
 type share struct {
 	number uint32 // by which its counters know it
 	domain *domain
@@ -50,11 +51,12 @@ type domain struct {
 	taken *domainTakes
 }
 
-// row holds the shared counters of one limit of a rule. The hash of a caller's key selects one of them.
+// row holds the shared counters of all limits of a share that have one tag, and so one counter for each caller, whatever their numbers are.
+// The hash of a caller's key selects one of them.
 type row struct {
 	next   *row
-	limit  descriptor.Limit // its windows and algorithm matter, its number does not
-	cells  []counter        // a power of two of them
+	tag    string    // descriptor.Rule.Tag
+	cells  []counter // a power of two of them
 	stripe uint64
 }
 
@@ -110,8 +112,8 @@ func (s *Store) addShare(id uint64, r *descriptor.Rule) {
 // shareNumbered returns the share of a counter in a table. The shard of the counter is locked.
 func (s *Store) shareNumbered(number uint32) *share { return (*s.shares.table.Load())[number] }
 
-// ruleID identifies a rule. It stays the same when the file of the rule is read again, even if the numbers of the rule
-// change.
+// ruleID identifies a rule, or all rules that can share counters with it. It stays the same when the file of the rule is read again, even
+// if the numbers of the rule change.
 func (s *Store) ruleID(r *descriptor.Rule) uint64 {
 	if r == nil {
 		return 0
@@ -119,6 +121,11 @@ func (s *Store) ruleID(r *descriptor.Rule) uint64 {
 	var h maphash.Hash
 	h.SetSeed(s.seed)
 	h.WriteString(r.Domain)
+	if with := r.CountedWith(); with != "" {
+		h.WriteByte(1)
+		h.WriteString(with)
+		return h.Sum64()
+	}
 	for i := range r.Levels {
 		l := &r.Levels[i]
 		h.WriteByte(0)
@@ -177,10 +184,15 @@ func (s *Store) askForSweep() {
 // sharing reports whether there are shared counters.
 func (s *Store) sharing() bool { return s.opts.Shared > 0 }
 
-// find returns the row of a limit, or nil if it has none.
-func (sh *share) find(l *descriptor.Limit) *row {
-	for r := sh.rows.Load(); r != nil; r = r.next {
-		if r.limit.SameCounter(l) { // hits of a limit that is tried out must not count under the limit next to it
+// find returns the row of a limit of a rule, or nil if it has none.
+func (sh *share) find(rule *descriptor.Rule, l *descriptor.Limit) *row {
+	first := sh.rows.Load()
+	if first == nil {
+		return nil
+	}
+	tag := rule.Tag(l)
+	for r := first; r != nil; r = r.next {
+		if r.tag == tag {
 			return r
 		}
 	}
@@ -194,12 +206,12 @@ func (sh *share) find(l *descriptor.Limit) *row {
 // even if none is free: the number of rules is bounded, because the operator writes them. The number of windows that requests
 // bring along is not bounded: they may only use the first half of the cells.
 func (s *Store) rowOf(sh *share, t *backend.Take) *row {
-	if r := sh.find(t.Limit); r != nil || !s.sharing() {
+	if r := sh.find(t.Rule, t.Limit); r != nil || !s.sharing() {
 		return r
 	}
 	s.shares.adding.Lock()
 	defer s.shares.adding.Unlock()
-	if r := sh.find(t.Limit); r != nil {
+	if r := sh.find(t.Rule, t.Limit); r != nil {
 		return r
 	}
 	free := s.shares.free
@@ -215,7 +227,7 @@ func (s *Store) rowOf(sh *share, t *backend.Take) *row {
 		width *= 2
 	}
 	s.shares.free -= width
-	r := &row{limit: *t.Limit, cells: make([]counter, width), next: sh.rows.Load(), stripe: uint64(s.shares.rows.Add(1))}
+	r := &row{tag: t.Rule.Tag(t.Limit), cells: make([]counter, width), next: sh.rows.Load(), stripe: uint64(s.shares.rows.Add(1))}
 	sh.rows.Store(r)
 	return r
 }
@@ -228,8 +240,8 @@ func (r *row) cell(hash uint64) (c *counter, stripe uint8) {
 
 // inherited returns the first state of a new counter of a key: what is used in the shared counter of that key, if there is
 // one. mu is held for reading.
-func (s *Store) inherited(sh *share, hash uint64, l *descriptor.Limit, at backend.Times) backend.State {
-	r := sh.find(l)
+func (s *Store) inherited(sh *share, hash uint64, rule *descriptor.Rule, l *descriptor.Limit, at backend.Times) backend.State {
+	r := sh.find(rule, l)
 	if r == nil {
 		return backend.State{}
 	}

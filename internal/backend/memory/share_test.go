@@ -254,3 +254,60 @@ func TestCallersKeepTheirCountersWhileTheStoreIsFlooded(t *testing.T) {
 		}
 	})
 }
+
+// Rules that share a counter by a condition share it in a full store too, whatever their numbers, their patterns and the names of their limits
+// are. A limit that is tried out in one of them does not.
+func TestFullStoreAndRulesOfOneCounter(t *testing.T) {
+	limit := func(requests uint64, name string, change func(*descriptor.Limit)) *descriptor.Rule {
+		l := descriptor.Limit{Name: name, Requests: requests, Window: descriptor.Window{Unit: descriptor.Day}}
+		if change != nil {
+			change(&l)
+		}
+		return &descriptor.Rule{Limits: []descriptor.Limit{l}}
+	}
+	plan := func(name, user string, r *descriptor.Rule) descriptor.NodeSpec {
+		return descriptor.NodeSpec{Key: "plan", Value: name, Condition: true, Children: []descriptor.NodeSpec{{Key: "user", Value: user, Rule: r}}}
+	}
+	scheduled := func(l *descriptor.Limit) { l.Scheduled = true }
+	for name, test := range map[string]struct {
+		plans    []descriptor.NodeSpec
+		admitted int
+	}{
+		"numbers": {[]descriptor.NodeSpec{plan("free", "", limit(100, "a", nil)), plan("pro", "", limit(100, "b", nil)), plan("", "", limit(100, "c", nil))}, 100},
+		"values":  {[]descriptor.NodeSpec{plan("free", "x", limit(100, "a", nil)), plan("pro", "", limit(100, "b", nil))}, 100},
+		"active times": {[]descriptor.NodeSpec{
+			plan("free", "", limit(100, "a", scheduled)), plan("pro", "", limit(100, "b", scheduled)),
+		}, 100},
+		"a trial": {[]descriptor.NodeSpec{
+			plan("free", "", limit(100, "a", nil)), plan("pro", "", limit(100, "b", func(l *descriptor.Limit) { l.Enforcement = descriptor.EnforcedInShadow })),
+		}, 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: test.plans}}, descriptor.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := New(Options{MaxCounters: 1})
+			ask(t, s, ruleOf("other", "flood"), march, "flood", 1)
+			admitted := 0
+			for _, r := range tree.Rules {
+				for range 150 {
+					key := descriptor.KeyBuilder{}.AppendKey(nil, "d", []descriptor.Entry{{Key: "plan", Value: "any"}, {Key: "user", Value: "x"}}, r, &r.Limits[0])
+					req := backend.Request{Takes: []backend.Take{{Key: key, Limit: &r.Limits[0], Rule: r, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
+					if err := backend.Await(t.Context(), s, march, &req); err != nil {
+						t.Fatal(err)
+					}
+					if req.Outcomes[0].Allowed {
+						admitted++
+					}
+				}
+			}
+			if s.Len() != 1 {
+				t.Fatalf("%d counters: the store is not full", s.Len())
+			}
+			if admitted != test.admitted {
+				t.Errorf("%d of %d admitted under %d rules of one counter", admitted, test.admitted, len(tree.Rules))
+			}
+		})
+	}
+}

@@ -148,7 +148,7 @@ func (s *Store) peek(at backend.Times, t *backend.Take) backend.Outcome {
 	defer s.shares.mu.RUnlock()
 	*state = backend.State{}
 	if share := s.shares.byRule[s.ruleID(t.Rule)]; share != nil {
-		*state = s.inherited(share, hash, t.Limit, at)
+		*state = s.inherited(share, hash, t.Rule, t.Limit, at)
 	}
 	return backend.Peek(t, state, now)
 }

@@ -60,7 +60,7 @@ func (s *Store) accountOf(t *backend.Take, home string) *account {
 
 // queryOf copies what the home needs to find a take's limit. Its text may be in memory that the caller uses again.
 func queryOf(t *backend.Take) Query {
-	q := Query{Domain: strings.Clone(t.Origin.Domain), Limit: t.Limit.Tag(), Entries: make([]descriptor.Entry, len(t.Origin.Entries))}
+	q := Query{Domain: strings.Clone(t.Origin.Domain), Limit: t.Rule.Tag(t.Limit), Entries: make([]descriptor.Entry, len(t.Origin.Entries))}
 	for i, e := range t.Origin.Entries {
 		q.Entries[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
 	}
