@@ -144,6 +144,16 @@ func (b *Bucket) Slow(now time.Time, perSecond float64) {
 	b.share.FairRate *= part
 }
 
+// Reprice changes what one token stands for: from now on it is worth so many times what it was. What clients hold keeps its numbers, and so
+// counts for more until it is replaced.
+func (b *Bucket) Reprice(now time.Time, times float64) {
+	b.save(now)
+	for _, part := range [...]*float64{&b.rate.PerSecond, &b.rate.Burst, &b.share.Rate, &b.share.Burst, &b.share.FairRate, &b.share.FairBurst, &b.saved, &b.remaining} {
+		*part /= times
+	}
+	b.capSaved()
+}
+
 // SetShare changes the share of this replica. Its saved tokens are added.
 func (b *Bucket) SetShare(now time.Time, s Share) {
 	b.save(now)

@@ -33,6 +33,14 @@ type Ask struct {
 	Held bool // this replica has held a share before: if the store does not know it, its data is lost
 }
 
+// In returns the same question in other tokens, of which this many are worth one of these.
+func (a Ask) In(tokens float64) Ask {
+	for _, n := range [...]*float64{&a.Rate, &a.Burst, &a.Saved, &a.Demand, &a.HeldRate, &a.HeldBurst, &a.Returned, &a.ClaimRate} {
+		*n *= tokens
+	}
+	return a
+}
+
 // Share is the part of a limit that one replica may hand out until it expires.
 type Share struct {
 	Rate  float64 // tokens per second
@@ -47,4 +55,12 @@ type Share struct {
 
 	Processes int           // that hold shares
 	TTL       time.Duration // of the share, from the time of the request
+}
+
+// In returns the same share in other tokens, of which this many are worth one of these.
+func (s Share) In(tokens float64) Share {
+	for _, n := range [...]*float64{&s.Rate, &s.Burst, &s.Saved, &s.ClaimedRate, &s.ClaimedBurst, &s.FairRate, &s.FairBurst} {
+		*n *= tokens
+	}
+	return s
 }

@@ -150,7 +150,7 @@ func (a *Assigner) end(ctx context.Context) {
 	var asks []quota.Ask
 	for _, p := range a.pools {
 		if p.rated && p.planner.Share().Processes > 0 {
-			asks = append(asks, p.planner.End(now, p.key))
+			asks = append(asks, p.planner.End(now, p.key).In(p.worth))
 		}
 	}
 	a.mu.Unlock()
@@ -184,7 +184,7 @@ func (a *Assigner) round(ctx context.Context) time.Duration {
 		p.round = a.rounds
 		charges = p.takeCharges(now, charges)
 		if p.mustLook(now) {
-			unresolved = append(unresolved, p.buckets[0])
+			unresolved = append(unresolved, p.samples()...)
 			p.looked = now
 		}
 	}
@@ -315,7 +315,8 @@ func (a *Assigner) asks(now time.Time, pools []*pool) (asking []*pool, asks []qu
 		if p.mustAsk(now) {
 			p.asked = now
 			asking = append(asking, p)
-			asks = append(asks, p.planner.Ask(now, p.key))
+			p.askedIn = p.worth
+			asks = append(asks, p.planner.Ask(now, p.key).In(p.worth))
 		}
 	}
 	return asking, asks
@@ -339,7 +340,7 @@ func (a *Assigner) renew(ctx context.Context, asking []*pool, asks []quota.Ask) 
 			p.planner.Unanswered(now)
 			continue
 		}
-		p.planner.Answer(now, shares[i])
+		p.planner.Answer(now, shares[i].In(1/p.askedIn))
 		p.until = start.Add(shares[i].TTL)
 	}
 }

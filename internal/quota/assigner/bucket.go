@@ -18,6 +18,8 @@ type bucket struct {
 	entries    []descriptor.Entry // in the order in which they are matched; never changed
 	pool       *pool              // nil: its limits have not been found yet
 	place      int                // in pool.buckets
+	terms      *terms             // on which it is counted in its pool; nil while it has no subscriptions
+	was        *terms             // before
 	unresolved bool               // it is in Assigner.unresolved
 	unread     bool               // its counters could not be read when they were looked at last
 	reserved   int                // bytes for the pool that it may need; none once it has a pool

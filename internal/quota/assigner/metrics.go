@@ -83,8 +83,10 @@ func (m *metrics) Collect(all chan<- prometheus.Metric) {
 	subscriptions, buckets, bytes := m.a.subscriptions, len(m.a.buckets), m.a.bytes
 	bounds := make(map[string]float64)
 	for _, p := range m.a.pools {
-		if p.rated && p.rule != nil {
-			bounds[p.rule.Path] = max(bounds[p.rule.Path], p.bound)
+		for _, t := range p.terms {
+			if p.rated && t.rule != nil {
+				bounds[t.rule.Path] = max(bounds[t.rule.Path], t.means.bound)
+			}
 		}
 	}
 	m.a.mu.Unlock()

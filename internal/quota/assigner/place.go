@@ -2,6 +2,8 @@ package assigner
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,12 +31,16 @@ type answer struct {
 	bound float64
 	words []string
 	retry bool
+
+	cost  float64 // hits of one request, at least 1
+	unit  float64 // hits of what the store divides among replicas: the same number in all of them
+	terms string  // in the pool; "" unless rated
 }
 
 // answerOf returns what the rules mean for a bucket.
 func answerOf(f *found) answer {
 	q := &f.quota
-	own := answer{key: "b" + strconv.FormatUint(f.bucket.serial, 36)}
+	own := answer{key: "b" + strconv.FormatUint(f.bucket.serial, 36), cost: 1, unit: 1}
 	fixed := func(k quota.Kind, ttl time.Duration) answer {
 		own.fixed = quota.Assignment{Kind: k, TTL: ttl}
 		if k == quota.None {
@@ -61,15 +67,19 @@ func answerOf(f *found) answer {
 	case len(q.Enforced) == 0:
 		return fixed(quota.AllowAll, fixedTTL)
 	}
-	var keys strings.Builder
+	own.cost = float64(max(q.HitCost, 1))
+	if q.Rule.HitCost().Constant() && q.Rule.CountedWith() == "" {
+		own.unit = own.cost // no other bucket of these counters has another cost
+	}
+	var keys, terms strings.Builder
 	keys.WriteByte('l')
+	fmt.Fprintf(&terms, "%s %d %d", q.Rule.Path, q.HitCost, q.OnError)
 	for _, k := range q.Enforced {
 		r, ok := quota.RateOf(&k.Limit, q.HitCost)
 		if !ok {
 			continue // concurrency has no rate
 		}
-		cost := float64(max(q.HitCost, 1))
-		remaining := float64(k.Remaining) / cost
+		remaining := float64(k.Remaining) / own.cost
 		length, even := k.Limit.Window.Length(), r
 		if r.PerSecond > 0 && length >= longWindow && k.Limit.Windowed() {
 			r.PerSecond = max(r.PerSecond, remaining/horizon.Seconds())
@@ -86,6 +96,7 @@ func answerOf(f *found) answer {
 		own.words = append(own.words, k.Words())
 		own.bound = max(own.bound, boundOf(&k.Limit))
 		keys.WriteString("\x00" + k.Key)
+		fmt.Fprintf(&terms, " %d/%d", k.Limit.Requests, k.Limit.Capacity())
 	}
 	switch {
 	case !own.rated:
@@ -94,8 +105,98 @@ func answerOf(f *found) answer {
 		own.rated = false
 		return fixed(quota.DenyAll, fixedTTL)
 	}
-	own.key = keys.String() // replicas of other versions have the same one
+	own.key, own.terms = keys.String(), terms.String() // replicas of other versions have the same key
 	return own
+}
+
+// terms are what the rules mean for some buckets of a pool. Counters do not determine them: the buckets may differ in the numbers of the
+// limits, in the cost of a request, in the rule and in on_error.
+type terms struct {
+	means   answer // as it was found last, for any of the buckets
+	rule    *descriptor.Rule
+	onError descriptor.OnError
+	sample  *bucket // one of them
+	buckets int
+}
+
+// limits returns the limits in words.
+func (t *terms) limits() string { return strings.Join(t.means.words, "; ") }
+
+// accept notes what the rules mean for a bucket of the pool.
+func (p *pool) accept(b *bucket, x *answer, f *found) {
+	t := b.terms
+	if t == nil || t.means.terms != x.terms {
+		p.dismiss(b)
+		i := slices.IndexFunc(p.terms, func(t *terms) bool { return t.means.terms == x.terms })
+		if i < 0 {
+			i = len(p.terms)
+			p.terms = append(p.terms, &terms{sample: b})
+		}
+		t = p.terms[i]
+		t.buckets++
+		b.terms = t
+	}
+	t.means, t.rule, t.onError = *x, f.quota.Rule, f.quota.OnError
+}
+
+// readmit puts a bucket on its terms again, because it has subscriptions again. They are looked at soon.
+func (a *Assigner) readmit(now time.Time, b *bucket) {
+	t, p := b.was, b.pool
+	if b.terms != nil || t == nil {
+		return
+	}
+	p.accept(b, &t.means, &found{quota: limiter.QuotaBucket{Rule: t.rule, OnError: t.onError}})
+	if !p.unread {
+		p.update(now, a.o.Store == nil)
+	}
+	a.resolve(b)
+}
+
+// dismiss forgets the terms of a bucket, if no other bucket of its pool has them.
+func (p *pool) dismiss(b *bucket) {
+	t := b.terms
+	if b.terms = nil; t == nil {
+		return
+	}
+	b.was = t
+	if t.buckets--; t.buckets == 0 {
+		p.terms = slices.DeleteFunc(p.terms, func(other *terms) bool { return other == t })
+		p.stale = true
+		return
+	}
+	if t.sample == b {
+		t.sample = p.buckets[slices.IndexFunc(p.buckets, func(other *bucket) bool { return other.terms == t })]
+	}
+}
+
+// samples returns a bucket of each terms.
+func (p *pool) samples() (all []*bucket) {
+	for _, t := range p.terms {
+		all = append(all, t.sample)
+	}
+	return all
+}
+
+// strictness is the order in which on_error of one of a pool's buckets decides for all.
+var strictness = [...]int{descriptor.OnErrorDefault: 1, descriptor.OnErrorError: 1, descriptor.OnErrorDeny: 3, descriptor.OnErrorLocal: 2, descriptor.OnErrorAllow: 0}
+
+// combine returns what holds for all buckets of a pool: its counters deny when the smallest of their limits is used up, and nobody knows which
+// bucket's requests come next. So the smallest rate counts, the smallest burst, the highest cost, and the strictest on_error.
+func (p *pool) combine() (all answer) {
+	for i, t := range p.terms {
+		x := &t.means
+		if i == 0 {
+			all, p.onError = *x, t.onError
+			continue
+		}
+		all.rate, all.even, all.saved = all.rate.Both(x.rate), all.even.Both(x.even), min(all.saved, x.saved)
+		all.shut, all.bound, all.cost = max(all.shut, x.shut), max(all.bound, x.bound), max(all.cost, x.cost)
+		all.short, all.looks = all.short || x.short, all.looks || x.looks
+		if strictness[t.onError] > strictness[p.onError] {
+			p.onError = t.onError
+		}
+	}
+	return all
 }
 
 // A limit whose window is at least longWindow need not be spread over its window evenly, because its counter says in time what is left. Clients
@@ -129,14 +230,19 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 	if p == nil {
 		p = a.newPool(now, &x)
 	}
-	p.update(now, &x, f, a.o.Store == nil) // before anybody enters it
-	if b.pool != p {
+	moved := b.pool != p
+	if moved {
 		a.bytes -= b.reserved
 		b.reserved = 0
 		if b.pool != nil {
 			a.moveOut(now, b)
 		}
 		p.join(b)
+	}
+	p.accept(b, &x, f)
+	p.looked, p.used = now, false
+	p.update(now, a.o.Store == nil) // before anybody enters it
+	if moved {
 		for _, s := range b.subscriptions {
 			a.enter(now, s)
 		}
@@ -145,7 +251,7 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 }
 
 func (a *Assigner) newPool(now time.Time, x *answer) *pool {
-	p := &pool{key: x.key, position: -1, made: now}
+	p := &pool{key: x.key, position: -1, made: now, worth: x.cost / x.unit}
 	if a.o.Store != nil && x.rated {
 		p.planner = quota.NewSharedBucket(now, x.rate)
 	} else {
@@ -157,16 +263,20 @@ func (a *Assigner) newPool(now time.Time, x *answer) *pool {
 	return p
 }
 
-// update takes in what the rules and counters say now.
-func (p *pool) update(now time.Time, x *answer, f *found, alone bool) {
-	p.rule, p.onError, p.limits = f.quota.Rule, f.quota.OnError, strings.Join(x.words, "; ")
-	p.rated, p.even, p.short, p.closes, p.bound = x.rated, x.even.PerSecond, x.short, x.looks, x.bound
-	p.looked, p.used = now, false
+// update takes in what the rules and counters say now of all buckets.
+func (p *pool) update(now time.Time, alone bool) {
+	x := p.combine()
+	p.stale = false
+	p.rated, p.even, p.short, p.closes = x.rated, x.even.PerSecond, x.short, x.looks
 	p.retry, p.reopens = time.Time{}, time.Time{}
 	if x.retry {
 		p.retry = now.Add(retryEvery)
 	}
 	if x.rated {
+		if worth := x.cost / x.unit; worth != p.worth {
+			p.planner.Reprice(now, worth/p.worth)
+			p.worth = worth
+		}
 		p.planner.SetRemaining(x.saved)
 		if alone {
 			p.planner.SetRate(now, x.rate)
@@ -187,7 +297,9 @@ func (p *pool) update(now time.Time, x *answer, f *found, alone bool) {
 
 // failed has on_error decide until the limit's counters can be read.
 func (p *pool) failed(now time.Time, onError descriptor.OnError) {
-	p.onError, p.unread = onError, true
+	if p.unread = true; len(p.terms) == 1 { // else the strictest that was found last
+		p.onError = onError
+	}
 	p.looked, p.used = now, false
 	p.retry = now.Add(retryEvery)
 	if !p.reopens.After(now) {

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/quota"
 )
 
-// pool is one limit with all buckets that are counted by it: its counters are what they have in common.
+// pool is all buckets that are counted by the same counters. The counters are all that they have in common: see terms.
 type pool struct {
 	key     string
 	planner *quota.Bucket
@@ -17,14 +17,16 @@ type pool struct {
 	position int    // in Assigner.due; -1: not there
 	round    uint64 // the last round that it was part of
 
-	rule    *descriptor.Rule // nil: none matches
-	limits  string           // in words
+	terms   []*terms // of its buckets, each once
+	stale   bool     // terms have gone since the last update
+	worth   float64  // a token is what the dearest request costs, and so many of what the store divides
+	askedIn float64  // worth at the last question to the store
+
 	onError descriptor.OnError
 	rated   bool    // it has a rate that is divided
 	even    float64 // the limit spread over its window, in requests per second
 	short   bool    // a window is so short that reports must be charged little by little
 	closes  bool    // its counters say when nothing is left
-	bound   float64 // what clients may pass in any time of one window, as a multiple of what the algorithm lets pass
 
 	made                     time.Time
 	planned, looked, charged time.Time
@@ -92,7 +94,7 @@ func (p *pool) takeCharges(now time.Time, all []*charge) []*charge {
 // mustLook reports whether the limit's counters must be looked at.
 func (p *pool) mustLook(now time.Time) bool {
 	switch {
-	case len(p.buckets) == 0:
+	case len(p.terms) == 0:
 		return false
 	case !p.retry.IsZero():
 		return !p.retry.After(now)
@@ -118,6 +120,9 @@ func (a *Assigner) plan(now time.Time, p *pool) {
 		return
 	}
 	a.abandonIdle(now, p)
+	if p.stale && len(p.terms) > 0 && !p.unread {
+		p.update(now, a.o.Store == nil)
+	}
 	if a.o.Store != nil && p.rated {
 		p.guard(now)
 	}
@@ -178,8 +183,10 @@ func (p *pool) next(now time.Time) time.Time {
 		}
 	}
 	earlier(p.planner.Renewal())
-	earlier(p.retry)
-	earlier(p.reopens)
+	if len(p.terms) > 0 {
+		earlier(p.retry)
+		earlier(p.reopens)
+	}
 	if p.planner.NeedsPlan() {
 		earlier(now.Add(replan))
 	}
@@ -245,6 +252,7 @@ func (p *pool) join(b *bucket) {
 }
 
 func (p *pool) leave(b *bucket) {
+	p.dismiss(b)
 	last := len(p.buckets) - 1
 	p.buckets[b.place] = p.buckets[last]
 	p.buckets[b.place].place = b.place

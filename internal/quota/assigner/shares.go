@@ -127,9 +127,9 @@ func (a *Assigner) appendShares(all []BucketShares, some []rankedBucket) []Bucke
 
 func (b *bucket) shares() BucketShares {
 	p := b.pool
-	x := BucketShares{Domain: b.domain, Entries: b.entries, Limit: p.limits}
-	if p.rule != nil {
-		x.Rule = p.rule.Path
+	x := BucketShares{Domain: b.domain, Entries: b.entries, Limit: b.terms.limits()}
+	if b.terms.rule != nil {
+		x.Rule = b.terms.rule.Path
 	}
 	if p.rated {
 		share := p.planner.Share()

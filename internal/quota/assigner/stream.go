@@ -195,6 +195,9 @@ func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
 	s.bytes += b.bytes()
 	s.keep(bytesOfSubscription)
 	a.subscriptions++
+	if b.pool != nil {
+		a.readmit(now, b)
+	}
 	return sub
 }
 
@@ -259,7 +262,11 @@ func (s *Stream) drop(now time.Time, sub *subscription) {
 		sub.member = nil
 		s.a.planSoon(now, b.pool)
 	}
-	if b.pool == nil && len(b.subscriptions) == 0 {
+	switch {
+	case len(b.subscriptions) > 0:
+	case b.pool != nil:
+		b.pool.dismiss(b)
+	default:
 		s.a.removeBucket(b)
 	}
 	sub.state = forgotten
