@@ -15,7 +15,14 @@ func (w *work) send(kind events.Kind, d *Decision, i, j int, ends time.Duration)
 	if take.Hits <= 0 || w.outcome(c).Failed || !w.counts(take) {
 		return
 	}
-	if due, ok := w.Events.Due(w.now, kind, take.Key, take.Limit, ends); ok {
+	var due events.Due
+	var ok bool
+	if rule := w.subjects[i].rule; rule != nil && (rule.CountedWith() != "" || c.limit != &rule.Limits[c.index]) {
+		due, ok = w.Events.DueFor(w.now, kind, take.Key, take.Limit, ends)
+	} else {
+		due, ok = w.Events.Due(w.now, kind, take.Key, take.Limit, ends)
+	}
+	if ok {
 		w.Events.Send(due, w.event(d, i, j))
 	}
 }

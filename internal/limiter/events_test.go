@@ -257,6 +257,21 @@ func TestEventOfASharedCounter(t *testing.T) {
 	w.wantEvents("two descriptors of two hits each", "refusal d.k k=a 0/2")
 }
 
+// Plans that share a counter have an event each: the one before says nothing about the limit that denies now.
+func TestEventAfterAChangeOfPlan(t *testing.T) {
+	var plans []descriptor.NodeSpec
+	for i, value := range []string{"free", "pro"} {
+		plans = append(plans, descriptor.NodeSpec{Key: "plan", Value: value, Condition: true, Children: []descriptor.NodeSpec{perMinute("k", "", uint64(2+2*i))}})
+	}
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, plans...)
+	for _, plan := range []string{"plan=free", "plan=pro"} {
+		for range 6 {
+			w.ask(1, plan, "k=a")
+		}
+	}
+	w.wantEvents("both plans", "refusal d.plan_free.k plan=free k=a 3/2", "refusal d.plan_pro.k plan=pro k=a 7/4")
+}
+
 // A refusal that the denial cache answers has an event like any other.
 func TestEventOfACachedRefusal(t *testing.T) {
 	store := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{}), Bytes: 1 << 20})

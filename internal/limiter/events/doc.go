@@ -1,8 +1,8 @@
 // Package events sends CloudEvents about limits to a webhook, a file or the standard output: that a limit denied a request, that
 // a soft limit is exceeded, that the usage of a limit has reached its rule's warn_at, or that a penalty has begun.
 //
-// A decision calls Sink.Due, which says whether an event of this kind about this counter is due: there is one for each kind, counter
-// and period. If it is, the decision fills in an Event and calls Send, which puts it into a bounded queue. Neither of the two waits. What
+// A decision calls Sink.Due, which says whether an event of this kind about this counter is due: there is one for each kind, counter,
+// limit and period. If it is, the decision fills in an Event and calls Send, which puts it into a bounded queue. Neither of the two waits. What
 // finds no room is dropped and counted. Run takes events from the queue, and sends them until the destination has accepted them or they are
 // too old.
 //

@@ -54,12 +54,17 @@ type Event struct {
 type Due struct {
 	kind       Kind
 	counter    [sha256.Size]byte // hash of the counter's key
-	start, end int64             // of the period, in microseconds since the Unix epoch
+	of         ofLimit
+	start, end int64 // of the period, in microseconds since the Unix epoch
 }
 
 // id is the same in all replicas, and for no other event of the same source.
 func (d *Due) id() string {
 	b := append(d.counter[:], d.kind.cloudType()...)
+	if d.of != (ofLimit{}) {
+		b = append(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, d.of.requests), d.of.burst), d.of.class)
+		b = append(b, d.of.name...)
+	}
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(b, uint64(d.start)))
 	return hex.EncodeToString(sum[:16])
 }

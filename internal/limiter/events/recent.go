@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// recent remembers about which counters there was an event, until their periods end. It is bounded: where there is no room it forgets
-// any counter, which may then have a second event in its period, with the same id.
+// recent remembers about which counters there was an event, until their periods end. A counter does not determine what an event says: after a
+// change of plan, an override or for another class, the same counter is denied by another limit. That is another event. recent is bounded:
+// where there is no room it forgets any counter, which may then have a second event in its period, with the same id.
 type recent struct {
 	seed   maphash.Seed
 	shards [shardCount]shard
@@ -20,13 +21,21 @@ const (
 
 type shard struct {
 	mu    sync.Mutex
-	until map[uint64]int64 // by the hash of kind and key; microseconds since the Unix epoch
+	until map[uint64]int64 // by the hash of kind, key and limit; microseconds since the Unix epoch
 	first int64            // no period ends before this time
 }
 
-// lock returns the locked shard of a counter, and its hash.
-func (r *recent) lock(kind Kind, key []byte) (*shard, uint64) {
-	hash := maphash.Bytes(r.seed, key) + uint64(kind)
+// ofLimit is what distinguishes the events about one counter: the limit, as it applies to a caller. It is the same in all replicas. Zero: the
+// counter determines its limit.
+type ofLimit struct {
+	name            string
+	requests, burst uint64
+	class           uint8
+}
+
+// lock returns the locked shard of a counter and limit, and their hash.
+func (r *recent) lock(kind Kind, key []byte, l ofLimit) (*shard, uint64) {
+	hash := maphash.Bytes(r.seed, key) + maphash.Comparable(r.seed, l) + uint64(kind)
 	sh := &r.shards[hash%shardCount]
 	sh.mu.Lock()
 	return sh, hash

@@ -155,19 +155,28 @@ func New(opts Options) (*Sink, error) {
 // Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send. ends is the time from
 // now until the window of the counter, or the penalty, ends. Due keeps neither the key nor the limit.
 func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration) (due Due, ok bool) {
+	return s.due(now, kind, key, limit, ends, ofLimit{})
+}
+
+// DueFor is Due for a counter that several limits use, or one limit with several numbers: each has events of its own.
+func (s *Sink) DueFor(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration) (due Due, ok bool) {
+	return s.due(now, kind, key, limit, ends, ofLimit{limit.Name, limit.Requests, limit.Burst, limit.Classes.Class})
+}
+
+func (s *Sink) due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration, of ofLimit) (due Due, ok bool) {
 	micros := now.UnixMicro()
 	if kind == Penalty { // its begin is seen once, by one replica: there is nothing to remember
-		if due, ok = s.admit(now, kind, key); ok {
+		if due, ok = s.admit(now, kind, key, of); ok {
 			due.start, due.end = micros, micros+ends.Microseconds()
 		}
 		return due, ok
 	}
-	sh, hash := s.recent.lock(kind, key)
+	sh, hash := s.recent.lock(kind, key, of)
 	defer sh.mu.Unlock()
 	if micros < sh.until[hash] {
 		return Due{}, false
 	}
-	if due, ok = s.admit(now, kind, key); !ok {
+	if due, ok = s.admit(now, kind, key, of); !ok {
 		return Due{}, false
 	}
 	due.start, due.end = period(limit, micros, micros+ends.Microseconds(), s.opts.Interval)
@@ -180,7 +189,7 @@ func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit
 }
 
 // admit reports whether the bounds allow one more event.
-func (s *Sink) admit(now time.Time, kind Kind, key []byte) (due Due, ok bool) {
+func (s *Sink) admit(now time.Time, kind Kind, key []byte, of ofLimit) (due Due, ok bool) {
 	switch {
 	case s.queue.len() >= s.queue.max:
 		s.dropped[noRoom].Add(1)
@@ -189,7 +198,7 @@ func (s *Sink) admit(now time.Time, kind Kind, key []byte) (due Due, ok bool) {
 		s.dropped[overRate].Add(1)
 		return Due{}, false
 	}
-	return Due{kind: kind, counter: sha256.Sum256(key)}, true
+	return Due{kind: kind, counter: sha256.Sum256(key), of: of}, true
 }
 
 // Send puts an event that is due into the queue. The event and its text belong to the sink from then on.

@@ -49,7 +49,7 @@ type Index struct {
 
 const (
 	shardCount = 64
-	maxRecent  = 2048    // counters in a shard
+	maxRecent  = 2048    // descriptors in a shard
 	maxQueue   = 128     // descriptors that wait in a shard
 	maxBytes   = 4 << 10 // of a descriptor
 
@@ -58,10 +58,10 @@ const (
 	slack       = time.Second // the ends of one window, as seen by several requests, differ by less
 )
 
-// shard remembers until when counters have been recorded, and holds the descriptors that are not written yet.
+// shard remembers until when descriptors have been recorded, and holds those that are not written yet.
 type shard struct {
 	mu    sync.Mutex
-	until map[uint64]int64 // by the hash of the counter's key; milliseconds
+	until map[uint64]int64 // by the hash of the counter's key and the descriptor; milliseconds
 	queue []item
 }
 
@@ -83,11 +83,12 @@ func New(opts Options) *Index {
 	return x
 }
 
-// Record records that the counter with this key is in use for a while from now, by a descriptor. moves is by how much
-// further use can still postpone the counter's end. Record copies what it keeps.
+// Record records that the counter with this key is in use for a while from now, by a descriptor. Several descriptors may use one counter,
+// under different rules and numbers: each is recorded. moves is by how much further use can still postpone the counter's end. Record copies
+// what it keeps.
 func (x *Index) Record(now time.Time, key []byte, domain string, entries []descriptor.Entry, ends, moves time.Duration) {
 	end := now.Add(ends).UnixMilli()
-	hash := maphash.Bytes(x.seed, key)
+	hash := x.hash(key, entries)
 	sh := &x.shards[hash%shardCount]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -115,6 +116,19 @@ func (x *Index) Record(now time.Time, key []byte, domain string, entries []descr
 		}
 	}
 	sh.until[hash] = end
+}
+
+func (x *Index) hash(key []byte, entries []descriptor.Entry) uint64 {
+	var h maphash.Hash
+	h.SetSeed(x.seed)
+	h.Write(key)
+	for i := range entries {
+		h.WriteByte(0)
+		h.WriteString(entries[i].Key)
+		h.WriteByte(0)
+		h.WriteString(entries[i].Value)
+	}
+	return h.Sum64()
 }
 
 func (sh *shard) enqueue(domain string, entries []descriptor.Entry, end int64) bool {
