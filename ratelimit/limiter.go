@@ -99,7 +99,7 @@ func (l *Limiter) openRules(o *Options, settings limiter.Settings) (watch func(c
 		l.engine.Swap(tree, settings)
 		return nil, nil
 	}
-	folder := config.NewFolder(config.Options{Dir: o.Dir, Fixed: fixed, Strict: o.Strict, Logger: o.Logger})
+	folder := config.NewFolder(config.Options{Dir: o.Dir, Fixed: fixed, Strict: o.Strict, NoRegions: true, Logger: o.Logger})
 	result, err := folder.Load()
 	switch {
 	case err != nil:

@@ -203,7 +203,7 @@ func (o *Options) fixedRules() (files []config.File, tree *descriptor.Tree, err 
 			return nil, nil, fmt.Errorf("read Options.Files: %w", err)
 		}
 	}
-	tree, mistakes := config.Compile(files, config.CompileOptions{Lenient: !o.Strict})
+	tree, mistakes := config.Compile(files, config.CompileOptions{Lenient: !o.Strict, NoRegions: true})
 	all := make([]error, len(mistakes))
 	for i, e := range mistakes {
 		all[i] = e

@@ -33,6 +33,8 @@ type CompileOptions struct {
 	Merge   bool // files may share a domain; if false, the domain belongs to the file that sorts first, and the others have an error
 	Lenient bool // what envoyproxy/ratelimit accepts has the same meaning here; the default of the service
 	Tree    descriptor.Options
+
+	NoRegions bool // limits with `regions` are an error: the program counts only in its own region
 }
 
 // Compile makes one tree from rule files. Files with errors are left out. It returns the errors of all files, sorted by file
@@ -52,7 +54,7 @@ func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Erro
 	}
 	_ = g.Wait() // none of them fails
 
-	l := ledger{merge: o.Merge, tree: o.Tree}
+	l := ledger{merge: o.Merge, alone: o.NoRegions, tree: o.Tree}
 	var errs []*yamlform.Error
 	for _, s := range sources {
 		errs = append(errs, l.admit(s)...)

@@ -28,6 +28,7 @@ type Options struct {
 	Fixed        []File             // rules that do not change, and own their domains before any file of the directory; they must be without errors
 	Strict       bool               // a probable mistake is an error even if envoyproxy/ratelimit accepts it; if false, it is a warning
 	MergeDomains bool               // files may share a domain; if false, the domain belongs to the file that sorts first
+	NoRegions    bool               // as in CompileOptions
 	Rescan       time.Duration      // how often all files are read again without an event of the file system; 0 means 10 s
 	MaxFileSize  int64              // bytes; a larger file is rejected; 0 means 64 MiB
 	Tree         descriptor.Options // how trees are compiled
@@ -353,7 +354,7 @@ func (r *ruleFile) next(s sum, newest *source) *ruleFile {
 
 // settle decides which version of each file is in use, compiles them, and makes the result active.
 func (f *Folder) settle(files map[string]*ruleFile) error {
-	l := ledger{merge: f.o.MergeDomains, tree: f.o.Tree}
+	l := ledger{merge: f.o.MergeDomains, alone: f.o.NoRegions, tree: f.o.Tree}
 	for _, fixed := range f.fixed {
 		l.admit(fixed)
 	}

@@ -36,6 +36,7 @@ func (r *ruleReader) finish(d *descriptor.DomainSpec) {
 	if r.regions || d.Regions != nil {
 		r.applyRegions(d)
 	}
+	r.rejectOtherWays(d)
 }
 
 // complete copies to each descriptor that inherits whatever it does not set itself. It works from the top down, so a descriptor

@@ -12,6 +12,7 @@ import (
 // their names: the first file with a domain owns it.
 type ledger struct {
 	merge  bool // files may share a domain
+	alone  bool // no limit may have regions
 	tree   descriptor.Options
 	order  []*claim
 	claims map[string]*claim
@@ -39,6 +40,10 @@ func (l *ledger) admit(s *source) []*yamlform.Error {
 			continue
 		}
 		within.add(d)
+		if l.alone && d.AcrossRegions {
+			errs = append(errs, yamlform.Position(d.Position).Errorf(
+				"domain %s has limits with `regions`, which only the service holds across regions: ask the service (package client), or remove `regions`", yamlform.Quote(d.Name)))
+		}
 		errs = append(errs, l.conflicts(d)...)
 	}
 	if len(errs) > 0 {
@@ -91,7 +96,7 @@ func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error)
 				"domain %s has another `%s` at %s: say it in one of them", yamlform.Quote(d.Name), key, where(first.at)))
 		}
 	}
-	return append(errs, c.otherRegions(d)...)
+	return append(append(errs, c.otherRegions(d)...), c.otherWays(d)...)
 }
 
 // otherRegions returns an error if `regions` does not fit to another file. Its value was given to the limits when their file was
