@@ -30,6 +30,7 @@ type Take struct {
 	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
 	Vote        Vote // what a denial means for the request; takes of one member vote All or None, or Any or None
 	CountDenied bool // hits count even if they are denied
+	Settled     bool // its hits have passed: only the store answers, because it must count them
 
 	// Guards marks a take on the penalty of the next take's limit (Limit.Penalty). Such a take has no hits. While the
 	// penalty is active, it is denied, and the next take adds nothing. A penalty begins when the limit denies hits of the

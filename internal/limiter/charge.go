@@ -77,6 +77,7 @@ func (w *work) take(member int, c *charge, vote backend.Vote, atomic bool) {
 		Member:      member,
 		Vote:        vote,
 		CountDenied: countsDenied(c.limit, atomic) || w.req.Purpose == Settled,
+		Settled:     w.req.Purpose == Settled,
 	}
 	if c.brought() {
 		t.Rule, t.Hits = w.domain.RequestLimits, s.hits/c.cost

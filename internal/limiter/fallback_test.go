@@ -181,6 +181,24 @@ func TestShareHasRoomForTheCost(t *testing.T) {
 	}
 }
 
+// Hits that have passed are counted here, under every algorithm and under several limits, as the store would count them.
+func TestSettledHitsWithoutTheStore(t *testing.T) {
+	bucket := func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = descriptor.TokenBucket, 10 }
+	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+		perMinute("window", "", 10), perMinute("bucket", "", 10, bucket),
+		listNode("two", []descriptor.Limit{fixedLimit("a", 10), fixedLimit("b", 10, hourly)}),
+	}})
+	for _, pair := range []string{"window=a", "bucket=a", "two=a"} {
+		d := &limiter.Decision{}
+		if err := f.Decide(t.Context(), noon, limiter.SettledRequest("d", entries(pair), 7), d); err != nil {
+			t.Errorf("%s: %v", pair, err)
+		}
+		if s := f.ask(5, pair); s.Code != limiter.OverLimit {
+			t.Errorf("%s: 5 of 10 pass after 7 that had passed: %+v", pair, s)
+		}
+	}
+}
+
 // The share of a process has room for a request of several hits, if the whole limit has.
 func TestShareHasRoomForTheRequest(t *testing.T) {
 	bucket := func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = descriptor.TokenBucket, 80 }

@@ -26,7 +26,7 @@ func (w *work) fallBack(ctx context.Context, cause error) error {
 			continue
 		}
 		choice := w.onError(s)
-		if s.changesReservation() {
+		if s.changesReservation() && w.req.Purpose != Settled {
 			if w.req.Reservation != nil {
 				return cause // its caller can repeat it
 			}
@@ -110,7 +110,9 @@ func (w *work) countLocally(s *subject) {
 			w.countedHere.Add(c.guard, w.request.Takes[c.guard])
 		}
 		t := w.countedHere.Add(c.take, w.request.Takes[c.take])
-		t.Reservation = nil // the answer has no id, so nobody could commit it
+		if w.req.Purpose != Settled { // such a take commits what nobody has reserved
+			t.Reservation = nil // the answer has no id, so nobody could commit it
+		}
 		if c.share != nil {
 			t.Limit = c.share
 		}
