@@ -14,7 +14,7 @@ type Arithmetic struct {
 	// Quantum is the time resolution of a sliding window or log, in microseconds. Length is a multiple of it.
 	Quantum int64
 
-	// A hit stays in a bucket for Step + StepNum/StepDen microseconds: exactly the window divided by the requests.
+	// A hit stays in a bucket for Step + StepNum/StepDen microseconds: exactly the window divided by the requests, in lowest terms.
 	Step, StepNum, StepDen int64
 }
 
@@ -145,6 +145,9 @@ func (l *Limit) compileBucket(length, capacity int64) error {
 	g := gcd(rate, length)
 	num, den := length/g, rate/g
 	l.Arithmetic.Step, l.Arithmetic.StepNum, l.Arithmetic.StepDen = num/den, num%den, den
+	if rate >= 1<<exactBits {
+		return limitErrorf("requests_per_unit", "%d in a bucket cannot be counted exactly, %d is the most; use fixed_window for more", rate, int64(1<<exactBits-1))
+	}
 	if !fits(capacity, den) {
 		return limitErrorf("burst", "%d at %d per %s cannot be counted exactly, %d is the most; use a requests_per_unit with more zeros at its end, or fixed_window",
 			l.Burst, l.Requests, l.Window.Words(), max(0, 1<<exactBits/(den+1)-(capacity-int64(l.Burst))))

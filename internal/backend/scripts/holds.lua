@@ -151,7 +151,7 @@ for _ = 1, runs do
       a, b, c, seen = read(key, value, p1, p2, p3, limit)
       reply[k + 1] = (#seen == 8 and EIGHT or pack('<I4', #seen)) .. seen
       if align and not moved then
-        a, b, moved = align(a, b, limit, p1, p2, p3)
+        a, b, c, moved = align(a, b, c, limit, p1, p2, p3)
       end
       if moved then
         simple, moved = false, nil

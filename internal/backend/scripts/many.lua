@@ -16,10 +16,10 @@ local TAKE, SIZE = '<I2BBBBI2i8I8I8I8I8', 48
 local A, B, C = {}, {}, {}               -- the states, by key
 local touched, P1, P2, P3 = {}, {}, {}, {} -- what is to be written, and with which parameters
 
--- Moves a state that lies too far ahead for a take.
+-- Moves a state that lies too far ahead for a take, or is of another limit.
 local function prepare(k, shape, times, limit, p1, p2, p3)
   if NEARER[shape] and not moved then
-    A[k], B[k], moved = NEARER[shape](A[k], B[k], limit, p1, p2, p3)
+    A[k], B[k], C[k], moved = NEARER[shape](A[k], B[k], C[k], limit, p1, p2, p3)
   end
   if moved and times > 0 then
     touched[k], P1[k], P2[k], P3[k], moved = shape, p1, p2, p3, nil

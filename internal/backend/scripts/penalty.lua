@@ -6,18 +6,18 @@
 -- The state is the time when it ends, in microseconds.
 
 -- A penalty that ends too late is from before the clock was set back, or from before the rule was changed.
-local function nearer(a, b, limit, p1)
-  if a > now + p1 + SLACK then return now + p1, b, true end
-  return a, b, false
+local function nearer(a, b, c, limit, p1)
+  if a > now + p1 + SLACK then return now + p1, b, c, true end
+  return a, b, c, false
 end
 
 local function read(key, value, p1)
   local ends = value and #value <= 16 and match(value, '^%d+$') and tonumber(value)
   if not ends or ends <= now or ends > MAX_COUNT or forever(key) then return 0, 0, 0, '' end
   local seen = pack('<I8', ends)
-  local b
-  ends, b, moved = nearer(ends, 0, 0, p1)
-  return ends, b, 0, seen
+  local _
+  ends, _, _, moved = nearer(ends, 0, 0, 0, p1)
+  return ends, 0, 0, seen
 end
 
 local function try(a) return a == 0, a, 0, 0 end

@@ -62,7 +62,7 @@ var parts = [...]part{
 	{Precise, []string{"precise.lua"}, nil},
 	{Log, []string{"log.lua"}, nil},
 	{InFlight, []string{"log.lua", "concurrency.lua"}, nil},
-	{Bucket, []string{"bucket.lua"}, nil},
+	{Bucket, []string{"bucket.lua"}, []string{"pair.lua"}},
 	{Interval, []string{"interval.lua"}, []string{"pair.lua"}},
 	{Lyft, []string{"lyft.lua"}, nil},
 	{Penalty, []string{"penalty.lua"}, nil},

@@ -15,8 +15,8 @@ local SLACK_WINDOWS = 2000 -- the most windows in CALLER_SLACK: some states keep
 local SLACK = 1000000
 local moved
 
--- Buckets define it, because how far ahead their state may lie depends on the limit, which differs from take to take:
--- nearer(a, b, limit, p1, p2, p3) -> a, b, moved
+-- Buckets define it, because their state depends on the limit, which differs from take to take:
+-- nearer(a, b, c, limit, p1, p2, p3) -> a, b, c, moved
 local nearer
 
 -- Set by a read when the caller is to ask again: the calendar window given does not hold now (0), or the longest log

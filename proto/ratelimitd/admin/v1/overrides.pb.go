@@ -258,8 +258,7 @@ type OverrideServiceSetRequest struct {
 	Writes []*OverrideWrite `protobuf:"bytes,1,rep,name=writes,proto3" json:"writes,omitempty"`
 	// Checks everything, changes nothing, and shows which counters change their verdict now.
 	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// After the writes, clears the counters of each caller under the rule, as CounterService.Reset does. Otherwise used hits stay used: a
-	// bucket that is empty stays empty until it refills.
+	// After the writes, clears the counters of each caller under the rule, as CounterService.Reset does. Otherwise used hits stay used.
 	ResetCounters bool `protobuf:"varint,3,opt,name=reset_counters,json=resetCounters,proto3" json:"reset_counters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
