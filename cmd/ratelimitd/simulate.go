@@ -33,7 +33,7 @@ type simulateCommand struct {
 	Duration   time.Duration `placeholder:"TIME" help:"How long each request is in flight. Default: the ttl of the concurrency limit."`
 	Reorder    time.Duration `default:"5s" help:"Sort lines that are out of order by up to this."`
 	MaxErrors  string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
-	FailOn     []string      `enum:"refused,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are denied, newly-refused or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
+	FailOn     []string      `enum:"denied,refused,newly-denied,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are denied, newly-denied or newly-passed (see --against; refused is another word for denied), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
 	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
 	Caller     []string      `placeholder:"KEY,..." help:"Keys of the entries that make a caller, such as remote_address. Default: caller of the mapping, else all entries that come from the log."`
 	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers counted individually."`
@@ -307,7 +307,7 @@ func (o *simulateCommand) verdict(r *simulate.Report) error {
 	for _, what := range o.FailOn {
 		n := r.New.Refused
 		switch what {
-		case "newly-refused":
+		case "newly-denied", "newly-refused":
 			n = r.NewlyRefused.Requests
 		case "newly-passed":
 			n = r.NewlyPassed.Requests

@@ -40,6 +40,25 @@ type CompileOptions struct {
 // Compile makes one tree from rule files. Files with errors are left out. It returns the errors of all files, sorted by file
 // name and line.
 func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Error) {
+	tree, errs, _ := compile(files, o)
+	return tree, errs
+}
+
+// Tolerated returns, by name, the warnings of the files that the service loads although Compile finds errors in them, because
+// it reads them leniently.
+func Tolerated(files []File, merge bool) map[string][]*yamlform.Error {
+	_, errs, sources := compile(files, CompileOptions{Merge: merge, Lenient: true})
+	warnings := make(map[string][]*yamlform.Error, len(files))
+	for name, s := range sources {
+		warnings[name] = s.warnings
+	}
+	for _, e := range errs {
+		delete(warnings, e.File)
+	}
+	return warnings
+}
+
+func compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Error, map[string]*source) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return cmp.Compare(a.Name, b.Name) })
 
@@ -56,13 +75,15 @@ func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Erro
 
 	l := ledger{merge: o.Merge, alone: o.NoRegions, tree: o.Tree}
 	var errs []*yamlform.Error
-	for _, s := range sources {
+	byName := make(map[string]*source, len(files))
+	for i, s := range sources {
 		errs = append(errs, l.admit(s)...)
+		byName[files[i].Name] = s
 	}
 	tree, err := l.compile()
 	if err != nil {
 		// The checks above find everything that the tree rejects, with better messages. If they missed something, no file is used.
-		return &descriptor.Tree{}, append(errs, &yamlform.Error{File: files[0].Name, Msg: err.Error()})
+		return &descriptor.Tree{}, append(errs, &yamlform.Error{File: files[0].Name, Msg: err.Error()}), nil
 	}
-	return tree, errs
+	return tree, errs, byName
 }

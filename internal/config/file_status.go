@@ -47,7 +47,7 @@ func (f *Folder) logChange(before, after descriptor.FileStatus, rules bool, load
 	if after.State == descriptor.FileLoaded && len(after.Warnings) > 0 {
 		shown := after.Warnings[:min(len(after.Warnings), errorsLogged)]
 		return func() {
-			log.Warn("rule file loaded with warnings: envoyproxy/ratelimit reads it in the same way, but this is probably not what was meant",
+			log.Warn("rule file loaded with warnings: something in it is probably not what was meant",
 				"domains", after.Domains, "rules", after.Rules, "warnings", shown, "total_warnings", len(after.Warnings))
 		}
 	}

@@ -411,7 +411,7 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 	unit := l.at("unit")
 	if l.unknown != "" {
 		if l.unlimited && r.Lenient() {
-			unit.Warnf("unknown unit %s: it is ignored next to `unlimited: true`", yamlform.Quote(l.unknown))
+			unit.Warnf(yamlform.ReadsToo, "unknown unit %s: it is ignored next to `unlimited: true`", yamlform.Quote(l.unknown))
 			unit = yamlform.Value{}
 		} else {
 			unit.Errorf("%s", unknownUnit(l.unknown))

@@ -328,7 +328,7 @@ func TestBadExtensions(t *testing.T) {
 			"2:24: `values` must be text, this is the number 1.5", "2:29: an empty text in `values`", "2:33: `values` are exact, a * in them is no wildcard: write \"b*\" as a `value`",
 			"2:37: \"a\" twice in `values`", "2:40: `values` must be text, this is a list"}},
 		{"one value in two lists", "- {key: k, values: [a, b]}\n- {key: k, value: b}\n- {key: j, values: [b]}\n- {key: k, values: [c, b]}",
-			[]string{"5:3: a descriptor with key \"k\" and \"b\" among its `values` twice: the first is on line 2"}},
+			[]string{"5:3: a descriptor with key \"k\" and \"b\" among its `values` twice: the first is on line 2: remove the value from one of the lists"}},
 		{"bad expressions", "- {key: k, value_regex: \"(a\"}\n- {key: k, value_regex: \"\"}\n- {key: k, value_regex: 1.5}", []string{
 			"2:25: `value_regex`: missing closing ) in \"(a\"", "3:25: `value_regex`: the expression is empty", "4:25: `value_regex` must be text, this is the number 1.5"}},
 		{"an expression twice", "- {key: k, value_regex: a+}\n- {key: k, value: a+}\n- {key: k, value_regex: a+}", []string{

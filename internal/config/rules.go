@@ -460,11 +460,11 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 					r.unreserved[specs[first].Position] = true
 				}
 				if !r.resource {
-					r.WarnAt(yamlform.Position(specs[i].Position), "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors",
+					r.WarnAt(yamlform.Position(specs[i].Position), yamlform.Rejects, "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors",
 						describe(level), yamlform.Position(specs[first].Position).Near())
 				}
 			default:
-				r.ErrorAt(yamlform.Position(specs[i].Position), "%s twice: the first is %s", describe(level), yamlform.Position(specs[first].Position).Near())
+				r.ErrorAt(yamlform.Position(specs[i].Position), "%s twice: the first is %s: %s", describe(level), yamlform.Position(specs[first].Position).Near(), onceInstead(&specs[i]))
 			}
 		})
 	}
@@ -478,6 +478,20 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 		}
 	}
 	return kept
+}
+
+// onceInstead says what to write instead of a second descriptor that matches the same.
+func onceInstead(second *descriptor.NodeSpec) string {
+	switch {
+	case second.Kind == descriptor.MatchValues:
+		return "remove the value from one of the lists"
+	case second.Rule == nil && len(second.Children) > 0:
+		return "move the `descriptors` of this one to the first"
+	case second.Rule != nil && len(second.Children) == 0:
+		return "for several limits write `rate_limits` in the first"
+	default:
+		return "write one descriptor"
+	}
 }
 
 // join joins two descriptors if one has only a limit and the other has only descriptors below it.

@@ -20,8 +20,21 @@ func readSource(name string, data []byte, lenient bool) *source {
 	}
 	r := newRuleReader(name, lenient, 0)
 	s := &source{}
+	var other foreign
 	for _, doc := range r.Parse(data) {
+		if f, is := foreignOf(doc); is {
+			if other.text == "" || f.rules && !other.rules {
+				other = f
+			}
+			continue
+		}
 		s.domains = append(s.domains, r.document(doc))
+	}
+	if other.text != "" {
+		other.doc.Errorf("%s", other.text)
+	}
+	if at, is := template(name, data); is && r.Found() > 0 {
+		return &source{errs: []*yamlform.Error{at.Errorf("%s", isTemplate)}}
 	}
 	if len(s.domains) == 0 && r.Found() == 0 {
 		r.ErrorAt(yamlform.Position{File: name, Line: 1, Col: 1}, "no rules in this file: write `domain: NAME` and a list of `descriptors`")

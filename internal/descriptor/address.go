@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// parseNetwork parses a network as callers send it: an address, which is the network of only this address, or an address with the
+// ParseNetwork parses a network as callers send it: an address, which is the network of only this address, or an address with the
 // number of bits in the prefix (10.1.2.0/24), which is what Envoy's masked_remote_address sends. An IPv4 address mapped into IPv6 becomes
 // the IPv4 address. What does not belong to the address is left out: a port after an IPv4 address or a bracketed IPv6 address, the
 // brackets, a zone, which has a meaning on one machine only, and bits after the prefix.
-func parseNetwork(s string) (netip.Prefix, bool) {
+func ParseNetwork(s string) (netip.Prefix, bool) {
 	bits, six := -1, false
 	if at := strings.LastIndexByte(s, '/'); at >= 0 {
 		if bits = digits(s[at+1:], 128); bits < 0 || s[at+1] == '0' && at+2 < len(s) {

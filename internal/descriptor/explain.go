@@ -130,7 +130,7 @@ func (x *Explanation) counted() {
 		}
 		for j := range x.Levels[i].Candidates {
 			if c := &x.Levels[i].Candidates[j]; c.Matched {
-				if _, ok := parseNetwork(sent); !ok && g.addresses {
+				if _, ok := ParseNetwork(sent); !ok && g.addresses {
 					c.Reason += "; " + noAddress(sent)
 				}
 				c.Reason += fmt.Sprintf("; it counts as %q", as)
@@ -305,7 +305,7 @@ func (x *explainer) networks(n *networks) {
 		return
 	}
 	all := Candidate{Kind: MatchCIDR}
-	p, ok := parseNetwork(x.value)
+	p, ok := ParseNetwork(x.value)
 	if !ok {
 		x.addCandidate(all, false, "", noAddress(x.value))
 		return

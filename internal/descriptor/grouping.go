@@ -121,7 +121,7 @@ func (g *grouping) counted(value string) string {
 // address returns what an address or a network counts as: the first address of the group that contains it, an address in its usual
 // notation, or a network that is larger than a group. It takes memory only if the value does not contain this text.
 func (g *grouping) address(value string) string {
-	p, ok := parseNetwork(value)
+	p, ok := ParseNetwork(value)
 	if !ok {
 		return value
 	}

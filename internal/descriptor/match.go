@@ -146,7 +146,7 @@ func (o *others) direct(value string) node {
 // network returns the child for the smallest network that contains the value, or noNode if none does.
 func (o *others) network(value string) node {
 	if o.networks != nil {
-		if p, ok := parseNetwork(value); ok {
+		if p, ok := ParseNetwork(value); ok {
 			return o.networks.find(p)
 		}
 	}

@@ -25,7 +25,7 @@ func FuzzAddress(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got, ok := parseNetwork(s)
+		got, ok := ParseNetwork(s)
 		if want, wantOK := slowNetwork(s); ok != wantOK || got != want {
 			t.Fatalf("%q is %v, %v; want %v, %v", s, got, ok, want, wantOK)
 		}
@@ -38,7 +38,7 @@ var (
 	mappedBit = netip.MustParsePrefix("::ffff:0:0/96")
 )
 
-// slowNetwork is parseNetwork, written with expressions and the functions of package netip.
+// slowNetwork is ParseNetwork, written with expressions and the functions of package netip.
 func slowNetwork(s string) (p netip.Prefix, ok bool) {
 	at := strings.LastIndex(s, "/")
 	bits := ""
@@ -118,7 +118,7 @@ func TestSmallestNetworkIsFound(t *testing.T) {
 			if value.IsSingleIP() {
 				text = value.Addr().String()
 			}
-			parsed, ok := parseNetwork(text)
+			parsed, ok := ParseNetwork(text)
 			if got := n.find(parsed); !ok || parsed != value || got != want {
 				t.Fatalf("%v is in network %d, want %d, of %v", value, int32(got), int32(want), n.list)
 			}

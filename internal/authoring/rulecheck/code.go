@@ -51,6 +51,10 @@ const (
 	codeLeaseInList     = "lease-in-list"
 	codeLongValue       = "long-value"
 	codeSkipped         = "skipped"
+	codeInvisible       = "invisible"
+	codeOctal           = "octal"
+	codeNewline         = "newline"
+	codeNoAddress       = "no-address"
 )
 
 // Code is a kind of finding.
@@ -72,6 +76,10 @@ var Codes = []Code{
 	{codeStarBoundary, "a `*` right next to a letter of a path or host name: it matches longer names too"},
 	{codeValueLiteral, "a `value` that looks like an expression, a network, a template or a list, but is plain text"},
 	{codeRegexDot, "a `.` in a `value_regex` that probably means a dot"},
+	{codeInvisible, "a character that nobody sees, or typographic quotes, in a key, a value or a name"},
+	{codeOctal, "a number that begins with 0, which YAML reads as octal"},
+	{codeNewline, "a `.` in a `value_regex` that does not match a newline, where such a value has no limit"},
+	{codeNoAddress, "a `value` of an address in a form that callers do not send"},
 	{codeLongValue, "a `value_regex` with a higher limit, which long values of another node reach too"},
 	{codeNoRules, "a domain without descriptors"},
 	{codeNoLimit, "a descriptor without a limit or further levels"},

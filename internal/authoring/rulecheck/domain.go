@@ -49,6 +49,7 @@ type node struct {
 	limits   []limit
 	replaces []listed
 	children []*node
+	octals   []listed // numbers of its limits that begin with 0
 }
 
 // listed is a text with its position.
@@ -233,6 +234,9 @@ func (r *domainReader) limits(n *node, keys map[string]yamlform.Value) {
 		i++
 		for name, value := range v.Keys() {
 			l.given[name] = value.Position()
+			if name != "name" && octalNumber.MatchString(value.Written()) && value.IsNumber() {
+				n.octals = append(n.octals, listed{value.Written(), value.Position()})
+			}
 			switch name {
 			case "name":
 				l.name = value.Written()

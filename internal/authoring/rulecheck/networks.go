@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
@@ -44,6 +45,46 @@ func (c *checker) networks(nodes []*node) {
 		}
 	}
 	c.nested(all, idle)
+}
+
+// addressKeys are the keys under which Envoy sends addresses.
+var addressKeys = []string{"remote_address", maskedAddress}
+
+// looksLikeAddress is a text that is an address, or that its author took for one.
+var looksLikeAddress = regexp.MustCompile(`^[0-9]+(\.[0-9]+)+(:[0-9]+)?(/[0-9]+)?$|^\[?[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(%[^/\]]*)?(\](:[0-9]+)?)?(/[0-9]+)?$`)
+
+// addresses finds exact values of addresses in a form that callers do not send. Exact values are compared as text.
+func (c *checker) addresses(nodes []*node) {
+	key := nodes[0].key
+	if !slices.Contains(addressKeys, key) && !slices.ContainsFunc(nodes, func(n *node) bool { return n.kind == descriptor.MatchCIDR }) {
+		return
+	}
+	for _, n := range nodes {
+		if n.kind == descriptor.MatchExact {
+			c.address(key, n.value, n.valueAt)
+		}
+		for _, v := range n.values {
+			c.address(key, v.text, v.at)
+		}
+	}
+}
+
+func (c *checker) address(key, text string, at yamlform.Position) {
+	if !looksLikeAddress.MatchString(text) {
+		return
+	}
+	network, ok := descriptor.ParseNetwork(text)
+	switch {
+	case !ok:
+		c.add(Warning, at, codeNoAddress, "write an address such as 10.0.0.1 or 2001:db8::1",
+			"%s is no address: only a caller who sends exactly this text has this rule", yamlform.Quote(text))
+	case key == maskedAddress && network.String() != text:
+		c.add(Warning, at, codeNoAddress, "write "+yamlform.Quote(network.String()),
+			"%s is compared as text, and Envoy sends addresses under this key with their mask", yamlform.Quote(text))
+	case key != maskedAddress && network.IsSingleIP() && network.Addr().String() != text:
+		c.add(Warning, at, codeNoAddress, "write `value_cidr: "+network.String()+"`, which all its notations match",
+			"%s is compared as text, and callers usually send the address as %s", yamlform.Quote(text), network.Addr())
+	}
 }
 
 // nested finds networks within others, each with the smallest one around it. Idle networks have a worse finding already.

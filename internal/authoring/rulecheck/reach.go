@@ -57,6 +57,8 @@ func (c *checker) sameKey(nodes []*node) {
 	c.networks(nodes)
 	c.longValues(nodes, alone)
 	all := c.patterns(nodes)
+	c.newlines(nodes, alone != nil || all != nil)
+	c.addresses(nodes)
 	switch {
 	case alone != nil && all != nil:
 		c.add(Warning, alone.at, codeNeverMatches, "remove one of the two: the key without a value matches every value that no other one matches",

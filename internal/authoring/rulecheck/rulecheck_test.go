@@ -398,7 +398,7 @@ func TestErrorsThatTheServiceTolerates(t *testing.T) {
 	}, false, false, time.Now())
 	said := make(map[string][]bool)
 	for _, f := range found {
-		said[f.File] = append(said[f.File], strings.Contains(f.Text(), "the service loads this as envoyproxy/ratelimit does"))
+		said[f.File] = append(said[f.File], strings.Contains(f.Text(), "the service loads this with a warning, unless RATELIMITD_STRICT_RULES is set; envoyproxy/ratelimit reads it in the same way"))
 	}
 	if diff := cmp.Diff(map[string][]bool{"a.yaml": {true}, "b.yaml": {false, false}}, said); diff != "" {
 		t.Errorf("%s\n%+v", diff, found)

@@ -86,8 +86,8 @@ func Check(files []config.File, merge, months bool, now time.Time) []Finding {
 	for _, e := range errs {
 		bad[e.File] = true
 		fix := ""
-		if tolerated[e.File] {
-			fix = tolerance
+		if warnings, loads := tolerated[e.File]; loads {
+			fix = tolerance(e, warnings)
 		}
 		all = append(all, Finding{File: e.File, Line: e.Line, Col: e.Col, Severity: Error, Code: codeRefused, Message: e.Msg, Fix: fix})
 	}
@@ -111,28 +111,34 @@ func Check(files []config.File, merge, months bool, now time.Time) []Finding {
 	return quoteSource(sortFindings(all), files)
 }
 
-// tolerance is said of an error in a file that the service loads nevertheless.
-const tolerance = "the service loads this as envoyproxy/ratelimit does, with a warning, unless RATELIMITD_STRICT_RULES is set"
+// tolerance says of an error in a file that the service loads nevertheless, and what envoyproxy/ratelimit does. warnings are what the
+// service says about the file.
+func tolerance(e *yamlform.Error, warnings []*yamlform.Error) string {
+	text := "the service loads this with a warning, unless RATELIMITD_STRICT_RULES is set"
+	reference := yamlform.Reference("")
+	for _, w := range warnings {
+		if w.Line == e.Line && w.Col == e.Col {
+			reference = w.Reference
+			break
+		}
+		reference = cmp.Or(reference, w.Reference) // an error of YAML stands where it was noticed
+	}
+	if reference != "" {
+		text += "; " + string(reference)
+	}
+	return text
+}
 
 // mostExplained is for how many errors check reads the files a second time.
 const mostExplained = 100
 
-// toleratedFiles returns which of the files with errors the service loads. It reads rule files as envoyproxy/ratelimit does.
-func toleratedFiles(files []config.File, errs []*yamlform.Error, merge bool) map[string]bool {
-	loaded := make(map[string]bool)
-	if len(errs) > mostExplained {
-		return loaded
+// toleratedFiles returns the files with errors that the service loads, with its warnings. It reads rule files as envoyproxy/ratelimit
+// does.
+func toleratedFiles(files []config.File, errs []*yamlform.Error, merge bool) map[string][]*yamlform.Error {
+	if len(errs) == 0 || len(errs) > mostExplained {
+		return nil
 	}
-	for _, e := range errs {
-		loaded[e.File] = true
-	}
-	if len(errs) > 0 {
-		_, refused := config.Compile(files, config.CompileOptions{Merge: merge, Lenient: true})
-		for _, e := range refused {
-			delete(loaded, e.File)
-		}
-	}
-	return loaded
+	return config.Tolerated(files, merge)
 }
 
 // overrides checks a file of overrides. Where the rules have errors, it is not compared with them.
@@ -179,6 +185,7 @@ func (c *checker) domain(d *domain) {
 	if len(d.roots) == 0 {
 		c.add(Warning, d.at, codeNoRules, "write descriptors, or remove it", "the domain %s has no rules: all its requests pass", yamlform.Quote(d.name))
 	}
+	c.characters("the domain", d.name, d.at)
 	c.siblings(d.roots)
 	d.each(func(n *node) {
 		c.siblings(n.children)
@@ -193,7 +200,7 @@ func (c *checker) domain(d *domain) {
 }
 
 // oncePerFile are codes with at most one finding per file: there may be thousands of findings, and a single one says little.
-var oncePerFile = []string{codePerSecond, codeWindowUnnamed}
+var oncePerFile = []string{codePerSecond, codeWindowUnnamed, codeNewline}
 
 // together keeps only the first finding of these codes in a file.
 func together(all []Finding) []Finding {

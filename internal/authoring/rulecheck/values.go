@@ -14,6 +14,17 @@ import (
 
 // value checks how a node matches values.
 func (c *checker) value(n *node) {
+	c.characters("the key", n.key, n.keyAt)
+	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchWildcard {
+		c.characters("the value", n.value, n.valueAt)
+	}
+	for _, v := range n.values {
+		c.characters("the value", v.text, v.at)
+	}
+	for i := range n.limits {
+		c.characters("the name", n.limits[i].name, n.limits[i].position("name"))
+	}
+	c.octal(n)
 	if key := strings.TrimSpace(n.key); key != n.key {
 		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key), "the key %s begins or ends with a space, which a caller must send as well", yamlform.Quote(n.key))
 	}

@@ -32,7 +32,7 @@ func (p Position) From(other Position) string {
 
 // Errorf returns an error about what stands there.
 func (p Position) Errorf(format string, args ...any) *Error {
-	return &Error{p.File, p.Line, p.Col, fmt.Sprintf(format, args...)}
+	return &Error{File: p.File, Line: p.Line, Col: p.Col, Msg: fmt.Sprintf(format, args...)}
 }
 
 // Error is one mistake in a file that people write.
@@ -41,14 +41,29 @@ type Error struct {
 	Line int    // from 1; 0 if the file as a whole is at fault, say because it cannot be read
 	Col  int    // from 1, in characters
 	Msg  string // what is wrong, and what to write instead
+
+	Reference Reference // of a warning: what envoyproxy/ratelimit does with the file
 }
+
+// Reference is what envoyproxy/ratelimit does with a file that is accepted here with a warning. The zero value says nothing.
+type Reference string
+
+// What it does.
+const (
+	ReadsToo Reference = "envoyproxy/ratelimit reads it in the same way"
+	Rejects  Reference = "envoyproxy/ratelimit rejects the file"
+)
 
 // Error returns "file:line:col: msg", or "file: msg" for an error about the whole file.
 func (e *Error) Error() string {
-	if e.Line == 0 {
-		return e.File + ": " + e.Msg
+	msg := e.Msg
+	if e.Reference != "" {
+		msg += "; " + string(e.Reference)
 	}
-	return e.File + ":" + strconv.Itoa(e.Line) + ":" + strconv.Itoa(e.Col) + ": " + e.Msg
+	if e.Line == 0 {
+		return e.File + ": " + msg
+	}
+	return e.File + ":" + strconv.Itoa(e.Line) + ":" + strconv.Itoa(e.Col) + ": " + msg
 }
 
 // SortErrors sorts the errors of one file by position and drops repeats: an error behind an anchor is found once for

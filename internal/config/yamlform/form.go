@@ -98,7 +98,7 @@ func (v Value) unknownKey(k, value *yaml.Node, m *Map) (wrong bool) {
 	switch {
 	case r.repeated(k, m):
 	case ignored:
-		r.WarnAt(r.position(k), "%s: it is ignored", message)
+		r.WarnAt(r.position(k), ReadsToo, "%s: it is ignored", message)
 	default:
 		r.ErrorAt(r.position(k), "%s", message)
 	}

@@ -36,7 +36,7 @@ func (v Value) lastWins() Value {
 		if out == nil {
 			out = slices.Clone(m.Content[:i])
 		}
-		r.WarnAt(r.position(k), "key `%s` twice in one map: this one counts, not the first, %s", Clip(name.Value), r.position(out[first]).Near())
+		r.WarnAt(r.position(k), ReadsToo, "key `%s` twice in one map: this one counts, not the first, %s", Clip(name.Value), r.position(out[first]).Near())
 		if old := out[first+1]; old.Kind == yaml.MappingNode && value.Kind == yaml.MappingNode {
 			both := *value
 			if _, made := joined[old]; made { // its content grows: a copy for every repetition would take quadratic time
@@ -74,7 +74,7 @@ func (r *Reader) untilEnd(data []byte) []byte {
 			if len(rest) == 0 || bytes.HasPrefix(rest, []byte("---")) || rest[0] == '%' || rest[0] == '#' {
 				return data
 			}
-			r.WarnAt(Position{r.file, line, 1}, "text after the end of the document: it is left out")
+			r.WarnAt(Position{r.file, line, 1}, ReadsToo, "text after the end of the document: it is left out")
 			return data[:at]
 		}
 		at = end

@@ -14,7 +14,7 @@ type notes struct {
 }
 
 // add notes an error. repeats says that the same error may have been noted before. The message of an error beyond MaxErrors is not made.
-func (n *notes) add(repeats bool, at Position, format string, args []any) {
+func (n *notes) add(repeats bool, at Position, reference Reference, format string, args []any) {
 	if len(n.all) >= MaxErrors {
 		if _, again := n.at[at]; !again {
 			n.more++
@@ -22,6 +22,7 @@ func (n *notes) add(repeats bool, at Position, format string, args []any) {
 		return
 	}
 	e := *at.Errorf(format, args...)
+	e.Reference = reference
 	if repeats {
 		if _, again := n.seen[e]; again {
 			return

@@ -137,12 +137,12 @@ func (r *Reader) Lenient() bool { return r.o.Lenient }
 
 // ErrorAt notes an error.
 func (r *Reader) ErrorAt(at Position, format string, args ...any) {
-	r.errs.add(r.aliased, at, format, args)
+	r.errs.add(r.aliased, at, "", format, args)
 }
 
-// WarnAt notes a warning.
-func (r *Reader) WarnAt(at Position, format string, args ...any) {
-	r.warnings.add(r.aliased, at, format, args)
+// WarnAt notes a warning, with what envoyproxy/ratelimit does.
+func (r *Reader) WarnAt(at Position, reference Reference, format string, args ...any) {
+	r.warnings.add(r.aliased, at, reference, format, args)
 }
 
 // position is where a node stands. The library gives lines from 1; a node that it made up itself has none.

@@ -96,8 +96,8 @@ func oldFlag(text string) (value, is bool) {
 	return false, false
 }
 
-// Flag reads true or false, or a word that YAML 1.1 took for them, like yes and off. It is false, with an error noted,
-// for anything else.
+// Flag reads true or false, or a word that YAML 1.1 took for them, like yes and off; in a file also in quotes. It is false, with an
+// error noted, for anything else.
 func (v Value) Flag() bool {
 	n := v.node()
 	if n.Kind == yaml.ScalarNode {
@@ -107,6 +107,9 @@ func (v Value) Flag() bool {
 		var b bool
 		if decode(n, &b) {
 			return b
+		}
+		if n.Tag == "!!str" && v.r.steps == nil && (n.Value == "true" || n.Value == "false") { // in quotes, as templates write it
+			return n.Value == "true"
 		}
 	}
 	v.Errorf("%s must be true or false, this is %s", v.label(), v.What())

@@ -81,7 +81,7 @@ func syntaxError(name string, data []byte, err error) *Error {
 	if hint != "" {
 		text += ": " + hint
 	}
-	return &Error{name, line, col, "not YAML: " + text}
+	return &Error{File: name, Line: line, Col: col, Msg: "not YAML: " + text}
 }
 
 // splitMessage splits a text of the library, "yaml: line 3: what", into its parts. The line is 0 if it has none.

@@ -94,8 +94,10 @@ func (v Value) Position() Position { return v.r.position(v.at) }
 // Errorf notes an error about the value.
 func (v Value) Errorf(format string, args ...any) { v.r.ErrorAt(v.Position(), format, args...) }
 
-// Warnf notes a warning about the value.
-func (v Value) Warnf(format string, args ...any) { v.r.WarnAt(v.Position(), format, args...) }
+// Warnf notes a warning about the value, with what envoyproxy/ratelimit does.
+func (v Value) Warnf(reference Reference, format string, args ...any) {
+	v.r.WarnAt(v.Position(), reference, format, args...)
+}
 
 // IsMap says whether the value is a map.
 func (v Value) IsMap() bool { return v.node().Kind == yaml.MappingNode }
@@ -105,6 +107,9 @@ func (v Value) IsList() bool { return v.node().Kind == yaml.SequenceNode }
 
 // IsScalar says whether the value is neither a map nor a list.
 func (v Value) IsScalar() bool { return v.node().Kind == yaml.ScalarNode }
+
+// IsNumber says whether the value is a whole number in a file, without quotes.
+func (v Value) IsNumber() bool { return v.node().Kind == yaml.ScalarNode && v.node().Tag == "!!int" }
 
 // IsNull says whether the value is null. A key whose value is null is as if it were absent.
 func (v Value) IsNull() bool { return isNull(v.at) }
