@@ -36,6 +36,54 @@ func checkEnvironment(model *kong.Application, environ []string) error {
 	return nil
 }
 
+// families are the beginnings of variables that are ours or envoyproxy/ratelimit's, and of no other program that runs where it does.
+var families = []string{
+	"REDIS_", "GRPC_SERVER_", "GRPC_CLIENT_TLS_", "GRPC_MAX_CONNECTION_", "CONFIG_GRPC_", "XDS_CLIENT_", "LIMIT_", "LOCAL_CACHE_", "NEAR_LIMIT_", "MEMCACHE_", "RUNTIME_",
+	"TRACING_", "STATSD_", "STATS_FLUSH_", "USE_DOG_STATSD", "DOG_STATSD_", "USE_PROMETHEUS", "PROMETHEUS_", "DESCRIPTOR_", "SANITIZE_DESCRIPTOR_", "EXPIRATION_JITTER_", "HEALTHY_WITH_", "FORCE_START_",
+}
+
+// otherWords are words in names that other programs use, and ours.
+var otherWords = strings.NewReplacer("PASSWORD", "AUTH", "PASSWD", "AUTH", "PASS", "AUTH", "USERNAME", "AUTH", "USER", "AUTH", "HOSTNAME", "URL", "HOST", "URL", "ADDRESS", "URL", "ADDR", "URL", "DATABASE", "URL", "DB", "URL")
+
+// shortestGuess is the length of the shortest name outside all families that is compared with ours: HOME and POST are no slips.
+const shortestGuess = 7
+
+// unknownVariables are variables that belong to no flag and look as if they were meant to, each with the name that was probably meant. They
+// have no prefix, so any may belong to another program: they are only logged.
+func unknownVariables(model *kong.Application, environ []string) []string {
+	known := variables(model)
+	var unknown []string
+	for _, e := range environ {
+		name, _, _ := strings.Cut(e, "=")
+		upper := strings.ToUpper(name)
+		if slices.Contains(known, name) || strings.HasPrefix(name, ownPrefix) || serviceLink.MatchString(name) || strings.HasPrefix(name, "DOG_STATSD_MOGRIFIER_") {
+			continue
+		}
+		meant := otherWords.Replace(upper)
+		if !slices.Contains(known, meant) {
+			meant = closeVariable(upper, known)
+		}
+		family := slices.ContainsFunc(families, func(f string) bool { return strings.HasPrefix(upper, f) })
+		switch {
+		case meant != "" && (family || len(name) >= shortestGuess):
+			unknown = append(unknown, name+": did you mean "+meant+"?")
+		case family:
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
+}
+
+// closeVariable is the variable that a name differs from in at most one letter of six; empty: none.
+func closeVariable(name string, known []string) string {
+	meant := yamlform.Closest(name, known)
+	if meant == "" || yamlform.Slips(name, meant) > max(1, len(meant)/6) {
+		return ""
+	}
+	return meant
+}
+
 // variables is every variable of every flag of every command.
 func variables(model *kong.Application) []string {
 	var names []string

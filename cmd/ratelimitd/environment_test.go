@@ -1,7 +1,11 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +33,121 @@ func TestUnknownVariable(t *testing.T) {
 	}, "version")
 	if code != 0 {
 		t.Errorf("with a Service's variables: exit code %d: %s", code, said)
+	}
+}
+
+// Variables of envoyproxy/ratelimit, and those that look like them, have no prefix. A mistake in one is logged, in one line.
+func TestUnknownVariablesAreLogged(t *testing.T) {
+	parser, err := new(cli).parser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	say := func(names ...string) []string {
+		for i := range names {
+			names[i] += "=x"
+		}
+		return unknownVariables(parser.Model, names)
+	}
+	want := map[string]string{
+		"REDIS_PASSWORD": "REDIS_AUTH", "REDIS_PERSECOND_PASSWORD": "REDIS_PERSECOND_AUTH", "REDIS_SENTINEL_PASSWORD": "REDIS_SENTINEL_AUTH", "REDIS_USER": "REDIS_AUTH",
+		"REDIS_HOST": "REDIS_URL", "REDIS_DB": "REDIS_URL", "LOGLEVEL": "LOG_LEVEL", "log_level": "LOG_LEVEL", "REDIS_PIPLINE_WINDOW": "REDIS_PIPELINE_WINDOW",
+		"LIMIT_RESPONSE_HEADER_ENABLED": "LIMIT_RESPONSE_HEADERS_ENABLED", "SHADOWMODE": "SHADOW_MODE", "GRPC_SERVER_TLS_CRT": "GRPC_SERVER_TLS_CERT",
+		// These were proposed to envoyproxy/ratelimit, or belong to no program.
+		"LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED": "", "REDIS_AWS_IAM_AUTH": "", "DESCRIPTOR_KEY_CONFIG": "", "TRACING_EXPORTER_GRPC_BALANCER": "",
+	}
+	for _, known := range variables(parser.Model) {
+		if strings.HasPrefix(known, ownPrefix) || strings.HasSuffix(known, "_PORT") || len(known) <= shortestGuess {
+			continue
+		}
+		for i := range known {
+			slip := known[:i] + known[i+1:]
+			if got := say(slip); len(got) != 1 && !slices.Contains(variables(parser.Model), slip) && !serviceLink.MatchString(slip) {
+				t.Errorf("%s: %q", slip, got)
+			}
+		}
+	}
+	for name, meant := range want {
+		said := name
+		if meant != "" {
+			said += ": did you mean " + meant + "?"
+		}
+		if got := say(name); len(got) != 1 || got[0] != said {
+			t.Errorf("%s: %q, want %q", name, got, said)
+		}
+	}
+	if got := say("REDIS_SERVICE_HOST", "REDIS_SERVICE_PORT", "REDIS_PORT", "REDIS_PORT_6379_TCP", "REDIS_PORT_6379_TCP_ADDR", "REDIS_MASTER_SERVICE_PORT_REDIS", "REDIS_URL", "HOSTNAME", "HOME",
+		"PATH", "POST", "LOGNAME", "TERM", "LANG", "PWD", "SHLVL", "HOST_IP", "POD_NAME", "POD_NAMESPACE", "NODE_NAME", "KUBERNETES_PORT", "KUBERNETES_SERVICE_HOST", "GOMAXPROCS", "GOMEMLIMIT",
+		"GOGC", "GRPC_GO_LOG_SEVERITY_LEVEL", "GRPC_XDS_BOOTSTRAP", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME", "SSL_CERT_FILE", "HTTP_PROXY", "https_proxy", "no_proxy",
+		"DOG_STATSD_MOGRIFIER_FOO_PATTERN", "RATELIMITD_PORT"); len(got) > 0 {
+		t.Errorf("these belong to others: %q", got)
+	}
+
+	p := startProcess(t, map[string]string{"REDIS_PASSWORD": "s3cret", "LOGLEVEL": "debug"}, "--rules", rulesOf(t, fiveADay))
+	line := p.Log.Wait(t, "variables that look like settings are unknown and have no effect: correct or remove them")
+	if fmt.Sprint(line["variables"]) != "[LOGLEVEL: did you mean LOG_LEVEL? REDIS_PASSWORD: did you mean REDIS_AUTH?]" || strings.Contains(p.Log.String(), "s3cret") {
+		t.Error(p.Log.String())
+	}
+}
+
+// What ends the service is a line of its log. It names the setting to change, even an unset one, and settings are checked before rules are
+// read.
+func TestFatalErrors(t *testing.T) {
+	cert, key := files(t, tlstest.NewAuthority(t, "one").Issue(t, "ratelimit"))
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want []string
+	}{
+		"TLS without files":          {map[string]string{"GRPC_SERVER_USE_TLS": "true"}, []string{"set GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"}},
+		"TLS with one":               {map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_KEY": key}, []string{"set GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"}},
+		"TLS and no such file":       {map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "/none", "GRPC_SERVER_TLS_KEY": key}, []string{"GRPC_SERVER_TLS_CERT, GRPC_SERVER_TLS_KEY: ", "/none"}},
+		"a name without authority":   {map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": cert, "GRPC_SERVER_TLS_KEY": key, "GRPC_CLIENT_TLS_SAN": "envoy"}, []string{"GRPC_CLIENT_TLS_SAN", "CA"}},
+		"a key for operators":        {map[string]string{"RATELIMITD_ADMIN_TLS_KEY": key}, []string{"RATELIMITD_ADMIN_TLS_KEY: "}},
+		"a key for events":           {map[string]string{"RATELIMITD_EVENTS": "https://localhost:1", "RATELIMITD_EVENTS_TLS_CLIENT_KEY": key}, []string{"RATELIMITD_EVENTS_TLS_CLIENT_KEY: "}},
+		"mogrifiers":                 {map[string]string{"USE_DOG_STATSD": "true", "USE_DOG_STATSD_MOGRIFIERS": "FOO"}, []string{"DOG_STATSD_MOGRIFIER_FOO_PATTERN"}},
+		"Redis":                      {map[string]string{"REDIS_URL": "localhost"}, []string{"REDIS_URL is not an address"}},
+		"a number":                   {map[string]string{"GRPC_PORT": "http"}, []string{"GRPC_PORT"}},
+		"a variable of ours":         {map[string]string{"RATELIMITD_ONERROR": "deny"}, []string{"RATELIMITD_ON_ERROR"}},
+		"only the rules are missing": {nil, []string{"load rules from /none"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := map[string]string{"LOG_FORMAT": "json"}
+			maps.Copy(env, c.env)
+			code, said := output(t, env, "--rules", "/none")
+			lines := strings.Split(strings.TrimSpace(said), "\n")
+			var last struct {
+				Level   string `json:"level"`
+				Message string `json:"@message"`
+				Error   string `json:"error"`
+			}
+			for _, line := range lines {
+				if err := json.Unmarshal([]byte(line), &last); err != nil {
+					t.Fatalf("%v: %s", err, line)
+				}
+			}
+			if code != 2 || last.Level != "error" || last.Message != "ratelimitd ends" || strings.Contains(last.Error, ": :") || strings.HasPrefix(last.Error, ":") {
+				t.Errorf("exit code %d\n%s", code, said)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(last.Error, want) {
+					t.Errorf("want %q in %q", want, last.Error)
+				}
+			}
+		})
+	}
+	if code, said := output(t, map[string]string{"GRPC_SERVER_USE_TLS": "true"}, "--rules", "/none"); code != 2 || !strings.Contains(said, "\nratelimitd: GRPC_SERVER_USE_TLS=true needs") {
+		t.Errorf("as text: exit code %d\n%s", code, said)
+	}
+}
+
+// envoyproxy/ratelimit starts without TLS if only these are set. So does this service, and says what that means.
+func TestClientCertificatesWithoutTLS(t *testing.T) {
+	for _, env := range []map[string]string{{"GRPC_CLIENT_TLS_CACERT": "/none"}, {"GRPC_CLIENT_TLS_SAN": "envoy"}} {
+		p := startProcess(t, env, "--rules", rulesOf(t, fiveADay))
+		line := p.Log.Wait(t, "clients are not authenticated and gRPC is not encrypted: set GRPC_SERVER_USE_TLS=true, or unset these variables")
+		if line["level"] != "error" || env[fmt.Sprint(line["variables"])] == "" {
+			t.Errorf("%v", line)
+		}
+		p.Stop(t)
 	}
 }
 

@@ -12,10 +12,13 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	_ "time/tzdata" // calendar windows need the zones, which an empty image does not have
 
 	"github.com/alecthomas/kong"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 )
 
 // cli is the command line. The help lists the commands in this order.
@@ -71,6 +74,9 @@ type streams struct {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	parser, err := newParser(&c, kong.Writers(stdout, stderr))
+	if err == nil {
+		c.Serve.Unknown = unknownVariables(parser.Model, os.Environ())
+	}
 	if err == nil && len(args) > 0 && isReference(args[0]) {
 		args, c.Serve.Ignored = asReference(parser.Model, normalize(args[1:]))
 	}
@@ -85,10 +91,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "ratelimitd: %v\n", err)
+		hint := ""
 		if parser != nil {
-			fmt.Fprintln(stderr, seeHelp(parser.Model, args))
+			hint = seeHelp(parser.Model, args)
 		}
+		failed(stderr, logsJSON(args), err.Error(), hint)
 		return 2
 	}
 	if name == "" { // --help
@@ -102,7 +109,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		if text := err.Error(); text != "" {
-			fmt.Fprintf(stderr, "ratelimitd: %s\n", text)
+			failed(stderr, name == "serve" && c.Serve.Log.Format == "json", text, "")
 		}
 		var coded kong.ExitCoder
 		if errors.As(err, &coded) {
@@ -111,6 +118,43 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// failed writes why the program ends: for people, or as a line of the log if the log is JSON.
+func failed(w io.Writer, asJSON bool, text, hint string) {
+	if !asJSON {
+		fmt.Fprintf(w, "ratelimitd: %s\n", text)
+		if hint != "" {
+			fmt.Fprintln(w, hint)
+		}
+		return
+	}
+	log, err := logging.New(w, logging.Options{Format: "json"})
+	if err != nil {
+		return // the format is known
+	}
+	fields := []any{"error", text}
+	if hint != "" {
+		fields = append(fields, "hint", hint)
+	}
+	log.Error("ratelimitd ends", fields...)
+}
+
+// logsJSON reports whether a command line that cannot be read is one of a service whose log is JSON.
+func logsJSON(args []string) bool {
+	if len(args) > 0 && args[0] != "serve" && !strings.HasPrefix(args[0], "-") && !isReference(args[0]) {
+		return false
+	}
+	format := os.Getenv("LOG_FORMAT")
+	for i, arg := range args {
+		if arg == "--log-format" && i+1 < len(args) {
+			format = args[i+1]
+		}
+		if value, ok := strings.CutPrefix(arg, "--log-format="); ok {
+			format = value
+		}
+	}
+	return strings.EqualFold(format, "json")
 }
 
 // newParser reads command lines, after a look at the environment: what is misspelt there ends it.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"testing"
@@ -61,7 +62,9 @@ func startProcess(t *testing.T, env map[string]string, args ...string) *servicet
 // output runs the service until it ends on its own and returns its exit code and output.
 func output(t *testing.T, env map[string]string, args ...string) (code int, text string) {
 	t.Helper()
-	text, code = untilEnd(t, command(t, env, args...))
+	all := map[string]string{"LOG_FORMAT": "text"}
+	maps.Copy(all, env)
+	text, code = untilEnd(t, command(t, all, args...))
 	return code, text
 }
 

@@ -68,6 +68,7 @@ type serveCommand struct {
 
 	Adjusted adjustments `kong:"-"`
 	Ignored  []string    `kong:"-"` // arguments that were meant for envoyproxy/ratelimit
+	Unknown  []string    `kong:"-"` // variables that look like settings, and what they may mean
 	Stdout   io.Writer   `kong:"-"`
 }
 
@@ -181,6 +182,9 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	if len(o.Ignored) > 0 {
 		log.Warn("unknown arguments are ignored, as envoyproxy/ratelimit ignores its arguments", "arguments", o.Ignored)
 	}
+	if len(o.Unknown) > 0 {
+		log.Warn("variables that look like settings are unknown and have no effect: correct or remove them", "variables", o.Unknown)
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
 
@@ -208,12 +212,6 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		Events:    sink,
 		Refused:   server.LogRefusals(o.Log.Refusals, keys, log),
 	})
-	if err := svc.loadRules(registry); err != nil {
-		return nil, err
-	}
-	if err := svc.openOverrides(registry); err != nil {
-		return nil, err
-	}
 	compat, err := svc.showStatistics(registry)
 	if err != nil {
 		return nil, err
@@ -228,14 +226,9 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	if err != nil {
 		return nil, err
 	}
-	if err := svc.listenForRegions(shared); err != nil {
-		return nil, withVariables(err)
-	}
 	metrics := svc.scrapes(registry)
 	callers := o.Listen.callers()
 	callers.Decider, callers.Shared = svc.limiter, shared
-	quotas := svc.assignQuotas(registry)
-	callers.Quota = quotaStreams{quotas}
 	callers.Metrics = server.Metrics{Handler: metrics, ResponseTime: both(compat, timings), Off: o.Answers.NoMetrics}
 	if callers.Reservations, err = svc.signReservations(); err != nil {
 		return nil, err
@@ -246,8 +239,23 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	if err := svc.trace(ctx, &callers, registry); err != nil {
 		return nil, err
 	}
-
 	operators := o.Listen.operators()
+	if operators.Access, err = svc.access(registry); err != nil {
+		return nil, err
+	}
+
+	// Every setting is good so far: now the files and listeners.
+	if err := svc.loadRules(registry); err != nil {
+		return nil, err
+	}
+	if err := svc.openOverrides(registry); err != nil {
+		return nil, err
+	}
+	if err := svc.listenForRegions(shared); err != nil {
+		return nil, withVariables(err)
+	}
+	quotas := svc.assignQuotas(registry)
+	callers.Quota = quotaStreams{quotas}
 	operators.Shared = shared
 	operators.Rules = operator.Rules{Files: svc.files, Tree: svc.limiter.Tree, Explain: svc.limiter.Explain}
 	operators.Scrapes = operator.Scrapes{Addr: o.Stats.prometheusAddr(), Path: o.Stats.PrometheusPath, Handler: metrics}
@@ -263,10 +271,6 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	if hot != nil {
 		operators.HotKeys = func(q hotkeys.Query) hotkeys.Report { return hot.Top(time.Now(), q) }
 	}
-	if operators.Access, err = svc.access(registry); err != nil {
-		return nil, err
-	}
-
 	if svc.server, err = server.New(callers); err != nil {
 		return nil, withVariables(err)
 	}
@@ -378,12 +382,16 @@ func (s *service) trackHotKeys(registry prometheus.Registerer) *hotkeys.Tracker 
 func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) error {
 	o := &s.options.TLS
 	if !o.Use {
-		if o.ClientCA != "" || o.ClientSAN != "" {
-			s.log.Warn("GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: clients are not authenticated")
+		if set := given("GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN); set != "" {
+			// envoyproxy/ratelimit starts too, without a word.
+			s.log.Error("clients are not authenticated and gRPC is not encrypted: set GRPC_SERVER_USE_TLS=true, or unset these variables", "variables", set)
 		}
 		return nil
 	}
-	variables := "GRPC_SERVER_USE_TLS: " + given("GRPC_SERVER_TLS_CERT", o.Cert, "GRPC_SERVER_TLS_KEY", o.Key,
+	if o.Cert == "" || o.Key == "" {
+		return errors.New("GRPC_SERVER_USE_TLS=true needs a certificate and its key: set GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY")
+	}
+	variables := given("GRPC_SERVER_TLS_CERT", o.Cert, "GRPC_SERVER_TLS_KEY", o.Key,
 		"GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
 		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: prom.With(registry),

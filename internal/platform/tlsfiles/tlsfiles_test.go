@@ -322,6 +322,18 @@ func TestANameMayBeAURI(t *testing.T) {
 	}
 }
 
+// A name in the subject is no alternative name, as in envoyproxy/ratelimit. The authority itself accepts such a certificate.
+func TestACertificateWithoutAlternativeNames(t *testing.T) {
+	ca := tlstest.NewAuthority(t, "one")
+	for name, ok := range map[string]bool{"": true, "gateway": false, "spiffe://cluster.local/gateway": false, "10.0.0.1": false} {
+		f := watched(t, tlsfiles.Options{Name: name, Rescan: time.Hour}, files(ca.Issue(t, "server.test"), ca))
+		_, serverErr, _ := shake(t, server(t, f.Files), &tls.Config{ServerName: "server.test", RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Issue(t, "CN=gateway").TLS(t)}})
+		if (serverErr == nil) != ok {
+			t.Errorf("%q: %v", name, serverErr)
+		}
+	}
+}
+
 func TestNothingOlderThanTLS12(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "one")
 	f := watched(t, tlsfiles.Options{Rescan: time.Hour}, files(ca.Issue(t, "server.test"), ca))

@@ -62,13 +62,16 @@ func (a *Authority) Issue(t testing.TB, names ...string) Pair {
 	return a.IssueUntil(t, time.Now().Add(time.Hour), names...)
 }
 
+// onlySubject begins a first name that is in the certificate's subject and no alternative name, as in old certificates.
+const onlySubject = "CN="
+
 // IssueUntil issues a certificate that expires at end.
 func (a *Authority) IssueUntil(t testing.TB, end time.Time, names ...string) Pair {
 	t.Helper()
 	key := newKey(t)
 	template := &x509.Certificate{
 		SerialNumber: serial(t),
-		Subject:      pkix.Name{CommonName: names[0]},
+		Subject:      pkix.Name{CommonName: strings.TrimPrefix(names[0], onlySubject)},
 		NotBefore:    end.Add(-2 * time.Hour),
 		NotAfter:     end,
 		KeyUsage:     x509.KeyUsageDigitalSignature,
@@ -76,6 +79,7 @@ func (a *Authority) IssueUntil(t testing.TB, end time.Time, names ...string) Pai
 	}
 	for _, name := range names {
 		switch ip := net.ParseIP(name); {
+		case strings.HasPrefix(name, onlySubject):
 		case ip != nil:
 			template.IPAddresses = append(template.IPAddresses, ip)
 		case strings.Contains(name, "://"):
