@@ -52,13 +52,18 @@ func newNames(most int, others string) *names {
 	return metric.NewNames(most, others, newSeries(others, len(overflow)))
 }
 
-// metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names that
-// depend on a request are looked up while deciding, and their number is bounded.
-type metrics struct {
+// allNames are the series by name.
+type allNames struct {
 	noDots         bool   // Options.NoDots
 	named          *names // by "domain.rule"
 	unknownDomains *names // by domain without rules; Total counts the requests' descriptors
 	unmatched      *names // by domain; Total counts requests for which the domain has no rule
+}
+
+// metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names that
+// depend on a request are looked up while deciding, and their number is bounded.
+type metrics struct {
+	allNames
 	withinRules
 
 	decisions    [3]atomic.Uint64 // by Code
@@ -115,10 +120,12 @@ var refundNames = [refundReasons]string{"too_large", "denied"}
 
 func newMetrics(maxSeries int, noDots bool) *metrics {
 	return &metrics{
-		noDots:         noDots,
-		named:          newNames(maxSeries, overflow+"."+overflow),
-		unknownDomains: newNames(max(maxSeries/10, 1), overflow),
-		unmatched:      newNames(maxSeries, overflow), // only domains that have rules are counted here
+		allNames: allNames{
+			noDots:         noDots,
+			named:          newNames(maxSeries, overflow+"."+overflow),
+			unknownDomains: newNames(max(maxSeries/10, 1), overflow),
+			unmatched:      newNames(maxSeries, overflow), // only domains that have rules are counted here
+		},
 		withinRules: withinRules{
 			limits:  metric.NewNames(2*maxSeries, overflow, &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}),
 			classes: metric.NewNames(2*maxSeries, overflow, &classSeries{Domain: overflow, Rule: overflow, Limit: overflow, Class: overflow}),
