@@ -92,7 +92,7 @@ func (l *Limiter) openRedis(o *Options) (*counters, error) {
 	}
 	timeout := cmp.Or(o.Redis.Timeout, defaultTimeout)
 	c.redis = redis.New(redis.Options{
-		Client: client, Timeout: timeout, Logger: o.Logger, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Invalidations: resets,
+		Client: client, Timeout: timeout, Logger: o.Logger, KeyPrefix: o.KeyPrefix, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Invalidations: resets,
 	})
 	l.closers = append(l.closers, c.redis.Close)
 	c.store = lease.New(lease.Options{Store: c.redis, Timeout: timeout})

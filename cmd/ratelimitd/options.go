@@ -227,6 +227,7 @@ type redisOptions struct {
 	Auth         string        `env:"AUTH" help:"Password, or user:password."`
 	AuthFile     string        `env:"AUTH_FILE" placeholder:"FILE" help:"Password, or user:password."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"Password, or user:password, of the sentinels."`
+	Sharded      bool          `env:"SHARDED" help:"Several servers or slots are behind the address, so each script gets the keys of one counter. Unset: the service finds out."`
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum connections; on a cluster, to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, opens another, or fails."`
 	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including TLS and login."`

@@ -629,6 +629,12 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 		{name: "AUTH", value: "s3cret", prepare: first("s3cret", "%s"), unset: "not s3cret", set: "s3cret", anything: true},
 		{name: "AUTH_FILE", value: password, prepare: first("s3cret", "%s"), unset: "not s3cret", set: "s3cret", with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, bad: map[string]string{"/none": "/none"}},
 		{name: "SENTINEL_AUTH", value: "s3cret", prepare: first("s3cret", "primary,%s", "TYPE", "SENTINEL"), unset: "not s3cret", set: "s3cret", anything: true},
+		{name: "SHARDED", value: "true", prepare: func(t *testing.T) (map[string]string, look) {
+			r := redistest.Start(t)
+			return one(t, r.Addr), running(func(t *testing.T, i *instance) string {
+				return healthy(t, i) + either(r.Calls(t, "get") >= 32, ", finds out", ", is told")
+			})
+		}, unset: "green, finds out", set: "green, is told"},
 		{name: "POOL_SIZE", shownBy: "TestVariablesOfThePool"},
 		{name: "POOL_ON_EMPTY_BEHAVIOR", shownBy: "TestVariablesOfThePool"},
 		{name: "TIMEOUT", value: "100ms", prepare: func(t *testing.T) (map[string]string, look) {

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -14,25 +15,58 @@ import (
 // flush settles requests in one round trip. It has the store's timeout. Callers with an earlier deadline leave earlier. It reports
 // whether most takes were of a few hot counters, or returns hot if it does not know.
 func (q *queue) flush(batch []*inFlight, hot bool) bool {
-	if !q.store.cluster || len(batch) == 1 {
+	if !q.store.apart() {
+		return q.send(batch)
+	}
+	switch batch = q.settleWide(batch); len(batch) {
+	case 0:
+		return hot
+	case 1:
 		return q.send(batch)
 	}
 	at := latest(batch)
 	m := q.store.terms(at, true, 0)
 	c := scriptCalls.Get().(*scriptCall)
 	for _, p := range batch {
-		key, _ := c.keyOf(&p.request.Takes[0], &m)
-		p.slot = slotOf(key)
+		if q.store.cluster {
+			key, _ := c.keyOf(&p.request.Takes[0], &m)
+			p.slot = slotID(slotOf(key))
+		} else {
+			p.slot = q.store.slotID(&p.request.Takes[0])
+		}
 	}
 	key, _ := c.keyOf(&batch[0].request.Takes[0], &m)
 	first := string(key)
 	c.release()
-	slices.SortStableFunc(batch, func(p, other *inFlight) int { return int(p.slot) - int(other.slot) })
+	slices.SortStableFunc(batch, func(p, other *inFlight) int { return cmp.Compare(p.slot, other.slot) })
 	if batch[0].slot == batch[len(batch)-1].slot && !m.lyft {
 		return q.send(batch)
 	}
 	q.sendSlots(batch, first, at, m)
 	return hot
+}
+
+// settleWide settles the requests of a flush whose counters are in several slots, and returns the others. Start lets such requests wait in
+// the queue only as long as all counters can share a script.
+func (q *queue) settleWide(batch []*inFlight) []*inFlight {
+	if q.store.cluster {
+		return batch
+	}
+	return slices.DeleteFunc(batch, func(p *inFlight) bool {
+		if q.store.inOneSlot(&p.request) {
+			return false
+		}
+		q.workers.Go(func() { q.finish(p, q.store.settle(context.Background(), p.at, &p.request)) })
+		return true
+	})
+}
+
+// severalSlots reports whether the counters of requests are in several slots.
+func (s *Store) severalSlots(batch []*inFlight) bool {
+	first := s.slotID(&batch[0].request.Takes[0])
+	return slices.ContainsFunc(batch, func(p *inFlight) bool {
+		return slices.ContainsFunc(p.request.Takes, func(t backend.Take) bool { return s.slotID(&t) != first })
+	})
 }
 
 func requestsOf(batch []*inFlight) []*backend.Request {
@@ -65,6 +99,10 @@ func (q *queue) send(batch []*inFlight) (hot bool) {
 // is full, only some of the requests have an answer.
 func (q *queue) finishAll(batch []*inFlight, err error) {
 	apart := false
+	if q.store.crossed(err) && q.store.severalSlots(batch) {
+		q.flush(batch, false)
+		return
+	}
 	if len(batch) > 1 && err != nil {
 		apart = goredis.HasErrorPrefix(err, tryAgain) || errors.As(err, new(unsendable))
 		if !apart && reservationsFailed(batch, err) {
@@ -79,9 +117,7 @@ func (q *queue) finishAll(batch []*inFlight, err error) {
 			}
 		}
 		if apart {
-			c := scriptCalls.Get().(*scriptCall)
-			err = q.store.take(context.Background(), p.at, c, &p.request)
-			c.release()
+			err = q.store.settle(context.Background(), p.at, &p.request)
 		}
 		q.finish(p, err)
 	}
@@ -140,7 +176,7 @@ func (q *queue) sendSlots(batch []*inFlight, key string, at int64, m terms) {
 		}
 		calls = append(calls, f)
 	}
-	moved := q.sendCalls(ctx, q.pipelineOf(ctx, key), calls, at, true)
+	moved := q.sendCalls(ctx, q.pipelineOf(ctx, key), calls, at, q.store.cluster)
 	if len(moved) > 0 {
 		q.sendCalls(ctx, q.store.opts.Client.Pipeline(), moved, at, false)
 	}
@@ -149,7 +185,10 @@ func (q *queue) sendSlots(batch []*inFlight, key string, at int64, m terms) {
 // pipelineOf returns a pipeline to the node of this queue, which owns the slot of a key. The client of the whole cluster would look up each
 // slot again. It is asked for the requests whose node is unknown, and says why.
 func (q *queue) pipelineOf(ctx context.Context, key string) goredis.Pipeliner {
-	cluster := q.store.opts.Client.(*goredis.ClusterClient)
+	cluster, ok := q.store.opts.Client.(*goredis.ClusterClient)
+	if !ok {
+		return q.store.opts.Client.Pipeline()
+	}
 	if q != q.store.queues.common {
 		if node, err := cluster.MasterForKey(ctx, key); err == nil {
 			return node.Pipeline()

@@ -25,7 +25,11 @@ func openStore(t *testing.T, opts redis.Options) (*redis.Store, *redistest.Serve
 	if opts.Timeout == 0 {
 		opts.Timeout = 10 * time.Second
 	}
-	return redis.New(opts), server
+	s := redis.New(opts)
+	if err := s.Ping(t.Context()); err != nil { // finds out that there is one server
+		t.Fatal(err)
+	}
+	return s, server
 }
 
 // Many requests share a call, equal or not, with one take or several. The counters then hold what the outcomes say was added,

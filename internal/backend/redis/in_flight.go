@@ -28,7 +28,7 @@ type inFlight struct {
 
 	owners  atomic.Int32 // the caller and the queue; the last one to release it returns it to the pool
 	watched bool         // the queue watches its deadline; guarded by the queue's lock
-	slot    uint16       // of its counters; flush uses it on a cluster
+	slot    slotID       // of its counters; flush uses it where they cannot share a script
 
 	ctx context.Context // the caller's; not used after the answer
 

@@ -222,7 +222,7 @@ func TestRefusedConnection(t *testing.T) {
 	server := redistest.Start(t)
 	metrics := prometheus.NewRegistry()
 	client := connect(t, redisconn.Options{URL: server.Addr, Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics), OpenFor: longest}})
-	store := redis.New(redis.Options{Client: client})
+	store := redis.New(redis.Options{Client: client, Sharded: true}) // else the probe would be the first call
 	defer func() { _ = store.Close() }()
 	server.Kill(t)
 	for range 2 {

@@ -2,7 +2,9 @@ package redis
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -10,9 +12,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 )
 
-// Ping checks whether Redis answers, and whether it gives scripts the time. On a cluster it calls all primaries at once, and
-// one answer is enough: that node's counters can be used. Only ctx bounds it, not Options.Timeout, because Ping checks whether
-// Redis is reachable, not how fast it is. No breaker stops it.
+// Ping checks whether Redis answers and runs scripts, and whether it gives them the time. On a cluster it calls all primaries at once, and
+// one answer is enough: that node's counters can be used. The same holds for servers behind a proxy, which answers a PING itself. Only ctx
+// bounds it, not Options.Timeout, because Ping checks whether Redis is reachable, not how fast it is. No breaker stops it.
 func (s *Store) Ping(ctx context.Context) error {
 	// The library notices a deadline, but not a cancelled context. A replica that is stopping must not wait for the deadline.
 	answer := make(chan error, 1)
@@ -29,17 +31,43 @@ func (s *Store) answers(ctx context.Context) error {
 	if err := redisconn.Ping(ctx, s.opts.Client); err != nil {
 		return fmt.Errorf("ping Redis: %w", s.failure(ctx, err))
 	}
+	if !s.cluster {
+		usable := s.runsScripts
+		if Layout(s.layout.Load()) == LayoutUnknown {
+			usable = s.find
+		}
+		if err := usable(ctx); err != nil {
+			return fmt.Errorf("run a script in Redis: %w", s.failure(ctx, err))
+		}
+	}
 	if s.CallerClock() || s.timeGiven.Load() {
 		return nil
 	}
-	err := s.opts.Client.Eval(redisconn.Probe(ctx), scripts.Clock().Text, nil, make([]byte, 8)).Err()
+	_, err := s.time(redisconn.Probe(ctx), s.opts.KeyPrefix+ProbeKey)
 	switch {
 	case err == nil:
 		s.timeGiven.Store(true)
 	case goredis.HasErrorPrefix(err, noTime):
 		s.useCallerClock(err)
+	case mayNotUseKeys(err): // the first take will show it
 	default:
 		return fmt.Errorf("ask Redis for the time: %w", s.failure(ctx, err))
 	}
 	return nil
+}
+
+// time asks the server of a key for the time.
+func (s *Store) time(ctx context.Context, key string) (time.Time, error) {
+	keys := []string{key}
+	if s.cluster { // any node will do
+		keys = nil
+	}
+	text, err := s.opts.Client.Eval(ctx, scripts.Clock().Text, keys, make([]byte, 8)).Text()
+	if err != nil {
+		return time.Time{}, err
+	}
+	if len(text) != 8 {
+		return time.Time{}, errReply
+	}
+	return time.UnixMicro(int64(binary.LittleEndian.Uint64([]byte(text)))), nil
 }

@@ -80,11 +80,7 @@ func (q *queue) start(f *inFlight, b *backend.Batch) {
 // sendAfterClose settles a request of a queue that is closed.
 func (q *queue) sendAfterClose(f *inFlight) {
 	f.enter(time.Now(), q.now(), 0, 0)
-	async.Go(func() error {
-		c := scriptCalls.Get().(*scriptCall)
-		defer c.release()
-		return q.store.take(f.ctx, f.at, c, &f.request)
-	}, func(err error) { q.finish(f, err) })
+	async.Go(func() error { return q.store.settle(f.ctx, f.at, &f.request) }, func(err error) { q.finish(f, err) })
 }
 
 // deliver calls the callback of a request that is answered.
@@ -95,7 +91,7 @@ func (q *queue) deliver(f *inFlight) {
 		f.copyTo(r)
 	case !f.part:
 		backend.Fail(r.Outcomes)
-		err = q.store.failed("count in Redis", err, r)
+		err = q.store.failed("count in Redis", err)
 	}
 	q.release(f)
 	done(err)
@@ -301,10 +297,7 @@ func (q *queue) sendApart(f *inFlight) {
 		q.release(f)
 		return
 	}
-	c := scriptCalls.Get().(*scriptCall)
-	err := q.store.take(context.Background(), f.at, c, &f.request)
-	c.release()
-	q.finish(f, err)
+	q.finish(f, q.store.settle(context.Background(), f.at, &f.request))
 }
 
 // finish gives a request's caller the answer, if it still waits.

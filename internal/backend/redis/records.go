@@ -119,8 +119,15 @@ func (r *Records) send(batch []*backend.RecordChange) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
 	if r.cluster == nil {
-		r.run(ctx, r.client, batch)
-		return
+		switch r.store.known(ctx) {
+		case OneServer:
+			r.run(ctx, r.client, batch)
+			return
+		case Slots:
+		default:
+			r.answer(batch, nil, errSeveralServers)
+			return
+		}
 	}
 	script, pipe := scripts.Records(), r.client.Pipeline()
 	cmds := make([]*goredis.Cmd, len(batch))
@@ -166,7 +173,7 @@ func recordArgs(batch []*backend.RecordChange) (keys []string, args []any) {
 		} else {
 			terms = append(terms, 0)
 		}
-		keys = append(keys, string(appendRecordKey(nil, c.Key, c.Kind)), string(c.Key))
+		keys = append(keys, string(c.Key), string(appendRecordKey(nil, c.Key, c.Kind)))
 		args = append(args, c.Stamp, c.Value, terms)
 	}
 	return keys, args
@@ -209,6 +216,8 @@ func readRecord(c *backend.RecordChange, text string) error {
 	}
 	return nil
 }
+
+var errSeveralServers = errors.New("limits across regions need one server or a cluster, and behind this address are, or may be, several servers with their own clocks")
 
 func recordFailure(err error) error {
 	if goredis.HasErrorPrefix(err, noTime) {

@@ -419,6 +419,9 @@ func TestReservationsWithoutRights(t *testing.T) {
 	} {
 		args := append(strings.Fields("--user default on nopass ~* -@all +evalsha +eval +get +mget +set +incrby +del +pttl +time +ping"), strings.Fields(c.rights)...)
 		s := redis.New(redis.Options{Client: dial(t, redistest.Start(t, args...)), Timeout: patience})
+		if err := s.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		l := limit(10, descriptor.Year)
 		if !c.release {
 			mustReserve(t, s, "held", reservable(l, false), 1, reserve("first")) // this makes the list, which needs no right of its own

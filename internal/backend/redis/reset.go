@@ -10,6 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -26,16 +27,21 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 		return fmt.Errorf("clear counters in Redis: %w", s.failure(ctx, err))
 	}
 	pipe := s.opts.Client.Pipeline()
-	var deleted []*goredis.IntCmd
+	var deleted []*goredis.Cmd
 	for i := range counters {
 		for _, key := range s.keysOf(&counters[i], now) {
-			keys := []string{key}
+			home := key
+			if l := counters[i].Limit; l != nil && l.Algorithm == descriptor.Penalties {
+				counter, _ := descriptor.CutPenaltyKey(counters[i].Key)
+				home = string(counter)
+			}
+			keys := []string{home, key}
 			if l := counters[i].Limit; l != nil && l.Reservable() {
 				for _, kind := range [...]string{reservationsKey, byIDKey, endsKey} {
 					keys = append(keys, string(appendRecordKey(nil, []byte(key), kind)))
 				}
 			}
-			deleted = append(deleted, pipe.Del(bounded, keys...))
+			deleted = append(deleted, pipe.Eval(bounded, scripts.Forget().Text, keys))
 		}
 	}
 	_, _ = pipe.Exec(bounded) // each command has its own error
@@ -64,7 +70,7 @@ func (s *Store) resetAt(ctx context.Context, counters []backend.Counter) (time.T
 		if s.CallerClock() {
 			return time.Now(), nil
 		}
-		return s.opts.Client.Time(ctx).Result()
+		return s.time(ctx, string(counters[i].Key))
 	}
 	return time.Time{}, nil
 }

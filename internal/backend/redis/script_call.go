@@ -45,6 +45,7 @@ type scriptCall struct {
 	packed         packedArg              // ARGV[1]
 	reservationArg packedArg              // ARGV[2], if there are lists
 
+	home       []byte                 // of a call whose first key is not the counter's: the counter, whose server the keys are on; empty: not needed
 	large      bool                   // the keys of large lists are named too
 	runs       int                    // how many runs of steps there are
 	run        int                    // where the latest one begins in reservationArg; 0: nowhere
@@ -129,6 +130,7 @@ type terms struct {
 	large      bool          // there may be large lists
 	lyft       bool          // there may be keys of descriptor.KeysLyft
 	jitter     time.Duration // the longest extra time that those keys live
+	routed     bool          // a proxy may route the call by its first key. All keys are of one counter then
 }
 
 // pack lays out the arguments for the takes of requests, and chooses the script.
@@ -139,7 +141,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 	c.keyText, c.keyEnds, c.counters, c.takeKeys, c.groups = c.keyText[:0], c.keyEnds[:0], c.counters[:0], c.takeKeys[:0], c.groups[:0]
 	c.reserved, c.reservations, c.operated = c.reserved[:0], c.reservations[:0], c.operated[:0]
 	c.large = m.large
-	c.calendar, c.each = false, true
+	c.calendar, c.each, c.home = false, true, c.home[:0]
 	var shapes scripts.Set
 	c.sent = 0
 	for n, r := range requests {
@@ -174,6 +176,9 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 			start = end
 		}
 	}
+	if m.routed {
+		c.home = appendHome(c.home, &requests[0].Takes[0])
+	}
 	c.single = c.sent == 1 && len(c.reserved) == 0
 	c.each = c.each && c.sent == len(c.keyEnds) && len(c.reserved) == 0 && !c.single && !c.calendar && !shapes.AskAgain()
 	if m.redisClock {
@@ -192,7 +197,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 	}
 	if c.each {
 		c.packEach(&m)
-		c.script = scripts.Each(shapes)
+		c.choose(scripts.Each(shapes))
 		return nil
 	}
 	for i := range c.groups {
@@ -215,13 +220,34 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 	switch {
 	case len(c.reserved) > 0:
 		c.endReservations(&m)
-		c.script = scripts.Reservations(shapes, c.large)
+		c.choose(scripts.Reservations(shapes, c.large))
 	case c.single:
-		c.script = scripts.One(c.counters[0].form.Shape)
+		c.choose(scripts.One(c.counters[0].form.Shape))
 	default:
-		c.script = scripts.Many(shapes)
+		c.choose(scripts.Many(shapes))
 	}
 	return nil
+}
+
+// choose chooses the script.
+func (c *scriptCall) choose(script *scripts.Script) {
+	if len(c.home) > 0 {
+		script = script.Routed()
+	}
+	c.script = script
+}
+
+// appendHome appends the key of a take's counter if the take itself has another key.
+func appendHome(dst []byte, t *backend.Take) []byte {
+	switch {
+	case t.Account != nil:
+		return append(dst, t.Key...)
+	case t.Limit.Algorithm == descriptor.Penalties:
+		counter, _ := descriptor.CutPenaltyKey(t.Key)
+		return append(dst, counter...)
+	default:
+		return dst
+	}
 }
 
 // supported returns an error for limits that no store can count.
@@ -468,6 +494,9 @@ func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.
 	c.addReservationKeys()
 	text, start := string(c.keyText), 0
 	c.keys = c.keys[:0]
+	if len(c.home) > 0 {
+		c.keys = append(c.keys, string(c.home))
+	}
 	for _, end := range c.keyEnds {
 		c.keys = append(c.keys, text[start:end])
 		start = end

@@ -6,6 +6,7 @@ import "time"
 // counter keys contain a |, envoyproxy/ratelimit's a _.
 const (
 	ReplicasKey      = "ratelimitd-processes" // the list of replicas: Store.Heartbeat
+	ProbeKey         = "ratelimitd-probe"     // the first part of the keys that show what is behind the address: FindLayout
 	InvalidationsKey = "{invalidations}"      // the stream about counters that were cleared or refunded: Invalidations
 )
 

@@ -10,8 +10,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slotID identifies a slot of a cluster: one script can change only counters of one slot. A key that contains the time
-// changes its slot with its window, so it has an ID of its own, unless a part of it in braces fixes its slot.
+// slotID identifies counters that one script can change: those in one slot of a cluster. A key that contains the time
+// changes its slot with its window, so it has an ID of its own, unless a part of it in braces fixes its slot. Behind an address of unknown
+// servers each counter has an ID of its own.
 type slotID uint64
 
 const changingSlot slotID = 1 << 63
@@ -19,6 +20,13 @@ const changingSlot slotID = 1 << 63
 var changingSlotSeed = maphash.MakeSeed()
 
 func (s *Store) slotID(t *backend.Take) slotID {
+	if !s.cluster {
+		counter := t.Key
+		if t.Limit.Algorithm == descriptor.Penalties {
+			counter, _ = descriptor.CutPenaltyKey(t.Key)
+		}
+		return slotID(maphash.Bytes(changingSlotSeed, counter))
+	}
 	if s.opts.LyftKeys {
 		if stem, ok := descriptor.CutLyftKey(t.Key); ok && len(hashTag(stem)) == len(stem) {
 			return changingSlot | slotID(maphash.Bytes(changingSlotSeed, stem))

@@ -42,6 +42,11 @@ type Options struct {
 
 	Invalidations *Invalidations // learn of resets; nil: other replicas do not
 
+	// KeyPrefix begins the keys that show what is behind the address of the client.
+	KeyPrefix string
+	// Sharded says that several servers or slots are behind the address. Otherwise the store finds out. On a cluster's client it means nothing.
+	Sharded bool
+
 	// GaveBack is called after hits were given back that were reserved in one slot of a cluster for a request that another slot denied, with
 	// the take that did it and its outcome. A denial that was remembered meanwhile may be wrong now. Nil: denials are not remembered.
 	GaveBack func(*backend.Take, *backend.Outcome)
@@ -63,6 +68,10 @@ type Store struct {
 
 	timeDenied atomic.Bool // the server does not give scripts the time
 	timeGiven  atomic.Bool // it does
+
+	layout    atomic.Int32 // a Layout
+	search    search
+	movedSaid atomic.Bool // it was logged that other nodes of a cluster have other counters
 }
 
 // New returns a store. Nothing is sent before the first take.
@@ -74,10 +83,15 @@ func New(opts Options) *Store {
 		opts.Logger = slog.Default()
 	}
 	s := &Store{opts: opts, small: fewReservations}
+	s.search.life, s.search.end = context.WithCancel(context.Background())
+	if opts.Sharded {
+		s.layout.Store(int32(Servers))
+	}
 	connections := mostFlushes
 	switch c := opts.Client.(type) {
 	case *goredis.ClusterClient:
 		s.cluster = true
+		s.layout.Store(int32(Slots))
 		connections = c.Options().PoolSize
 	case *goredis.Client:
 		connections = c.Options().PoolSize
@@ -90,7 +104,9 @@ func New(opts Options) *Store {
 // Close sends the requests that wait in queues, waits for the answers, and ends all goroutines. A later take is sent by
 // itself. The client stays open.
 func (s *Store) Close() error {
+	s.search.end()
 	s.queues.close()
+	s.search.work.Wait()
 	s.failures.close()
 	return nil
 }
@@ -100,18 +116,21 @@ func (s *Store) Close() error {
 // context.DeadlineExceeded too when the caller's own deadline has passed; a caller that cancelled gets
 // context.Canceled only. A limit that cannot be counted in Redis is neither.
 //
-// The requests of a batch enter the queue together. A request whose counters are in several slots of a cluster gets a goroutine.
+// The requests of a batch enter the queue together. A request whose counters are in several slots gets a goroutine.
 func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
 	if len(r.Takes) == 0 {
 		return true, nil
 	}
 	if err := ctx.Err(); err != nil {
 		backend.Fail(r.Outcomes)
-		return true, s.failed("count in Redis", s.failure(ctx, err), r)
+		return true, s.failed("count in Redis", s.failure(ctx, err))
 	}
-	if s.cluster && !s.inOneSlot(r) {
-		async.Go(func() error { return s.takeOfSlots(ctx, now.UnixMicro(), r) }, done)
-		return false, nil
+	if s.apart() {
+		s.look()
+		if !s.inOneSlot(r) {
+			async.Go(func() error { return s.takeOfSlots(ctx, now.UnixMicro(), r) }, done)
+			return false, nil
+		}
 	}
 	q := s.queues.of(ctx, r)
 	q.start(q.newRequest(ctx, now.UnixMicro(), r, done), b)
@@ -120,7 +139,7 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 
 // takeOfSlots settles a request whose counters are in several slots, and waits for each of them.
 func (s *Store) takeOfSlots(ctx context.Context, at int64, r *backend.Request) error {
-	return s.failed("count in Redis", s.split(ctx, r, func(ctx context.Context, part *backend.Request) error {
+	queued := func(ctx context.Context, part *backend.Request) error {
 		if err := ctx.Err(); err != nil {
 			return s.failure(ctx, err)
 		}
@@ -130,9 +149,18 @@ func (s *Store) takeOfSlots(ctx context.Context, at int64, r *backend.Request) e
 		f.part = true
 		q.start(f, nil)
 		return w.Wait(false, nil)
-	}), r)
+	}
+	if s.known(ctx) == OneServer {
+		err := queued(ctx, r)
+		if err != nil {
+			backend.Fail(r.Outcomes)
+		}
+		return s.failed("count in Redis", err)
+	}
+	return s.failed("count in Redis", s.split(ctx, r, queued))
 }
 
+// inOneSlot reports whether a request's counters can share a script.
 func (s *Store) inOneSlot(r *backend.Request) bool {
 	if len(r.Takes) == 1 {
 		return true
@@ -147,14 +175,19 @@ func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 		return nil
 	}
 	read := func(ctx context.Context, part *backend.Request) error { return s.read(ctx, now.UnixMicro(), part) }
-	if s.cluster {
-		return s.failed("read counters in Redis", s.split(ctx, r, read), r)
+	if !s.apart() {
+		err := read(ctx, r)
+		if !s.crossed(err) {
+			if err != nil {
+				backend.Fail(r.Outcomes)
+			}
+			return s.failed("read counters in Redis", err)
+		}
 	}
-	return s.failed("read counters in Redis", read(ctx, r), r)
+	return s.failed("read counters in Redis", s.split(ctx, r, read))
 }
 
-// split settles a request on a cluster, where counters of different slots cannot be changed as one: f gets a part of it for
-// each slot.
+// split settles a request whose counters cannot be changed as one, because they are in different slots: f gets a part of it for each slot.
 func (s *Store) split(ctx context.Context, r *backend.Request, f func(ctx context.Context, part *backend.Request) error) error {
 	return backend.Split(ctx, r, s.slotID, func(ctx context.Context, _ slotID, part *backend.Request) error {
 		err := f(ctx, part)
@@ -165,15 +198,12 @@ func (s *Store) split(ctx context.Context, r *backend.Request, f func(ctx contex
 	}, s.opts.GaveBack)
 }
 
-// failed records that a request, or a part of it, has no answer. On a cluster, split has marked the takes without an answer.
-func (s *Store) failed(what string, err error, r *backend.Request) error {
+// failed records that a request, or a part of it, has no answer.
+func (s *Store) failed(what string, err error) error {
 	if err == nil {
 		return nil
 	}
 	s.failures.add(err)
-	if !s.cluster {
-		backend.Fail(r.Outcomes)
-	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
@@ -208,6 +238,23 @@ const tries = 5
 const largeReply = 8 << 20
 
 var errLargeReply = errors.New("the logs of these requests are too large for one answer")
+
+// settle settles one request in calls of its own: one, if its counters can share a script.
+func (s *Store) settle(ctx context.Context, at int64, r *backend.Request) error {
+	alone := func(ctx context.Context, part *backend.Request) error {
+		c := scriptCalls.Get().(*scriptCall)
+		defer c.release()
+		return s.take(ctx, at, c, part)
+	}
+	if s.apart() && !s.inOneSlot(r) {
+		return s.split(ctx, r, alone)
+	}
+	err := alone(ctx, r)
+	if s.crossed(err) && !s.inOneSlot(r) {
+		return s.split(ctx, r, alone)
+	}
+	return err
+}
 
 func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*backend.Request) error {
 	bounded, cancel := s.bound(ctx)
@@ -261,7 +308,7 @@ func (s *Store) terms(at int64, redisClock bool, entries int) terms {
 	}
 	return terms{
 		now: max(at, 1), redisClock: redisClock, entries: entries, small: s.small, large: large,
-		lyft: s.opts.LyftKeys, jitter: s.opts.LyftJitter,
+		lyft: s.opts.LyftKeys, jitter: s.opts.LyftJitter, routed: s.apart() && !s.cluster,
 	}
 }
 

@@ -1,6 +1,6 @@
 -- Compares records of limits across regions, and writes those that nobody has changed: backend.Records.
 --
--- KEYS     for each record: its key, and that of the counter that it belongs to
+-- KEYS     for each record: the counter that it belongs to, and the record
 -- ARGV     for each record: the stamp that it begins with ('': it does not exist), the value to write ('': none), and packed: the time
 --          bounds in microseconds, how long the record lives in milliseconds (0: for ever), what the value takes in of what was
 --          taken since the stamp, the most that may have been taken besides (64 bit each), and whether it is only read (1 byte)
@@ -12,7 +12,7 @@ if t.err then return redis.error_reply('NOTIME ' .. t.err) end
 local now = t[1] * 1000000 + t[2]
 local reply = {string.format('%.0f', now)}
 for i = 1, #KEYS / 2 do
-  local key, stamp, value = KEYS[2 * i - 1], ARGV[3 * i - 2], ARGV[3 * i - 1]
+  local key, stamp, value = KEYS[2 * i], ARGV[3 * i - 2], ARGV[3 * i - 1]
   local from, to, lives, taken, most, read = struct.unpack('<i8i8i8i8i8B', ARGV[3 * i])
   local has = redis.pcall('GETRANGE', key, 0, 15)
   if type(has) ~= 'string' then
@@ -24,7 +24,7 @@ for i = 1, #KEYS / 2 do
     if has ~= '' then
       reply[i + 1] = '!' .. redis.call('GET', key)
     else
-      reply[i + 1] = redis.call('EXISTS', KEYS[2 * i]) == 1 and '1' or '0'
+      reply[i + 1] = redis.call('EXISTS', KEYS[2 * i - 1]) == 1 and '1' or '0'
     end
   elseif now < from or now > to then
     reply[i + 1] = 't'

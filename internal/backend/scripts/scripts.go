@@ -80,7 +80,17 @@ func index(s Shape) int {
 }
 
 // Script is a script's source, and the hash by which Redis knows it.
-type Script struct{ Text, Hash string }
+type Script struct {
+	Text, Hash string
+
+	routed atomic.Pointer[Script]
+}
+
+// Routed returns the script with one more key, before the others: the counter that they belong to. A proxy sends a script to the server
+// of its first key.
+func (s *Script) Routed() *Script {
+	return made(&s.routed, func() string { return "table.remove(KEYS, 1)\n" + s.Text })
+}
 
 //go:embed *.lua
 var sources embed.FS
@@ -88,6 +98,7 @@ var sources embed.FS
 var (
 	one, each, many, reservations, largeReservations [1 << len(parts)]atomic.Pointer[Script]
 	replicas, numbered, usage, records               atomic.Pointer[Script]
+	route, forget                                    atomic.Pointer[Script]
 )
 
 // One returns the script for one take of this shape.
@@ -128,6 +139,12 @@ func Numbered() *Script { return made(&numbered, func() string { return source("
 
 // Usage returns the script that adds texts to a set of the index of usage.
 func Usage() *Script { return made(&usage, func() string { return source("usage.lua") }) }
+
+// Route returns the script that tells whether keys lead to one server.
+func Route() *Script { return made(&route, func() string { return source("route.lua") }) }
+
+// Forget returns the script that deletes keys of a counter.
+func Forget() *Script { return made(&forget, func() string { return source("forget.lua") }) }
 
 // Records returns the script that compares records of limits across regions, and writes them.
 func Records() *Script { return made(&records, func() string { return source("records.lua") }) }

@@ -1,7 +1,7 @@
 // Command suite runs all tests of all modules of the repository. Its last lines list what was skipped and what failed,
 // with a command for each failure. `make test` runs it. It needs only Go.
 //
-// It first tries to install the other programs that tests need (redis-server, promtool, Chromium, Envoy, TLC), with
+// It first tries to install the other programs that tests need (redis-server, twemproxy, promtool, Chromium, Envoy, TLC), with
 // workshop/scripts/install-*. As root that installs packages; for other users it unpacks into .tools what needs no root. Tests
 // whose program is missing are skipped, or fail if CI is set.
 //
@@ -23,7 +23,7 @@ import (
 )
 
 // parts are what tests need besides Go. The C compiler is for the race detector, and for a Redis whose clock is set.
-var parts = []string{"redis", "promtool", "browser", "envoy", "nginx", "tlc", "cc"}
+var parts = []string{"redis", "twemproxy", "promtool", "browser", "envoy", "nginx", "tlc", "cc"}
 
 // modules are the directories with a go.mod and tests, the service's first.
 var modules = []string{".", "workshop/e2e", "deploy", "workshop/bench/libraries"}
