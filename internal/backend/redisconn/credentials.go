@@ -106,7 +106,7 @@ func wrongPassword(whom, from string, inURL bool, who account) string {
 	const urls = ". In a URL, a password without a user is written redis://:password@host:port"
 	switch {
 	case who.password == "":
-		advice = "there is a user but no password in " + from
+		advice = whom + " rejects this user without a password: add it to " + from
 		if inURL {
 			advice += urls
 		}
