@@ -16,6 +16,9 @@ type File struct {
 	Name string // is part of errors and of the position of every rule
 	Data []byte
 
+	// Elsewhere says that the file is a link to one outside of the directory of rules: its errors do not show what is in it.
+	Elsewhere bool
+
 	// Rules are the content of a file that has no text, such as rules in code, instead of Data. It is always read strictly.
 	Rules yamlform.Pairs
 }
@@ -24,7 +27,11 @@ func (f *File) read(lenient bool) *source {
 	if f.Rules != nil {
 		return readResource(&Resource{Name: f.Name, Rules: f.Rules})
 	}
-	return readSource(f.Name, f.Data, lenient)
+	s := readSource(f.Name, f.Data, lenient)
+	if f.Elsewhere {
+		s.hide(f.Name)
+	}
+	return s
 }
 
 // CompileOptions set how rule files are read. The zero value is strict: a probable mistake is an error, even if the

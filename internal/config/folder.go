@@ -338,7 +338,7 @@ func (f *Folder) read(m found, quiet bool) readResult {
 		}
 		return readResult{skipped: &skippedFile{s, why}}
 	}
-	fresh := old.next(s, readSource(name, data, !f.o.Strict))
+	fresh := old.next(s, (&File{Name: name, Data: data, Elsewhere: m.elsewhere}).read(!f.o.Strict))
 	fresh.cut = !bytes.HasSuffix(data, []byte("\n"))
 	return readResult{fresh: fresh}
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 const maxFolders = 32 // maximum depth of directories
@@ -21,12 +23,14 @@ type found struct {
 	err     error   // why it cannot be read
 	nonRule nonRule // why it may not be a rule file, from its name
 	dir     bool    // it is a directory: err applies to everything below it
+
+	elsewhere bool // path is not below the directory
 }
 
 // equal reports whether two scans found the same.
 func (f found) equal(other found) bool {
 	sameError := (f.err == nil) == (other.err == nil) && (f.err == nil || f.err.Error() == other.err.Error())
-	return sameError && f.name == other.name && f.path == other.path && f.nonRule == other.nonRule && f.dir == other.dir
+	return sameError && f.name == other.name && f.path == other.path && f.nonRule == other.nonRule && f.dir == other.dir && f.elsewhere == other.elsewhere
 }
 
 // scan lists the files below the directory, sorted by name. It fails only if the directory itself cannot be read.
@@ -38,7 +42,7 @@ func (p *paths) scan(dir string) ([]found, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := scanner{paths: p}
+	s := scanner{paths: p, root: root}
 	if err := s.folder(root, "", []string{root}); err != nil {
 		return nil, err
 	}
@@ -48,6 +52,7 @@ func (p *paths) scan(dir string) ([]found, error) {
 
 type scanner struct {
 	paths *paths
+	root  string // the directory, with symbolic links resolved
 	found []found
 }
 
@@ -99,7 +104,8 @@ func (s *scanner) entry(at, name string, nonRule nonRule, within []string) {
 			s.found = append(s.found, found{name: name, err: err, dir: true})
 		}
 	case info.Mode().IsRegular():
-		s.found = append(s.found, found{name: name, path: at, nonRule: nonRule})
+		below := strings.HasPrefix(at, strings.TrimSuffix(s.root, string(filepath.Separator))+string(filepath.Separator))
+		s.found = append(s.found, found{name: name, path: at, nonRule: nonRule, elsewhere: !below})
 	}
 }
 
@@ -108,36 +114,27 @@ type sum [sha256.Size]byte
 
 // sumFile hashes a file without keeping it in memory.
 func sumFile(path string, limit int64) (sum, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return sum{}, err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	h := sha256.New()
-	n, err := io.Copy(h, io.LimitReader(f, limit+1))
-	if err != nil {
-		return sum{}, err
-	}
-	if n > limit {
-		return sum{}, tooLarge(limit)
-	}
-	return sum(h.Sum(nil)), nil
+	return files.Use(path, func(f io.Reader) (sum, error) {
+		h := sha256.New()
+		n, err := io.Copy(h, io.LimitReader(f, limit+1))
+		if err != nil {
+			return sum{}, err //nolint:wrapcheck // it names the file
+		}
+		if n > limit {
+			return sum{}, tooLarge(limit)
+		}
+		return sum(h.Sum(nil)), nil
+	})
 }
 
 func readFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > limit {
-		return nil, tooLarge(limit)
-	}
-	return data, nil
+	return files.Use(path, func(f io.Reader) ([]byte, error) {
+		data, err := io.ReadAll(io.LimitReader(f, limit+1))
+		if err == nil && int64(len(data)) > limit {
+			return nil, tooLarge(limit)
+		}
+		return data, err //nolint:wrapcheck // it names the file
+	})
 }
 
 func sumOf(data []byte) sum { return sha256.Sum256(data) }

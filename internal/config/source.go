@@ -44,6 +44,18 @@ func readSource(name string, data []byte, lenient bool) *source {
 	return s
 }
 
+// hide replaces the errors of a file by one that shows nothing of its content. Whoever may write links to the directory of rules, such as the
+// author of a pull request, could otherwise read any file of the machine in the messages about it.
+func (s *source) hide(name string) {
+	if len(s.errs) == 0 {
+		return
+	}
+	first := s.errs[0]
+	s.errs = []*yamlform.Error{{File: name, Line: first.Line, Col: first.Col, Msg: "the file that this link leads to cannot be used, and is outside of the " +
+		"directory of rules, so nothing of it is shown: check the file itself"}}
+	s.warnings = nil
+}
+
 // ruleAndLimit is a rule and its limit in one allocation: there are many of them.
 type ruleAndLimit struct {
 	rule  descriptor.Rule

@@ -15,6 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
@@ -224,17 +225,19 @@ func together(all []Finding) []Finding {
 }
 
 // quoteSource adds to every finding the line that it is about.
-func quoteSource(all []Finding, files []config.File) []Finding {
+func quoteSource(all []Finding, from []config.File) []Finding {
 	texts := make(map[string][]string)
-	for _, f := range files {
-		texts[f.Name] = nil
+	for _, f := range from {
+		if !f.Elsewhere {
+			texts[f.Name] = nil
+		}
 	}
 	for i := range all {
 		f := &all[i]
 		text, known := texts[f.File]
-		if text == nil && known {
-			at := slices.IndexFunc(files, func(c config.File) bool { return c.Name == f.File })
-			text = lines(files[at].Data)
+		if text == nil && known && f.Line > 0 {
+			at := slices.IndexFunc(from, func(c config.File) bool { return c.Name == f.File })
+			text = lines(from[at].Data)
 			texts[f.File] = text
 		}
 		if f.Line >= 1 && f.Line <= len(text) {
@@ -266,7 +269,7 @@ func find(paths []string) ([]*set, error) {
 	for _, p := range paths {
 		if p == stdin.Name {
 			s := &set{}
-			s.read(p)
+			s.read(p, false)
 			sets = append(sets, s)
 			continue
 		}
@@ -296,7 +299,8 @@ func find(paths []string) ([]*set, error) {
 			byFolder[filepath.Dir(p)] = s
 			sets = append(sets, s)
 		}
-		s.read(p)
+		info, err = os.Lstat(p)
+		s.read(p, err == nil && info.Mode()&os.ModeSymlink != 0 && files.Leaves(filepath.Dir(p), p))
 	}
 	return sets, nil
 }
@@ -318,7 +322,7 @@ func folder(dir string) (*set, error) {
 			s.cannot(name, msg)
 			continue
 		}
-		s.read(name)
+		s.read(name, files.Leaves(dir, name))
 	}
 	for _, f := range r.Skipped {
 		found := Finding{File: filepath.Join(dir, filepath.FromSlash(f.Name)), Line: 1, Col: 1, Severity: Info, Code: codeSkipped, Message: "this file is not loaded: " + f.Why}
@@ -328,7 +332,7 @@ func folder(dir string) (*set, error) {
 		case f.Tests:
 			continue
 		}
-		if data, err := os.ReadFile(found.File); err == nil {
+		if data, err := stdin.ReadFile(found.File); err == nil && !files.Leaves(dir, found.File) {
 			found.Source = lines(data)[0]
 		}
 		s.skipped = append(s.skipped, found)
@@ -339,14 +343,15 @@ func folder(dir string) (*set, error) {
 	return s, nil
 }
 
-func (s *set) read(name string) {
+// read reads a file. elsewhere says that its name is a link that leads out of the directory.
+func (s *set) read(name string, elsewhere bool) {
 	data, err := stdin.ReadFile(name)
 	name = stdin.NameOf(name)
 	if err != nil {
 		s.cannot(name, "cannot be read: "+err.Error())
 		return
 	}
-	s.files = append(s.files, config.File{Name: name, Data: data})
+	s.files = append(s.files, config.File{Name: name, Data: data, Elsewhere: elsewhere})
 }
 
 func (s *set) cannot(name, msg string) {

@@ -2,12 +2,12 @@ package ruletest
 
 import (
 	"cmp"
-	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
 // Coverage says which rules the tests reached: a request matched them, and neither its own limit nor another rule replaced
@@ -75,7 +75,7 @@ func cover(runs []*reach, further []string) *Coverage {
 		if files[absolute(name)] {
 			continue
 		}
-		data, err := os.ReadFile(name)
+		data, err := stdin.ReadFile(name)
 		if err != nil {
 			c.Errors = append(c.Errors, FileError{File: name, Message: "cannot be read: " + err.Error()})
 			continue

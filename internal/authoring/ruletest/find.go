@@ -121,7 +121,7 @@ func load(name string) (*suite, []*yamlform.Error) {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(filepath.Dir(name), path)
 		}
-		rules, err := os.ReadFile(path)
+		rules, err := stdin.ReadFile(path)
 		if err != nil {
 			hint := ""
 			if len(f.rules) == 0 {

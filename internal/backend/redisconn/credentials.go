@@ -3,9 +3,10 @@ package redisconn
 import (
 	"errors"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 // credentials are what new connections log in with.
@@ -124,8 +125,11 @@ func wrongPassword(whom, from string, inURL bool, who account) string {
 	return advice
 }
 
+// maxCredentials is the most bytes of a file with credentials.
+const maxCredentials = 64 << 10
+
 func (c *credentials) read() (string, error) {
-	content, err := os.ReadFile(c.file)
+	content, err := files.Read(c.file, maxCredentials)
 	if err != nil {
 		return "", err
 	}

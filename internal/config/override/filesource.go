@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
@@ -95,7 +96,7 @@ func (f *File) load() error {
 	if info.Size() > MaxFileSize {
 		return fmt.Errorf("read overrides: %s is larger than %d MiB: keep this many overrides in Redis", f.o.Path, MaxFileSize>>20)
 	}
-	data, err := os.ReadFile(f.o.Path)
+	data, err := files.Read(f.o.Path, MaxFileSize)
 	if err != nil {
 		return fmt.Errorf("read overrides: %w", err)
 	}

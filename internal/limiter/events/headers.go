@@ -3,9 +3,10 @@ package events
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 const maxHeadersFile = 64 << 10
@@ -19,12 +20,9 @@ func readHeaders(path string) (http.Header, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // no file has no headers
 	}
-	text, err := os.ReadFile(path)
+	text, err := files.Read(path, maxHeadersFile)
 	if err != nil {
 		return nil, fmt.Errorf("read the file of headers: %w", err)
-	}
-	if len(text) > maxHeadersFile {
-		return nil, fmt.Errorf("the file of headers %s has more than %d bytes", path, maxHeadersFile)
 	}
 	headers := make(http.Header)
 	for i, line := range strings.Split(string(text), "\n") {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"sync"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 // Name is the name of the standard input on a command line.
@@ -13,18 +15,18 @@ const Name = "-"
 // Shown is the name of the standard input in messages.
 const Shown = "<stdin>"
 
-// maxBytes is the most that is read from the standard input: the same as for a rule file.
+// maxBytes is the most that is read from a file or from the standard input: the same as for a rule file.
 const maxBytes = 64 << 20
 
-var content = sync.OnceValues(func() ([]byte, error) { return read(os.Stdin, maxBytes) })
+var content = sync.OnceValues(func() ([]byte, error) { return read(os.Stdin, "the standard input", maxBytes) })
 
-func read(from io.Reader, most int64) ([]byte, error) {
+func read(from io.Reader, name string, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(from, most+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read the standard input: %w", err)
+		return nil, fmt.Errorf("read %s: %w", name, err)
 	case int64(len(data)) > most:
-		return nil, fmt.Errorf("the standard input has more than %d bytes", most)
+		return nil, fmt.Errorf("%s has more than %d bytes", name, most)
 	}
 	return data, nil
 }
@@ -34,7 +36,15 @@ func ReadFile(name string) ([]byte, error) {
 	if name == Name {
 		return content()
 	}
-	return os.ReadFile(name)
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		f, err := os.Open(name) // a pipe, such as <(command): its writer may take its time
+		if err != nil {
+			return nil, err //nolint:wrapcheck // it names the file
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		return read(f, name, maxBytes)
+	}
+	return files.Read(name, maxBytes)
 }
 
 // NameOf is the name of a file in messages.

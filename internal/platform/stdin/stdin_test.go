@@ -13,10 +13,10 @@ import (
 // The standard input is bounded. Tests of the commands that read it are in cmd/ratelimitd.
 func TestStandardInputIsBounded(t *testing.T) {
 	racetest.Sequential(t)
-	if data, err := read(strings.NewReader("12345"), 5); string(data) != "12345" || err != nil {
+	if data, err := read(strings.NewReader("12345"), "it", 5); string(data) != "12345" || err != nil {
 		t.Errorf("%q, %v", data, err)
 	}
-	if data, err := read(strings.NewReader("123456"), 5); data != nil || err == nil || !strings.Contains(err.Error(), "more than 5 bytes") {
+	if data, err := read(strings.NewReader("123456"), "it", 5); data != nil || err == nil || !strings.Contains(err.Error(), "more than 5 bytes") {
 		t.Errorf("%q, %v; want an error", data, err)
 	}
 }

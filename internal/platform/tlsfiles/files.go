@@ -6,11 +6,11 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
@@ -125,12 +125,15 @@ func (f *Files) read() (contents, error) {
 			continue
 		}
 		var err error
-		if *file.to, err = os.ReadFile(file.path); err != nil {
+		if *file.to, err = files.Read(file.path, maxFile); err != nil {
 			return c, &FileError{file.field, err}
 		}
 	}
 	return c, nil
 }
+
+// maxFile is the most bytes of a certificate file: the authorities of a system have 300 KB.
+const maxFile = 16 << 20
 
 // swap uses new contents if they are good. Errors name files, never their content.
 func (f *Files) swap(c contents) error {

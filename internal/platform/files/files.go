@@ -1,0 +1,104 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// patience is how long a file may take to be read. While others do not answer it is shorter, so that many of them do not add up.
+	patience      = 5 * time.Second
+	leastPatience = 100 * time.Millisecond
+)
+
+// ErrNoAnswer is the error of a file that does not answer: a network file system that hangs, or a device.
+var ErrNoAnswer = errors.New("reading it takes too long: is it a device, or on a network file system that does not answer?")
+
+// stuck are the files that did not answer in time, and are still being read.
+var stuck = struct {
+	sync.Mutex
+	names map[string]bool
+}{names: make(map[string]bool)}
+
+// Use opens a file, calls do, and closes the file. It returns ErrNoAnswer if that takes too long, and as long as an earlier read of the file has
+// no answer. Then do continues in a goroutine of its own, so it must not change anything that the caller uses.
+func Use[T any](name string, do func(io.Reader) (T, error)) (T, error) {
+	var none T
+	stuck.Lock()
+	wait, again := max(patience>>min(len(stuck.names), 10), leastPatience), stuck.names[name]
+	stuck.Unlock()
+	if again {
+		return none, &os.PathError{Op: "read", Path: name, Err: ErrNoAnswer}
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that nobody writes to does not hold up the opening
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		r.value, r.err = do(f)
+		_ = f.Close() // it was only read
+		done <- r
+	}()
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-late.C:
+	}
+	stuck.Lock()
+	stuck.names[name] = true
+	stuck.Unlock()
+	go func() {
+		<-done
+		stuck.Lock()
+		delete(stuck.names, name)
+		stuck.Unlock()
+	}()
+	return none, &os.PathError{Op: "read", Path: name, Err: ErrNoAnswer}
+}
+
+// Read reads a file of at most so many bytes.
+func Read(name string, most int64) ([]byte, error) {
+	return Use(name, func(f io.Reader) ([]byte, error) {
+		data, err := io.ReadAll(io.LimitReader(f, most+1))
+		if err == nil && int64(len(data)) > most {
+			return nil, fmt.Errorf("%s has more than %d bytes", name, most)
+		}
+		return data, err //nolint:wrapcheck // it names the file
+	})
+}
+
+// Leaves reports whether a name in a directory leads to a file that is not below that directory, by symbolic links.
+func Leaves(dir, name string) bool {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false
+	}
+	target, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return false
+	}
+	root, err = filepath.Abs(root)
+	if err != nil {
+		return false
+	}
+	if target, err = filepath.Abs(target); err != nil {
+		return false
+	}
+	return target != root && !strings.HasPrefix(target, strings.TrimSuffix(root, string(filepath.Separator))+string(filepath.Separator))
+}
