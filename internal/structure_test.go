@@ -31,7 +31,7 @@ var imports = map[string][]string{
 	"internal/limiter/...":   {"internal/descriptor", "internal/backend", "internal/config/override", "internal/limiter/...", "internal/platform/..."},
 	"internal/quota/...":     {"internal/descriptor", "internal/config/override", "internal/limiter", "internal/quota/..."},
 	"internal/server/...":    {"internal/descriptor", "internal/limiter", "internal/limiter/grpcstatus", "internal/quota/...", "internal/server/...", "internal/platform/..."},
-	"internal/operator/...":  {"internal/descriptor", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "proto/..."},
+	"internal/operator/...":  {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "proto/..."},
 	"internal/authoring/...": {"internal/descriptor", "internal/config/...", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/authoring/...", "internal/platform/..."},
 	"internal/testkit/...":   {"internal/testkit/..."},
 
@@ -52,13 +52,13 @@ var imports = map[string][]string{
 	"internal/server/reservation":  {},                                                                             // signatures
 
 	// Packages that know more than their wing, and why.
-	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                // it cuts the entries of requests
-	"internal/platform/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                                               // it reads a mapping file of statsd_exporter
-	"internal/backend/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                                                          // the suite of all stores
-	"internal/server/regionrpc":       {"internal/descriptor", "internal/backend/...", "internal/platform/...", "proto/ratelimitd/region/v1"},                                                                                                                 // it carries what the stores of two regions say to each other
-	"internal/operator":               {"internal/descriptor", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "internal/backend/regions", "proto/..."}, // it shows the fleet and the regions
-	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                                                        // a server's explanation looks like a local one
-	"internal/testkit/servicetest":    {"internal/backend/redisconn", "internal/testkit/..."},                                                                                                                                                                 // it connects to the test's Redis
+	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                                           // it cuts the entries of requests
+	"internal/platform/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                                                                          // it reads a mapping file of statsd_exporter
+	"internal/backend/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                                                                                     // the suite of all stores
+	"internal/server/regionrpc":       {"internal/descriptor", "internal/backend/...", "internal/platform/...", "proto/ratelimitd/region/v1"},                                                                                                                                            // it carries what the stores of two regions say to each other
+	"internal/operator":               {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "internal/backend/regions", "proto/..."}, // it shows the fleet and the regions
+	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                                                                                   // a server's explanation looks like a local one
+	"internal/testkit/servicetest":    {"internal/backend/redisconn", "internal/testkit/..."},                                                                                                                                                                                            // it connects to the test's Redis
 
 	// The public packages, and what is not part of the program.
 	"limits":                            {},

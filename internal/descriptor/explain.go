@@ -15,6 +15,7 @@ type Explanation struct {
 	Rule   *Rule            // nil if none matches
 	Reason string           // why no rule matches; empty if one does
 	Keys   []string         // the counter's key for each of the rule's limits
+	Domain *Domain          // whose rules these are; nil: none are loaded
 }
 
 // ExplainedLevel is one step of the path down the tree.
@@ -81,7 +82,7 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 		}})
 		return x
 	}
-	x := Explanation{Known: true}
+	x := Explanation{Known: true, Domain: d}
 	if len(entries) == 0 {
 		x.Reason = "a descriptor without entries matches nothing"
 		return x

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
+	"github.com/ratelimitd/ratelimitd/internal/config/entries"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
@@ -79,11 +81,20 @@ func (a *admin) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv
 		return nil, err
 	}
 	x := a.rules.Explain(req.GetDomain(), entries)
-	answer := &adminv1.ExplainResponse{DomainKnown: x.Known, Reason: validText(x.Reason), Rule: ruleMessage(&x)}
+	answer := &adminv1.ExplainResponse{DomainKnown: x.Known, Reason: reasonWithGuess(entries, &x), Rule: ruleMessage(&x)}
 	for i := range x.Levels {
 		answer.Levels = append(answer.Levels, levelMessage(&x.Levels[i]))
 	}
 	return answer, nil
+}
+
+// reasonWithGuess says why no rule matches, and what was probably meant.
+func reasonWithGuess(sent []descriptor.Entry, x *descriptor.Explanation) string {
+	reason := x.Reason
+	if guess := entries.Guess(sent, x); guess != "" {
+		reason += ": did you mean " + strconv.Quote(guess) + "?"
+	}
+	return validText(reason)
 }
 
 // describing is a request about a descriptor.

@@ -103,6 +103,10 @@ func TestExplain(t *testing.T) {
 	if err != nil || unknown.GetDomainKnown() || unknown.GetRule() != nil || unknown.GetReason() == "" {
 		t.Errorf("unknown domain: %v, %v", unknown, err)
 	}
+	misspelt, err := client.Explain(within(t), &adminv1.ExplainRequest{Domain: "edge", Entries: kv("paht=/b")})
+	if err != nil || misspelt.GetReason() != `nothing matches entry 1, "paht"="/b": did you mean "path"?` {
+		t.Errorf("a misspelt key: %v, %v", misspelt, err)
+	}
 	if _, err := client.Explain(within(t), &adminv1.ExplainRequest{}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no domain: %v", err)
 	}

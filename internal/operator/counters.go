@@ -46,7 +46,7 @@ func (c *counters) Peek(ctx context.Context, req *adminv1.PeekRequest) (*adminv1
 	}
 	x := &found.Explanation
 	answer := &adminv1.PeekResponse{
-		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(&found), Counters: counterMessages(now, &found),
+		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(d.Entries, &found), Counters: counterMessages(now, &found),
 	}
 	if found.Override != nil {
 		answer.Override = found.Override.Words()
@@ -67,7 +67,7 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	}
 	x := &found.Explanation
 	return &adminv1.ResetResponse{
-		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(&found), Counters: counterMessages(now, &found),
+		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(d.Entries, &found), Counters: counterMessages(now, &found),
 	}, nil
 }
 
@@ -134,11 +134,11 @@ func ruleOf(c *limiter.Counters) *adminv1.Rule {
 	return ruleMessage(&c.Explanation)
 }
 
-func reasonOf(c *limiter.Counters) string {
+func reasonOf(entries []descriptor.Entry, c *limiter.Counters) string {
 	if c.FromRequest {
 		return ""
 	}
-	return validText(c.Explanation.Reason)
+	return reasonWithGuess(entries, &c.Explanation)
 }
 
 func counterMessages(now time.Time, c *limiter.Counters) []*adminv1.CounterState {

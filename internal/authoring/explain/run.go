@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/config/entries"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -139,7 +140,7 @@ func (x *explainer) descriptor(ctx context.Context, asked *limiter.Descriptor) (
 	d.Matched = e.Rule != nil || found.FromRequest
 	if !d.Matched {
 		d.Reason = e.Reason
-		d.DidYouMean = x.guess(asked.Entries, e)
+		d.DidYouMean = entries.Guess(asked.Entries, e)
 	}
 	if e.Rule != nil && !found.FromRequest {
 		d.Rule = x.rule(e.Rule)
