@@ -321,3 +321,28 @@ func TestHealthNeedsScripts(t *testing.T) {
 		}
 	})
 }
+
+// A cluster whose nodes have no address for clients is asked at the addresses that are known: at each its slots, and at the ports that it
+// names after a slot has moved.
+func TestNodesWithoutAnAddress(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) []string{
+		"a node that has met no other": func(t *testing.T) []string { return []string{redistest.OneShard(t).Addr} },
+		"unknown endpoints": func(t *testing.T) []string {
+			return redistest.StartCluster(t, redistest.Setup{Args: []string{"--cluster-preferred-endpoint-type", "unknown-endpoint"}}).Addrs()
+		},
+		"host names that are not set": func(t *testing.T) []string {
+			return redistest.StartCluster(t, redistest.Setup{Args: []string{"--cluster-preferred-endpoint-type", "hostname"}}).Addrs()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := redis.New(redis.Options{Timeout: 10 * time.Second, Client: connect(t, redisconn.Options{Type: "CLUSTER", URL: start(t)[0], DialTimeout: 10 * time.Second})})
+			t.Cleanup(func() { _ = s.Close() })
+			if err := s.Ping(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			b := newStarted()
+			b.start(t, s, 60, limit(1000, descriptor.Year))
+			b.send(t)
+		})
+	}
+}

@@ -262,10 +262,11 @@ func dialCluster(where address, auth *credentials, p poolOptions, d *dialer, all
 	c := goredis.NewClusterClient(&goredis.ClusterOptions{
 		Addrs: where.hosts,
 		NewClient: func(o *goredis.Options) *goredis.Client {
+			o.Addr = withHost(o.Addr, hostOf(where.hosts[0]))
 			node := goredis.NewClient(o)
 			// A node that has become a replica redirects calls: its connections need not be retired.
 			b := all.newBreaker(o.Addr)
-			node.AddHook(hook{unanswered: d.explain, topologyTimeout: topologyTimeout, topology: all.keep, login: &login{auth: auth}, warmup: &warmup{client: node}, breaker: b, probes: p.probes()})
+			node.AddHook(hook{unanswered: d.explain, topologyTimeout: topologyTimeout, topology: all.keep, host: hostOf(o.Addr), login: &login{auth: auth}, warmup: &warmup{client: node}, breaker: b, probes: p.probes()})
 			b.install(node)
 			return node
 		},

@@ -15,6 +15,7 @@ type hook struct {
 	breaker         *breaker                    // learns when bytes arrive on connections
 	topologyTimeout time.Duration               // bounds a question about a cluster's topology
 	topology        func([]goredis.ClusterSlot) // called with each answer to one
+	host            string                      // of the node that is asked for it
 	pollSentinels   func()                      // called with every call; asks sentinels for the primary now and then
 	warmup          *warmup                     // makes a connection for later calls
 	probes          *probes                     // no call fails because of these
@@ -67,7 +68,9 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 			defer cancel()
 		}
 		var err error
-		if topology || isProbe(ctx) {
+		if topology {
+			err = h.probes.runProbe(ctx, cmd, func(ctx context.Context, _ goredis.Cmder) error { return readSlots(ctx, slots, h.host, next) })
+		} else if isProbe(ctx) {
 			err = h.probes.runProbe(ctx, cmd, next)
 		} else {
 			err = h.probes.runCall(ctx, cmd, next)
