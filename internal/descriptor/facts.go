@@ -100,10 +100,8 @@ var LimitFacts = Facts[RuleLimit]{
 		return when(l.Window.Multiplier > 1 && l.Algorithm != Concurrency, decimal(l.Window.Multiplier))
 	}},
 	{Key: "calendar",
-		text: func(l *RuleLimit) string { return when(l.Window.Location != nil, l.Window.Location.String()) },
-		words: func(l *RuleLimit) string {
-			return when(l.Window.Location != nil, " on the calendar of "+l.Window.Location.String())
-		}},
+		text:  func(l *RuleLimit) string { return when(l.Window.Location != nil, l.Window.Location.String()) },
+		words: func(l *RuleLimit) string { return l.Window.CalendarWords() }},
 	{Key: "week_start",
 		text: func(l *RuleLimit) string { return when(l.Window.WeekStart > 0, WeekStartNames[l.Window.WeekStart]) },
 		words: func(l *RuleLimit) string {

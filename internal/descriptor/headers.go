@@ -92,6 +92,10 @@ var HeaderFieldNames = []string{
 // length.
 const MaxNameInHeader = 128
 
+// MaxHeaderInteger is the largest integer of structured fields, which the headers of the IETF draft are: 15 digits. A client must ignore a
+// field with a larger one.
+const MaxHeaderInteger = 999_999_999_999_999
+
 // Longest returns the most characters that stand for the field.
 func (f HeaderField) Longest() int {
 	switch f {

@@ -77,6 +77,23 @@ func (l *Limit) Capacity() uint64 {
 	return l.Burst + a.more
 }
 
+// Quota returns the limit as headers show it: a number of hits, and the seconds that renew them, rounded up. It is Requests and the window at
+// now. Of a bucket it is the size and the time that fills it, because the hits that remain belong to its size. 0 seconds: there is no window.
+func (l *Limit) Quota(now time.Time) (hits uint64, seconds int64) {
+	length := l.Window.LengthAt(now)
+	switch {
+	case l.Algorithm == Concurrency:
+		return l.Requests, 0
+	case !l.Has(SettingBurst) || l.Requests == 0:
+	case l.Interval:
+		length *= time.Duration((l.Burst + l.Requests - 1) / l.Requests)
+	default: // exact in a float64 unless the time is far longer than a year
+		fill := float64(length.Milliseconds()) * float64(l.Capacity()) / (float64(l.Requests) * 1000)
+		return l.Capacity(), int64(math.Ceil(fill))
+	}
+	return l.Capacity(), int64((length + time.Second - 1) / time.Second)
+}
+
 // NoDelayText returns how many of the waiting hits pass at once, as rule files write it.
 func (l *Limit) NoDelayText() string {
 	if l.NoDelay == NoDelayAll {

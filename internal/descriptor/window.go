@@ -21,9 +21,18 @@ type Window struct {
 	Named bool
 }
 
-// Length returns the window's length. For a calendar window it is the nominal length; Bounds returns the real bounds.
+// Length returns the window's length. For a calendar window it is the nominal length; LengthAt returns the real one.
 func (w Window) Length() time.Duration {
 	return w.Unit.Length() * time.Duration(max(w.Multiplier, 1))
+}
+
+// LengthAt returns the length of the window that contains a time. Months, years and days on the calendar have different lengths.
+func (w Window) LengthAt(now time.Time) time.Duration {
+	if w.Location == nil {
+		return w.Length()
+	}
+	start, end := w.Bounds(now.UnixMicro())
+	return time.Duration(end-start) * time.Microsecond
 }
 
 // OnWire returns the unit and the multiplier of the protocol's current_limit: 0 means 1. The unit is UnitUnknown if the protocol cannot

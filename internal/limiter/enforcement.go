@@ -3,7 +3,6 @@ package limiter
 import (
 	"cmp"
 	"slices"
-	"strconv"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -116,16 +115,17 @@ func (w *work) warning(d *Decision) (header string, shown []*Notice) {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(b.Percent, a.Percent))
 	})
 	var b []byte
+	var used draftNames
 	for i, n := range all {
 		end := len(b)
 		if i > 0 {
 			b = append(b, ", "...)
 		}
-		b = append(b, draftName(w.noticed(n))...)
+		b = append(b, used.next(w.noticed(n))...)
 		if n.Kind == NoticeSoft {
 			b = append(b, ";exceeded"...)
 		} else {
-			b = strconv.AppendInt(append(b, ";used="...), n.Percent, 10)
+			b = appendInteger(append(b, ";used="...), uint64(max(n.Percent, 0)))
 		}
 		if len(b) > maxWarning {
 			return string(b[:end]), all[:i]

@@ -61,7 +61,8 @@ func (w *work) addFamilies(d *Decision, families descriptor.HeaderFamilies, best
 	// envoyproxy/ratelimit sends none if nothing of the largest limit that it knows is used, which only a peek shows.
 	if families&descriptor.HeadersReference != 0 && st.Remaining != math.MaxUint32 {
 		names := &w.snap.settings.HeaderNames
-		d.addHeader(names.Limit, strconv.FormatUint(st.Limit.Requests, 10))
+		quota, _ := w.decidingLimit(best).Quota(w.now)
+		d.addHeader(names.Limit, strconv.FormatUint(quota, 10))
 		d.addHeader(names.Remaining, strconv.FormatUint(st.Remaining, 10))
 		d.addHeader(names.Reset, seconds(st.Reset))
 	}
@@ -71,8 +72,9 @@ func (w *work) addFamilies(d *Decision, families descriptor.HeaderFamilies, best
 		d.addHeader("X-RateLimit-Reset", seconds(st.Reset))
 	}
 	if families&descriptor.HeadersIETF != 0 {
-		d.addHeader("RateLimit-Policy", w.policies(d))
-		d.addHeader("RateLimit", draftName(w.decidingLimit(best))+";r="+strconv.FormatUint(st.Remaining, 10)+";t="+seconds(w.span(w.subjects[best].deciding).more))
+		policies, name := w.policies(d, w.subjects[best].deciding)
+		d.addHeader("RateLimit-Policy", policies)
+		d.addHeader("RateLimit", name+";r="+string(appendInteger(nil, st.Remaining))+";t="+seconds(w.span(w.subjects[best].deciding).more))
 	}
 }
 
@@ -117,16 +119,16 @@ func (w *work) retryAfter(d *Decision) time.Duration {
 	return longest
 }
 
-// shown yields all limits that may appear in headers, with their descriptors, in the order of the descriptors.
-func (w *work) shown(d *Decision) iter.Seq2[*subject, *descriptor.Limit] {
-	return func(yield func(*subject, *descriptor.Limit) bool) {
+// shown yields the charges of all limits that may appear in headers, with their descriptors, in the order of the descriptors.
+func (w *work) shown(d *Decision) iter.Seq2[*subject, int] {
+	return func(yield func(*subject, int) bool) {
 		for i := range d.Statuses {
 			if !w.shows(d, i) {
 				continue
 			}
 			s := &w.subjects[i]
-			for _, c := range w.binding(s) {
-				if !yield(s, c.limit) {
+			for j := range w.binding(s) {
+				if !yield(s, j) {
 					return
 				}
 			}
@@ -136,43 +138,54 @@ func (w *work) shown(d *Decision) iter.Seq2[*subject, *descriptor.Limit] {
 
 // draft03 returns the limit that headers describe, followed by every limit with its window, as Envoy does.
 func (w *work) draft03(d *Decision, best int) string {
-	b := strconv.AppendUint(nil, d.Statuses[best].Limit.Requests, 10)
-	for _, l := range w.shown(d) {
+	quota, _ := w.decidingLimit(best).Quota(w.now)
+	b := strconv.AppendUint(nil, quota, 10)
+	for _, j := range w.shown(d) {
+		l := w.charges[j].limit
+		quota, window := l.Quota(w.now)
 		b = append(b, ", "...)
-		b = strconv.AppendUint(b, l.Requests, 10)
-		if l.Algorithm != descriptor.Concurrency {
+		b = strconv.AppendUint(b, quota, 10)
+		if window > 0 {
 			b = append(b, ";w="...)
-			b = strconv.AppendInt(b, int64(ceilSeconds(l.Window.Length())/time.Second), 10)
+			b = strconv.AppendInt(b, window, 10)
 		}
 		if l.Name != "" {
 			b = append(b, ";name="...)
-			b = appendQuoted(b, l.Name)
+			b = appendQuoted(b, l.Name, 0)
 		}
 	}
 	return string(b)
 }
 
-// policies returns all limits as a structured field of the IETF draft.
-func (w *work) policies(d *Decision) string {
+// policies returns all limits as a structured field of the IETF draft, and the name in it of the limit of charge deciding. No two names are
+// equal, because clients could not tell then which limit the field RateLimit describes.
+func (w *work) policies(d *Decision, deciding int) (field, name string) {
 	var b []byte
-	for s, l := range w.shown(d) {
+	var used draftNames
+	for s, j := range w.shown(d) {
 		if len(b) > 0 {
 			b = append(b, ", "...)
 		}
-		b = append(b, draftName(l)...)
+		l := w.charges[j].limit
+		own := used.next(l)
+		if j == deciding {
+			name = own
+		}
+		quota, window := l.Quota(w.now)
+		b = append(b, own...)
 		b = append(b, ";q="...)
-		b = strconv.AppendUint(b, l.Requests, 10)
+		b = appendInteger(b, quota)
 		if l.Algorithm == descriptor.Concurrency {
 			b = append(b, `;qu="concurrent-requests"`...)
 			continue
 		}
 		b = append(b, ";w="...)
-		b = strconv.AppendInt(b, int64(ceilSeconds(l.Window.Length())/time.Second), 10)
+		b = strconv.AppendInt(b, window, 10)
 		if s.weighs() {
 			b = append(b, `;qu="hits"`...)
 		}
 	}
-	return string(b)
+	return string(b), name
 }
 
 // weighs reports whether the hits of a descriptor are not requests: clients would take them for requests.

@@ -48,7 +48,7 @@ func (w *work) explain(d *Decision) map[string]any {
 		"descriptor":        i,
 		"code":              st.Code.String(),
 		"requests_per_unit": st.Limit.Requests,
-		"window_seconds":    windowSeconds(w.decidingLimit(i).Window.Length()),
+		"window_seconds":    windowSeconds(w.decidingLimit(i).Window.LengthAt(w.now)),
 		"remaining":         st.Remaining,
 	}
 	if st.Limit.Name != "" {

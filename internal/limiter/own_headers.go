@@ -98,6 +98,9 @@ func (w *work) appendHeader(d *Decision, h *descriptor.OwnHeader, of described, 
 // used returns the hits that are used, or their percentage. A limit of 0 is used up.
 func (d described) used(f descriptor.HeaderField) uint64 {
 	used := d.capacity - d.remaining
+	if d.outcome.Kept > 0 { // what is kept for other classes is not used
+		used = min(uint64(max(d.outcome.Used, 0)), d.capacity)
+	}
 	switch {
 	case f != descriptor.FieldUsedPercent:
 		return used
@@ -133,7 +136,7 @@ func (w *work) appendField(d *Decision, f descriptor.HeaderField, of described, 
 		if of.limit.Algorithm == descriptor.Concurrency {
 			return false
 		}
-		w.text.bytes = strconv.AppendInt(w.text.bytes, int64(ceilSeconds(of.limit.Window.Length())/time.Second), 10)
+		w.text.bytes = strconv.AppendInt(w.text.bytes, int64(ceilSeconds(of.limit.Window.LengthAt(w.now))/time.Second), 10)
 	case descriptor.FieldName:
 		w.text.bytes = appendPrintable(w.text.bytes, of.limit.Name)
 		return of.limit.Name != ""

@@ -48,7 +48,7 @@ func appendStatus(b []byte, s *limiter.Status) []byte {
 		b = protowire.AppendVarint(b, uint64(sizeLimit(&s.Limit)))
 		b = appendUint(b, 1, wire32(s.Limit.Requests))
 		b = appendUint(b, 2, uint64(s.Limit.Unit))
-		b = appendString(b, 3, s.Limit.Name)
+		b = appendString(b, 3, limiter.SafeName(s.Limit.Name))
 		if n := uint64(s.Limit.Multiplier); n > 1 {
 			b = protowire.AppendTag(b, 4, protowire.BytesType)
 			b = appendUint(append(b, byte(sizeUint(n))), 1, n)
@@ -76,7 +76,7 @@ func sizeStatus(s *limiter.Status) int {
 }
 
 func sizeLimit(l *limiter.CurrentLimit) int {
-	n := sizeUint(wire32(l.Requests)) + sizeUint(uint64(l.Unit)) + sizeString(l.Name)
+	n := sizeUint(wire32(l.Requests)) + sizeUint(uint64(l.Unit)) + sizeString(limiter.SafeName(l.Name))
 	if l.Multiplier > 1 {
 		n += 1 + protowire.SizeBytes(sizeUint(uint64(l.Multiplier)))
 	}

@@ -33,7 +33,7 @@ func responseMessage(t testing.TB, d *limiter.Decision) *ratelimitv3.RateLimitRe
 		}
 		if s.Limited {
 			to.CurrentLimit = &ratelimitv3.RateLimitResponse_RateLimit{
-				Name:            s.Limit.Name,
+				Name:            limiter.SafeName(s.Limit.Name),
 				RequestsPerUnit: uint32(min(s.Limit.Requests, math.MaxUint32)),
 				Unit:            ratelimitv3.RateLimitResponse_RateLimit_Unit(s.Limit.Unit),
 			}
@@ -121,6 +121,24 @@ func TestEncodeAgreesWithGeneratedCode(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) { checkEncode(t, d) })
+	}
+}
+
+// A limit's name cannot begin another header, or end the quoted text, where Envoy writes it into a header as it is.
+func TestEncodeNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"per day": "per day", "분당 100%": "분당 100%", "": "",
+		"x\r\nset-cookie: s=1\r\nx-b: ": "x%0D%0Aset-cookie: s=1%0D%0Ax-b: ",
+		`a"b\c` + "\x00\t\x7f":          "a%22b%5Cc%00%09%7F",
+	} {
+		d := &limiter.Decision{Statuses: []limiter.Status{{Limited: true, Limit: limiter.CurrentLimit{Name: name}}}}
+		var got ratelimitv3.RateLimitResponse
+		if err := proto.Unmarshal(appendResponse(nil, d), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got := got.GetStatuses()[0].GetCurrentLimit().GetName(); got != want {
+			t.Errorf("%q is sent as %q, want %q", name, got, want)
+		}
 	}
 }
 

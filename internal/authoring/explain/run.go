@@ -152,7 +152,7 @@ func (x *explainer) descriptor(ctx context.Context, asked *limiter.Descriptor) (
 		d.Override = found.Override.Words()
 	}
 	for i := range found.List {
-		d.Limits = append(d.Limits, limit(&found.List[i]))
+		d.Limits = append(d.Limits, limit(&found.List[i], x.o.Now))
 	}
 	return d, nil
 }
@@ -175,7 +175,7 @@ func (d *Descriptor) inactive() bool {
 	return len(d.Limits) > 0
 }
 
-func limit(c *limiter.Counter) Limit {
+func limit(c *limiter.Counter, now time.Time) Limit {
 	l := &c.Limit
 	return Limit{
 		Inactive:      c.Inactive,
@@ -184,7 +184,7 @@ func limit(c *limiter.Counter) Limit {
 		Requests:      l.Requests,
 		Unit:          l.Window.Unit.String(),
 		Multiplier:    max(l.Window.Multiplier, 1),
-		WindowSeconds: l.Window.Length().Seconds(),
+		WindowSeconds: l.Window.LengthAt(now).Seconds(),
 		Algorithm:     l.Algorithm.String(),
 		Capacity:      l.Capacity(),
 		Key:           c.Key,

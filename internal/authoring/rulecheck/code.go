@@ -32,6 +32,9 @@ const (
 	codeSmallBurst      = "small-burst"
 	codeWindowUnnamed   = "window-unnamed"
 	codePerSecond       = "per-second"
+	codeNameEscaped     = "name-escaped"
+	codeNameOfWindow    = "name-of-window"
+	codeLongNumber      = "long-number"
 	codeSmallShare      = "small-share"
 	codeReserveLevel    = "reserve-level"
 	codeNoReservations  = "no-reservations"
@@ -90,6 +93,9 @@ var Codes = []Code{
 	{codeNeverRefuses, "a limit that never denies, because another one denies first"},
 	{codeSmallBurst, "a token bucket smaller than one window's requests"},
 	{codeWindowUnnamed, "a window that `current_limit.unit` cannot name"},
+	{codeNameEscaped, "a limit's `name` with characters that headers cannot have; quotes and control characters are a warning, others (info)"},
+	{codeNameOfWindow, "limits without a name that headers of the IETF draft call by the same window"},
+	{codeLongNumber, "a limit of more digits than headers of the IETF draft can have"},
 	{codePerSecond, "a limit per second without a lease, where the round trip to Redis weighs most"},
 	{codeLeaseInList, "`lease` in a list of several limits, where it has no effect"},
 	{codeSmallShare, "a `max_share` below one hit: nothing can be reserved"},

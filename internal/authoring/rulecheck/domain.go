@@ -17,6 +17,7 @@ type domain struct {
 	orders [][]listed          // of its quota buckets
 	of     []listed            // the names of limits that its headers describe
 	named  bool                // a header shows the name of a limit
+	ietf   bool                // it has the headers of the IETF draft
 }
 
 // each calls do for every node, parents first.
@@ -135,6 +136,9 @@ func (r *domainReader) document(v yamlform.Value) {
 	}
 	if headers := keys["headers"]; headers.Given() {
 		for item := range headers.Items() {
+			if item.Written() == "ietf" {
+				d.ietf = true
+			}
 			header := item.Keys()
 			if value := header["value"]; value.Given() && strings.Contains(value.Written(), "{name}") {
 				d.named = true

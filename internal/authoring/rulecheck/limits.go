@@ -193,7 +193,7 @@ func (c *checker) window(l *limit) {
 		if l.Window.Location != nil {
 			at = l.position("calendar")
 		}
-		c.add(Info, at, codeWindowUnnamed, "nothing to change unless callers read that field: the headers `ietf` and `x-ratelimit` have the window in seconds",
+		c.add(Info, at, codeWindowUnnamed, "nothing to change unless callers read that field, or Envoy's own x-ratelimit-limit, which then leaves the limit out: the headers `ietf` and `x-ratelimit` have the window in seconds",
 			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))
 	}
 	if l.Window.Length() <= time.Second && !l.Lease && l.Requests > 0 {

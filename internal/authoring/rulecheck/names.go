@@ -2,8 +2,10 @@ package rulecheck
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // names checks the names of rate limits, and the `replaces` and headers that refer to them.
@@ -49,6 +51,50 @@ func (c *checker) names(d *domain) {
 			c.add(Warning, o.at, codeNoSuchLimit, fixName(o.text, names),
 				"a header `of` %s: no rate limit of the domain %s has that name, so the header is never sent", yamlform.Quote(o.text), yamlform.Quote(d.name))
 		}
+	}
+}
+
+// sent finds names and numbers of limits that answers do not contain as they are.
+func (c *checker) sent(d *domain) {
+	first := make(map[descriptor.Window]yamlform.Position) // of the limits without a name
+	d.each(func(n *node) {
+		for i := range n.limits {
+			l := &n.limits[i]
+			if l.Limit == nil {
+				continue
+			}
+			c.sentName(l)
+			if !d.ietf {
+				continue
+			}
+			if l.Requests > descriptor.MaxHeaderInteger {
+				c.add(Info, l.position("requests_per_unit"), codeLongNumber, "write a smaller number if clients read it",
+					"the headers `ietf` have numbers of at most 15 digits: they show %d", uint64(descriptor.MaxHeaderInteger))
+			}
+			if l.name != "" || l.Algorithm == descriptor.Concurrency {
+				continue
+			}
+			window := descriptor.Window{Unit: l.Window.Unit, Multiplier: max(l.Window.Multiplier, 1)}
+			if before, met := first[window]; !met {
+				first[window] = l.at
+			} else if before != l.at {
+				c.add(Info, l.at, codeNameOfWindow, "give both a `name` if one request may be under both",
+					"this limit has no name, and neither has the one on %s with the same window: in an answer with both, the headers `ietf` number them", before.From(l.at))
+			}
+		}
+	})
+}
+
+// sentName finds a name with characters that a header cannot have.
+func (c *checker) sentName(l *limit) {
+	quoted := func(r rune) bool { return r < ' ' || r == 0x7f || r == '"' || r == '\\' }
+	switch {
+	case strings.ContainsFunc(l.name, quoted):
+		c.add(Warning, l.position("name"), codeNameEscaped, "leave them out",
+			"the name %s has quotes, backslashes or control characters: the protocol has them as in URLs, such as %%0A", yamlform.Quote(l.name))
+	case strings.ContainsFunc(l.name, func(r rune) bool { return r > '~' }):
+		c.add(Info, l.position("name"), codeNameEscaped, "use ASCII if clients read it",
+			"the name %s has characters that are not ASCII: headers have them as in URLs, such as %%C3%%BC", yamlform.Quote(l.name))
 	}
 }
 

@@ -194,6 +194,7 @@ func (c *checker) domain(d *domain) {
 		c.limits(n)
 	})
 	c.names(d)
+	c.sent(d)
 	c.superfluous(d)
 	c.leases(d)
 	c.delay(d)
@@ -201,7 +202,7 @@ func (c *checker) domain(d *domain) {
 }
 
 // oncePerFile are codes with at most one finding per file: there may be thousands of findings, and a single one says little.
-var oncePerFile = []string{codePerSecond, codeWindowUnnamed, codeNewline}
+var oncePerFile = []string{codePerSecond, codeWindowUnnamed, codeNewline, codeNameOfWindow}
 
 // together keeps only the first finding of these codes in a file.
 func together(all []Finding) []Finding {

@@ -299,7 +299,7 @@ func (o *observed) state(i int) State {
 	} else if l := o.limitNamed(i, a.Limit); l != nil && l.Algorithm == descriptor.Concurrency {
 		s.Limit += " in flight"
 	} else if l != nil {
-		s.Limit += " per " + formatSpan(l.Window.Length())
+		s.Limit += " per " + l.Window.Words() + l.Window.CalendarWords()
 	}
 	s.Name = a.Limit.Name
 	s.Reset, s.Wait, s.Delay = formatSpan(a.Reset), waitText(a.RetryAfter), formatSpan(a.Delay)

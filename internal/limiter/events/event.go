@@ -150,7 +150,7 @@ func (s *Sink) encode(e *Event) []byte {
 			PeriodEnd:       instant(e.due.end),
 			Algorithm:       e.Limit.Algorithm.String(),
 			RequestsPerUnit: e.Limit.Requests,
-			WindowSeconds:   e.Limit.Window.Length().Seconds(),
+			WindowSeconds:   e.Limit.Window.LengthAt(time.UnixMicro(e.due.start)).Seconds(),
 			Capacity:        e.Capacity,
 			Hits:            e.Hits,
 			Used:            e.Used,
