@@ -78,6 +78,7 @@ var imports = map[string][]string{
 	"workshop/bench":                    {"internal/testkit/envoytest"},
 	"workshop/models":                   {},
 	"workshop/simulate":                 {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/quota/...", "internal/testkit/..."}, // the fleet
+	"workshop/matrix":                   {"internal/...", "limits", "ratelimit"},                                                                                                  // every way to count
 	"workshop/scripts/...":              {},
 }
 

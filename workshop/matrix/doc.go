@@ -1,0 +1,13 @@
+// Package matrix sends every feature of the rule language through every way to count, and compares the answers with those of plain counters
+// in memory. It has only tests.
+//
+//	go test ./workshop/matrix -update
+//
+// writes docs/reference/matrix.md, which says for users what works where.
+//
+// The tests are made from the tables that exist: the forms of the rule language (config.Rules), the algorithms (descriptor.AlgorithmNames). A
+// key without a feature in features_test.go fails TestEveryKeyHasAFeature; an algorithm needs no feature. A way to count is one row of the
+// table in ways_test.go.
+//
+// Time is an argument. Redis servers are real, and get the caller's clock.
+package matrix
