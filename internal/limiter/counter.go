@@ -27,8 +27,6 @@ type Counter struct {
 	Limit descriptor.Limit
 	Key   string
 
-	FromRequest bool // the request brings the limit along, in addition to those of the rule
-
 	Scale    *descriptor.Scale   // what multiplied the numbers of Limit; nil: nothing
 	Active   *descriptor.Active  // when the limit applies; nil: always
 	Classes  *descriptor.Classes // which classes share the limit, of which Limit.Classes names the caller's; nil: none
@@ -48,7 +46,7 @@ type Counter struct {
 // Words describes the limit for people, with the time when it applies.
 func (c *Counter) Words() string {
 	words := c.Limit.Words()
-	if c.FromRequest {
+	if c.Limit.FromRequest {
 		words += ", of the request"
 	}
 	if c.Scale != nil {

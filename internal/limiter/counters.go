@@ -139,7 +139,7 @@ func (w *work) counters() (c Counters) {
 		}
 	}
 	for _, ch := range w.chargesOf(s) {
-		k := Counter{Limit: *ch.limit, FromRequest: ch.brought() && s.rule != nil}
+		k := Counter{Limit: *ch.limit}
 		if ch.brought() {
 			k.Key = string(w.Keys.AppendKey(nil, w.req.Domain, s.sent, nil, ch.limit))
 		} else {
@@ -166,7 +166,7 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 	for i := range c.List {
 		k := &c.List[i]
 		t := backend.Take{Key: []byte(k.Key), Limit: &k.Limit, Rule: s.rule, Hits: int64(max(c.HitCost, 1)), Member: i}
-		if s.rule == nil || k.FromRequest {
+		if s.rule == nil || k.Limit.FromRequest {
 			t.Rule, t.Hits = w.domain.RequestLimits, 1
 		}
 		if k.Limit.Regions != nil {

@@ -96,7 +96,7 @@ func TestRequestMinBoundsTheBurst(t *testing.T) {
 				c, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{
 					Entries: entries(pair), HasLimit: true, Limit: limiter.RequestLimit{Requests: 72, Unit: int32(descriptor.Day)},
 				})
-				if n := len(c.List); err != nil || c.FromRequest || !c.List[n-1].FromRequest || c.List[0].FromRequest || c.List[n-1].Limit.Requests != 72 {
+				if n := len(c.List); err != nil || c.FromRequest || !c.List[n-1].Limit.FromRequest || c.List[0].Limit.FromRequest || c.List[n-1].Limit.Requests != 72 {
 					t.Errorf("Peek: %+v %v, want the limits of the rule and then the one of the request", c, err)
 				}
 			}
