@@ -1,6 +1,7 @@
 package matrix
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -47,11 +48,17 @@ func TestPairs(t *testing.T) {
 		if tree, _ := treeOf(&f, "", ""); tree == nil {
 			r.Skip("check rejects it")
 		}
-		w := &columns[rapid.IntRange(0, len(columns)-1).Draw(r, "way")]
-		if w.run != nil || w.grade == within {
+		w := columns[rapid.IntRange(0, len(columns)-1).Draw(r, "way")]
+		counts := strings.Contains(f.rules, "count_denied: true") || strings.Contains(f.rules, "soft") || strings.Contains(f.rules, "enforce_") || strings.Contains(f.rules, "shadow_")
+		switch {
+		case w.run != nil || w.grade == within:
 			r.Skip("it is not exact")
+		case w.grade == verdict && counts:
+			r.Skip("hits count here although they are over the limit, and a denial that is remembered counts none")
+		case w.column == "Cluster" && f.top == uncounted:
+			w.grade = verdict // of a denied request, what was reserved in other slots shows in the time until they are free
 		}
 		n++
-		t.Run(f.rules, func(t *testing.T) { cellOf(t, &f, w, "p"+string(rune('a'+n%26))+f.rules) })
+		t.Run(f.rules, func(t *testing.T) { cellOf(t, &f, &w, fmt.Sprintf("p%d.", n)) })
 	})
 }
