@@ -17,6 +17,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/authoring/conform"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
@@ -191,7 +192,7 @@ func startService(t *testing.T, env map[string]string, args ...string) *service 
 	if _, err := parser.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	svc, err := c.Serve.start(t.Context(), slog.New(slog.DiscardHandler), new(logging.Level))
+	svc, err := c.Serve.start(t.Context(), slog.New(slog.DiscardHandler), new(logging.Level), intake.NewBudget(c.Serve.Listen.MaxClientBytes))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,24 +13,46 @@ const (
 	// GOGC stays between these. The high one makes collections rare while the heap is small; the low one is Go's default.
 	maxPercent, minPercent = 800, 100
 
-	// minChange is how far the target must move, in percent of the present one, before it is set: setting it stops the
+	// minChange is how far a target must move, in percent of the present one, before it is set: setting it stops the
 	// world for a moment.
 	minChange = 10
+
+	// besidesHeap is about what Go needs for stacks and for itself, in bytes.
+	besidesHeap = 16 << 20
 
 	finalized = 16 // bytes of the object whose finalizer runs after each collection
 )
 
-// tuneGC sets GOGC for the present heap, now and after every collection, so that garbage stays near garbageBytes. present
-// is the active GOGC.
-func tuneGC(present int) {
+// collection sets the targets of the garbage collector, so that clients and the garbage that they make take a bounded amount of memory.
+// Without clients, garbage stays near garbageBytes. What clients make the process keep, and garbage, may together take
+// twice the budget for clients: the more is kept, the less garbage there may be.
+type collection struct {
+	held func() int64 // bytes that are kept for clients
+	most int64        // bytes that may be kept for clients
+	top  int64        // the memory limit of the process
+
+	percent int   // active GOGC
+	limit   int64 // active memory limit
+}
+
+// tune sets the targets for the present heap, now and after every collection.
+func (c *collection) tune() {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}}
 	metrics.Read(live)
-	percent := gcPercent(live[0].Value.Uint64() + live[1].Value.Uint64())
-	if math.Abs(float64(percent-present)) > float64(present)*minChange/100 {
+	kept := live[0].Value.Uint64() + live[1].Value.Uint64()
+	if percent := gcPercent(kept); differs(int64(percent), int64(c.percent)) {
 		debug.SetGCPercent(percent)
-		present = percent
+		c.percent = percent
 	}
-	runtime.SetFinalizer(new([finalized]byte), func(*[finalized]byte) { tuneGC(present) })
+	if limit := min(memoryLimit(int64(kept), c.held(), c.most), c.top); differs(limit, c.limit) {
+		debug.SetMemoryLimit(limit)
+		c.limit = limit
+	}
+	runtime.SetFinalizer(new([finalized]byte), func(*[finalized]byte) { c.tune() })
+}
+
+func differs(target, present int64) bool {
+	return math.Abs(float64(target-present)) > float64(present)*minChange/100
 }
 
 // gcPercent returns the GOGC for a heap with this many live bytes.
@@ -39,4 +61,11 @@ func gcPercent(live uint64) int {
 		return maxPercent
 	}
 	return int(min(max(garbageBytes*100/live, minPercent), maxPercent))
+}
+
+// memoryLimit returns the memory limit for a heap with this many live bytes, of which some are held for clients. The percentage does not
+// suffice: it holds from one collection to the next, and a heap that clients make grow in between would be allowed many times its size.
+func memoryLimit(live, held, most int64) int64 {
+	own := max(live-held, 0)
+	return own + max(own, garbageBytes) - garbageBytes + besidesHeap + 2*most
 }

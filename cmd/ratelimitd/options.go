@@ -70,7 +70,7 @@ type listenOptions struct {
 	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum connections, gRPC and HTTP each."`
 	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the gRPC port, for grpcurl and Kuadrant's gateway. A question of 50 bytes has an answer of 50 KB."`
 	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum calls in flight; more are rejected at once."`
-	MaxUnfinishedBytes    int64         `env:"RATELIMITD_MAX_UNFINISHED_BYTES" range:"1.." default:"134217728" help:"Maximum memory for unfinished messages and unread answers, in bytes."`
+	MaxClientBytes        int64         `env:"RATELIMITD_MAX_CLIENT_BYTES" range:"1.." default:"134217728" help:"Maximum memory for what clients make the replica keep, in bytes: messages, headers, unread answers, quota buckets."`
 	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Maximum descriptors in a request."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving with red health before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
@@ -84,10 +84,9 @@ func (o *listenOptions) callers() server.Options {
 		Calls:      server.Calls{Max: o.MaxCalls},
 		Reflection: o.Reflection,
 		Connections: server.Connections{
-			Max:           o.MaxConnections,
-			MaxBytesOfAll: o.MaxUnfinishedBytes,
-			MaxAge:        endless(o.MaxConnectionAge),
-			MaxAgeGrace:   endless(o.MaxConnectionAgeGrace),
+			Max:         o.MaxConnections,
+			MaxAge:      endless(o.MaxConnectionAge),
+			MaxAgeGrace: endless(o.MaxConnectionAgeGrace),
 		},
 		Lean:       o.Transport == "lean",
 		DrainDelay: o.DrainDelay,

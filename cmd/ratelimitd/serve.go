@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -36,6 +38,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
@@ -101,8 +104,9 @@ func (o *serveCommand) Run(ctx context.Context, s streams) error {
 	b := thisBuild()
 	log.Info("starting ratelimitd", "version", b.Version, "commit", cmp.Or(b.Commit, "unknown"), "date", cmp.Or(b.Date, "unknown"), "go", b.Go, "platform", b.Platform)
 	o.announce(log)
-	tuneMemory(log)
-	svc, err := o.start(ctx, log, level)
+	budget := intake.NewBudget(o.Listen.MaxClientBytes)
+	tuneMemory(log, budget)
+	svc, err := o.start(ctx, log, level, budget)
 	if listen := new(endpoint.ListenError); errors.As(err, &listen) {
 		return err
 	}
@@ -169,8 +173,11 @@ type service struct {
 	regionAddr  net.Addr // of the region port
 }
 
+// liveHeap shows the live heap too, go_gc_heap_live_bytes: what clients make the process keep is a part of it.
+var liveHeap = collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)})
+
 // start does everything that can fail: it opens the listeners and loads the rules. Nothing is answered before run.
-func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *logging.Level) (_ *service, err error) {
+func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *logging.Level, budget *intake.Budget) (_ *service, err error) {
 	svc := &service{log: log, options: o}
 	defer func() {
 		if err != nil {
@@ -186,7 +193,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		log.Warn("variables that look like settings are unknown and have no effect: correct or remove them", "variables", o.Unknown)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
+	registry.MustRegister(collectors.NewGoCollector(liveHeap), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
 
 	counters, err := svc.openBackend(registry)
 	if err != nil {
@@ -221,7 +228,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		return nil, err
 	}
 	shared, err := endpoint.New(endpoint.Options{
-		ReusePort: o.Listen.ReusePort, StopTimeout: o.Listen.StopTimeout, Metrics: registry, Log: log,
+		ReusePort: o.Listen.ReusePort, StopTimeout: o.Listen.StopTimeout, Budget: budget, Metrics: registry, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -254,7 +261,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	if err := svc.listenForRegions(shared); err != nil {
 		return nil, withVariables(err)
 	}
-	quotas := svc.assignQuotas(registry)
+	quotas := svc.assignQuotas(registry, budget)
 	callers.Quota = quotaStreams{quotas}
 	operators.Shared = shared
 	operators.Rules = operator.Rules{Files: svc.files, Tree: svc.limiter.Tree, Explain: svc.limiter.Explain}
@@ -596,9 +603,12 @@ func (s *service) close() {
 
 // tuneMemory makes garbage collections rarer, which halves the cost of a call, and limits the heap to nine tenths of the
 // memory of the container or machine. GOGC and GOMEMLIMIT override it.
-func tuneMemory(log *slog.Logger) {
+func tuneMemory(log *slog.Logger, budget *intake.Budget) {
 	if os.Getenv("GOGC") == "" {
-		tuneGC(0)
+		defer func() {
+			top := debug.SetMemoryLimit(-1) // by GOMEMLIMIT, or below
+			(&collection{held: budget.Held, most: budget.Total(), top: top}).tune()
+		}()
 	}
 	limit, err := memlimit.Set(memlimit.WithRatio(0.9),
 		memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))

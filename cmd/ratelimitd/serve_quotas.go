@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/quota/redisshares"
 	"github.com/ratelimitd/ratelimitd/internal/server"
@@ -14,8 +15,8 @@ import (
 const shareKeys = "ratelimitd-shares:"
 
 // assignQuotas makes what shares limits among the clients of the rate limit quota service.
-func (s *service) assignQuotas(registry prometheus.Registerer) *assigner.Assigner {
-	o := assigner.Options{Limiter: s.limiter, Metrics: registry, Log: s.log}
+func (s *service) assignQuotas(registry prometheus.Registerer, budget *intake.Budget) *assigner.Assigner {
+	o := assigner.Options{Limiter: s.limiter, Metrics: registry, Log: s.log, Room: budget.Class("quota", budget.Total()/4)}
 	if s.background != nil {
 		o.Store = redisshares.New(redisshares.Options{Client: s.background, Prefix: s.options.Backend.KeyPrefix + shareKeys, Process: rand.Text()})
 	}

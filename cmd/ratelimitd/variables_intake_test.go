@@ -103,7 +103,7 @@ func variablesOfIntake() []variable {
 			_, err := ratelimitdv1.NewDecisionServiceClient(dial(t, i.grpc())).DecideBatch(t.Context(), &ratelimitdv1.DecideBatchRequest{Requests: []*ratelimitdv1.DecideRequest{one, one}})
 			return status.Code(err).String()
 		}), unset: "OK", set: "ResourceExhausted"},
-		{name: "RATELIMITD_MAX_UNFINISHED_BYTES", value: "100000", look: cut("RATELIMITD_MAX_UNFINISHED_BYTES", "bytes", decide, unfinished, false), unset: "stays", set: "closed"},
+		{name: "RATELIMITD_MAX_CLIENT_BYTES", value: "100000", look: cut("RATELIMITD_MAX_CLIENT_BYTES", "bytes", decide, unfinished, false), unset: "stays", set: "closed"},
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
@@ -114,7 +115,7 @@ func begin(t *testing.T, env map[string]string, args ...string) *instance {
 			i.err = err
 			return
 		}
-		i.svc, i.err = c.Serve.start(t.Context(), log, level)
+		i.svc, i.err = c.Serve.start(t.Context(), log, level, intake.NewBudget(c.Serve.Listen.MaxClientBytes))
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	i.stop = cancel

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 var allNames = []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"}
@@ -155,7 +156,7 @@ func TestHealthWatch(t *testing.T) {
 // held, and on no server it is kept.
 func TestHealthWatchOfLongName(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{MaxBytes: 8 << 20, MaxBytesOfAll: 32 << 20}})
+	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(64 << 20)}, Options{Connections: Connections{MaxBytes: 8 << 20}})
 	if st := checkHealth(t, r.conn, strings.Repeat("a", 5<<20)); st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "larger than max") {
 		t.Error("a name that is too long:", st)
 	}
@@ -183,7 +184,7 @@ func TestHealthWatchOfLongName(t *testing.T) {
 		}
 	}
 	if lean {
-		if n := gathered(t, registry)[`ratelimitd_unfinished_message_bytes`]; n < 6<<20 || n > 7<<20 {
+		if n := gathered(t, registry)[`ratelimitd_client_bytes{class=grpc}`]; n < 6<<20 || n > 7<<20 {
 			t.Errorf("%v bytes are held", n)
 		}
 		if err := watch(); err == nil {

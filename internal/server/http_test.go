@@ -236,8 +236,8 @@ func TestJSONAnswerIsTheResponseAndItsHeadersAreReal(t *testing.T) {
 // many times their bytes.
 func TestHeadersOverHTTPAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{MaxBytes: 16 << 20, MaxBytesOfAll: 4 << 20}})
-	held := func() float64 { return gathered(t, registry)[`ratelimitd_unfinished_message_bytes`] }
+	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(2 << 20)}, Options{Connections: Connections{MaxBytes: 16 << 20}})
+	held := func() float64 { return gathered(t, registry)[`ratelimitd_client_bytes{class=http}`] }
 	lines := func(bytes int) string {
 		var b strings.Builder
 		for i := 0; b.Len() < bytes; i++ {
@@ -310,7 +310,7 @@ func TestHeadersOverHTTPAreBounded(t *testing.T) {
 	soon(t, "connections are closed", func() bool {
 		return gathered(t, registry)[`ratelimitd_connections_closed_total{listener=http reason=bytes}`] >= 2
 	})
-	if n := held(); n > 1<<20 {
+	if n := held(); n > 2<<20 {
 		t.Errorf("%v bytes are held", n)
 	}
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {

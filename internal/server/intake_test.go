@@ -26,6 +26,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // rawClient is a client that sends whatever frames a test wants.
@@ -236,7 +237,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	long := strings.Repeat("x", 50_000) // a few answers fill what the kernel keeps
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{
 		Calls:       Calls{Max: math.MaxInt32},
-		Connections: Connections{WriteTimeout: 100 * time.Millisecond, MaxStreams: math.MaxUint32, MaxBytes: 1 << 40, MaxBytesOfAll: 1 << 40},
+		Connections: Connections{WriteTimeout: 100 * time.Millisecond, MaxStreams: math.MaxUint32, MaxBytes: 1 << 40},
 		Decider: decider(func(_ context.Context, _ time.Time, _ *limiter.Request, d *limiter.Decision) error {
 			d.Headers = append(d.Headers, limiter.Header{Key: "x", Value: long})
 			return nil
@@ -312,10 +313,11 @@ func TestEndlessContinuation(t *testing.T) {
 }
 
 func TestUnfinishedMessagesAreBounded(t *testing.T) {
-	for name, bounds := range map[string]Connections{"of a connection": {MaxBytes: 1 << 20}, "of all": {MaxBytesOfAll: 1 << 20}} {
+	for name, bounds := range map[string]struct{ connection, all int64 }{"of a connection": {1 << 20, 1 << 30}, "of all": {1 << 30, 1 << 20}} {
 		t.Run(name, func(t *testing.T) {
 			registry := prometheus.NewRegistry()
-			r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: bounds})
+			r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(bounds.all)},
+				Options{Connections: Connections{MaxBytes: bounds.connection}})
 			c := rawDial(t, r.GRPCAddr)
 			go func() {
 				for c.open(shouldRateLimitPath, true) == nil && c.send(4<<20-1, make([]byte, 10_000), false) == nil {

@@ -49,6 +49,11 @@ func (s *Server) newTransport(opts *Options, methods []*method) *transport.Serve
 		MaxAgeGrace:      opts.Connections.MaxAgeGrace,
 		Log:              s.shared.Log,
 	}
+	if s.quota != nil {
+		o.Admit = map[string]func(*intake.Conn) (func(), string){
+			quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName: s.quota.admit,
+		}
+	}
 	if opts.Tracer != nil {
 		o.Wanted = traceFields
 	}

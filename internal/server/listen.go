@@ -12,18 +12,24 @@ type listeners struct {
 	grpc, http net.Listener
 }
 
-// clientBytes bounds what is held for clients. Headers over HTTP/1 have a bound of their own, so that an attack with them closes no
-// connection of gRPC.
+// clientBytes bounds what is held for the clients of each listener.
 type clientBytes struct {
 	grpc, http *intake.Bytes
 }
 
-func newClientBytes(o *Connections) *clientBytes {
-	return &clientBytes{intake.NewBytes(o.MaxBytes, o.MaxBytesOfAll), intake.NewBytes(o.MaxBytes, o.MaxBytesOfAll/4)}
-}
+// callSize is about how many bytes a call in flight takes besides a long message.
+const callSize = 3 << 10
 
-// held returns approximately how many bytes are held.
-func (b *clientBytes) held() int64 { return b.grpc.Held() + b.http.Held() }
+// newClientBytes makes the classes of what is held for clients. A part of the budget is reserved for each, so that an attack over HTTP
+// closes no connection of gRPC.
+func newClientBytes(o *Options, calls *intake.Calls) *clientBytes {
+	budget := o.Shared.Budget
+	budget.Counted("calls", min(callSize*int64(o.Calls.Max), budget.Total()/8), func() int64 { return callSize * calls.InFlight() })
+	return &clientBytes{
+		grpc: intake.NewBytes(o.Connections.MaxBytes, budget.Class("grpc", budget.Total()/4)),
+		http: intake.NewBytes(o.Connections.MaxBytes, budget.Class("http", budget.Total()/8)),
+	}
+}
 
 func listen(opts *Options, bytes *clientBytes) (_ listeners, err error) {
 	var l listeners

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // Clients watch health, and keep reflection streams open, for days. None of them takes the place of a call.
@@ -49,7 +50,8 @@ func TestLongStreamsDoNotCountAsCalls(t *testing.T) {
 // One peer gets nearly half of the long streams over one connection. Calls are not affected.
 func TestLongStreamsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{MaxStreams: maxLongStreams}})
+	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(1 << 30)},
+		Options{Connections: Connections{MaxStreams: maxLongStreams, MaxBytes: 1 << 30}})
 	watch := func(conn *grpc.ClientConn) error {
 		stream, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
 		if err == nil {
@@ -193,11 +195,11 @@ func TestStreamThatIsNotReadCounts(t *testing.T) {
 	}
 	// One message is being answered. Answers repeat what was asked.
 	soon(t, "the others count", func() bool {
-		return gathered(t, registry)[`ratelimitd_unfinished_message_bytes`] >= (sent-3)*10_000
+		return gathered(t, registry)[`ratelimitd_client_bytes{class=grpc}`] >= (sent-3)*10_000
 	})
-	if m := gathered(t, registry)[`ratelimitd_unfinished_message_bytes`]; m < (sent-3)*10_000 {
+	if m := gathered(t, registry)[`ratelimitd_client_bytes{class=grpc}`]; m < (sent-3)*10_000 {
 		t.Errorf("%v bytes count", m)
 	}
 	_ = c.Close()
-	soon(t, "nothing counts", func() bool { return gathered(t, registry)[`ratelimitd_unfinished_message_bytes`] == 0 })
+	soon(t, "nothing counts", func() bool { return gathered(t, registry)[`ratelimitd_client_bytes{class=grpc}`] == 0 })
 }

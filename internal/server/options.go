@@ -52,9 +52,6 @@ type Options struct {
 type QuotaStreams interface {
 	// Open returns the stream of a client with that address.
 	Open(client string) QuotaStream
-
-	// Kept is how many bytes are kept for all clients, about.
-	Kept() int64
 }
 
 // QuotaStream is the stream of one client. Report is called by one goroutine; Next and Sent are called by another one.
@@ -116,9 +113,8 @@ type Connections struct {
 	WriteTimeout     time.Duration // a gRPC connection is closed when its client reads nothing for this time; default 10 s
 
 	// MaxBytes bounds what is held for one gRPC connection: messages that have not arrived in full, and on the built-in HTTP/2 server
-	// also messages in work, headers, and answers that the client does not take. MaxBytesOfAll bounds what all
-	// connections hold. Beyond it the connection that holds most is closed. Default 16 and 128 MiB.
-	MaxBytes, MaxBytesOfAll int64
+	// also messages in work, headers, and answers that the client does not take. Default 16 MiB. Shared.Budget bounds what is held for all.
+	MaxBytes int64
 
 	MaxAge      time.Duration // a gRPC client is asked to reconnect after this time; default 24 h
 	MaxAgeGrace time.Duration // how long calls on the old connection may still run after that; default 1 h
@@ -148,7 +144,6 @@ func (o *Options) setDefaults() {
 	defaultTo(&o.Connections.MessageTimeout, 10*time.Second)
 	defaultTo(&o.Connections.WriteTimeout, 10*time.Second)
 	defaultTo(&o.Connections.MaxBytes, 16<<20)
-	defaultTo(&o.Connections.MaxBytesOfAll, 128<<20)
 	defaultTo(&o.Connections.MaxAge, 24*time.Hour)
 	defaultTo(&o.Connections.MaxAgeGrace, time.Hour)
 	if o.Reservations == nil {
@@ -162,14 +157,6 @@ func defaultTo[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
-}
-
-// kept is how many bytes are kept for clients outside of their connections.
-func (o *Options) kept() int64 {
-	if o.Quota == nil {
-		return 0
-	}
-	return o.Quota.Kept()
 }
 
 func (l *Listen) credentials() credentials.TransportCredentials {

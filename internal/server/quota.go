@@ -33,7 +33,6 @@ const (
 
 var (
 	errServerStops   = status.Error(codes.Unavailable, "the server is stopping")
-	errManyStreams   = status.Error(codes.ResourceExhausted, "too many quota streams")
 	errNotReading    = status.Error(codes.ResourceExhausted, "the client does not read its assignments")
 	errNoQuotaDomain = status.Error(codes.InvalidArgument, "domain: the first message must have one")
 	errOtherDomain   = status.Error(codes.InvalidArgument, "domain: it must be the same in all messages of a stream")
@@ -51,7 +50,8 @@ type quotaService struct {
 	metrics      *quotaMetrics
 	requests     Requests
 	writeTimeout time.Duration
-	large        chan struct{}   // has room for the large reports that are read at a time
+	large        chan struct{} // has room for the large reports that are read at a time
+	scratch      chan *quotaReport
 	stopping     context.Context // done when the server stops
 }
 
@@ -68,35 +68,38 @@ func registerQuota(to grpc.ServiceRegistrar, q *quotaService) {
 
 // newQuota makes the service.
 func (s *Server) newQuota(opts *Options, streams *intake.Streams, m *quotaMetrics) *quotaService {
-	return &quotaService{
+	q := &quotaService{
 		streams: opts.Quota, bound: streams, shared: s.shared, metrics: m, requests: opts.Requests,
 		most:         int(min(maxReportBytes, opts.Connections.MaxBytes)), // no longer message can arrive
 		writeTimeout: opts.Connections.WriteTimeout,
 		large:        make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		scratch:      make(chan *quotaReport, runtime.GOMAXPROCS(0)),
 		stopping:     s.stopping,
 	}
+	for range cap(q.scratch) {
+		q.scratch <- new(quotaReport)
+	}
+	return q
 }
 
 // handle serves a stream until the client or the server ends it. It counts as a call in flight only until it is admitted as a stream.
 func (q *quotaService) handle(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	conn, x := connOf(ctx), exchangeOf(ctx)
-	if x != nil {
+	if x != nil { // package transport has admitted it
 		conn = x.conn
-	}
-	call, ok := q.calls.Begin(conn)
-	if !ok {
-		return errTooManyCalls
-	}
-	defer func() { q.calls.End(call, 0) }()
-	if why := q.bound.Begin(conn); why != "" {
-		q.metrics.refused[why].Inc()
-		return errManyStreams
-	}
-	defer q.bound.End(conn)
-	q.calls.Detach(&call)
-	if x != nil {
-		x.Detach()
+	} else {
+		call, ok := q.calls.Begin(conn)
+		if !ok {
+			return errTooManyCalls
+		}
+		defer func() { q.calls.End(call, 0) }()
+		end, refusal := q.admit(conn)
+		if refusal != "" {
+			return status.Error(codes.ResourceExhausted, refusal)
+		}
+		defer end()
+		q.calls.Detach(&call)
 	}
 
 	s := &quotaStream{quotaService: q, wire: stream, conn: conn, exchange: x}
@@ -122,6 +125,33 @@ func (q *quotaService) handle(_ any, stream grpc.ServerStream) error {
 		return grpcstatus.Of(err)
 	}
 	return err
+}
+
+// streamSize is how many bytes a stream takes besides what its connection counts for each request and what is kept of its buckets: stacks,
+// and buffers of grpc-go.
+const streamSize = 20 << 10
+
+// overBytes is why a stream is rejected for which there is no memory.
+const overBytes intake.Refusal = "bytes"
+
+// admit admits a stream, or returns why it does not. end ends the stream.
+func (q *quotaService) admit(conn *intake.Conn) (end func(), refusal string) {
+	if conn != nil && !conn.HasRoom(streamSize) {
+		q.metrics.refused[overBytes].Inc()
+		return nil, "too much is kept for clients"
+	}
+	if why := q.bound.Begin(conn); why != "" {
+		q.metrics.refused[why].Inc()
+		return nil, "too many quota streams"
+	}
+	if conn == nil {
+		return func() { q.bound.End(nil) }, ""
+	}
+	conn.Hold(streamSize)
+	return func() {
+		conn.Hold(-streamSize)
+		q.bound.End(conn)
+	}, ""
 }
 
 func clientOf(ctx context.Context) string {
@@ -166,7 +196,6 @@ func (s *quotaStream) close() {
 
 // readReports passes on what the client reports, until the stream ends.
 func (s *quotaStream) readReports() error {
-	r := new(quotaReport)
 	for {
 		var in quotaMessage
 		if err := s.wire.RecvMsg(&in); err != nil {
@@ -176,10 +205,9 @@ func (s *quotaStream) readReports() error {
 			return err
 		}
 		size := in.data.Len()
-		if err := s.report(r, &in, size); err != nil {
+		if err := s.report(&in, size); err != nil {
 			return err
 		}
-		r.reset()
 		if s.exchange != nil {
 			s.exchange.next()
 		} else if s.conn != nil {
@@ -189,7 +217,7 @@ func (s *quotaStream) readReports() error {
 }
 
 // report passes on one message of the client.
-func (s *quotaStream) report(r *quotaReport, in *quotaMessage, size int) error {
+func (s *quotaStream) report(in *quotaMessage, size int) error {
 	defer in.free()
 	if size > largeReport {
 		select {
@@ -199,6 +227,12 @@ func (s *quotaStream) report(r *quotaReport, in *quotaMessage, size int) error {
 			return context.Cause(s.ctx)
 		}
 	}
+	// More reports at once than there are processors would not be faster, and each takes several times its size.
+	r := <-s.scratch
+	defer func() {
+		r.reset()
+		s.scratch <- r
+	}()
 	if err := in.decode(r, s.requests); err != nil {
 		if _, ok := status.FromError(err); ok {
 			return err

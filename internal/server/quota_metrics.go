@@ -26,7 +26,7 @@ func newQuotaMetrics(registry prometheus.Registerer, open *intake.Streams) (*quo
 		refused: make(map[intake.Refusal]prometheus.Counter),
 	}
 	err := registerStreams(registry, open, m.refused, "ratelimitd_quota_streams", "Open RLQS streams.",
-		"RLQS streams rejected, because too many were open; reason: all (of the replica), peer (of one address) or connection.")
+		"RLQS streams rejected, because too many were open; reason: all (of the replica), peer (of one address), connection or bytes.", overBytes)
 	if registry == nil || err != nil {
 		return m, err
 	}

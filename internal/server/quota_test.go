@@ -24,6 +24,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/quota"
 	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
@@ -50,8 +51,6 @@ type share struct {
 	sent  int
 	ended bool
 }
-
-func (s *shares) Kept() int64 { return 0 }
 
 func (s *shares) Open(client string) QuotaStream {
 	s.mu.Lock()
@@ -330,7 +329,7 @@ func TestLargeReport(t *testing.T) {
 // What a stream has sent long ago does not count as held for its connection.
 func TestQuotaStreamMaySendForever(t *testing.T) {
 	q := &shares{}
-	r := start(t, Options{Quota: q, Connections: Connections{MaxBytes: 1 << 20, MaxBytesOfAll: 2 << 20}})
+	r := start(t, Options{Quota: q, Connections: Connections{MaxBytes: 1 << 20}})
 	s := openQuota(t, r.conn)
 	for range 300 {
 		exchangeQuota(t, s, "edge", bucket("long", strings.Repeat("x", 50_000)))
@@ -348,7 +347,7 @@ func TestCompressedReportIsBounded(t *testing.T) {
 	defer close(wait)
 	q := &shares{report: func(string, []assigner.Usage) { <-wait }}
 	registry := prometheus.NewRegistry()
-	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Quota: q, Connections: Connections{MaxBytes: 4 << 20, MaxBytesOfAll: 16 << 20}})
+	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(32 << 20)}, Options{Quota: q, Connections: Connections{MaxBytes: 4 << 20}})
 	m := &usageReports{Domain: "edge"}
 	for range 100 {
 		m.BucketQuotaUsages = append(m.BucketQuotaUsages, bucket("long", strings.Repeat("x", 30_000)))

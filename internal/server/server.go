@@ -70,8 +70,7 @@ func New(opts Options) (*Server, error) {
 	m.grpc.off, m.json.off = opts.Metrics.Off, opts.Metrics.Off
 	m.grpc.extraObserver = opts.Metrics.ResponseTime
 	calls := intake.NewCalls(opts.Calls.Max, opts.Shared.Connections)
-	bytes := newClientBytes(&opts.Connections)
-	if err := intake.RegisterGauges(registry, calls, bytes.held, opts.kept); err != nil {
+	if err := intake.RegisterGauge(registry, calls); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	streams := intake.NewStreams(opts.QuotaStreamsMax)
@@ -83,7 +82,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	l, err := listen(&opts, bytes)
+	l, err := listen(&opts, newClientBytes(&opts, calls))
 	if err != nil {
 		return nil, err
 	}

@@ -141,6 +141,12 @@ func scenarios() []*scenario {
 		{name: "other-headers", leanOnly: true, args: none, victims: steady(), attack: otherHeaders, does: fixed("8 connections, calls of a method that does not exist, with 7,000 header fields and no message")},
 		{name: "quota-ids", leanOnly: true, args: none, victims: steady(), attack: quotaIDs, does: fixed("one quota stream that reports buckets with ids of 60 KB")},
 		{name: "quota-unread", leanOnly: true, args: none, victims: steady(), attack: quotaUnread, does: fixed("20 connections x 20 quota streams x 1,000 buckets; no answer is read")},
+		{
+			name: "quota-zero", leanOnly: true, args: none, victims: steady(), attack: quotaZero,
+			does: func(short bool) string {
+				return fmt.Sprintf("%d connections, quota streams of 1,000 buckets again and again; the windows for the answers stay closed", few(short, 4, 20))
+			},
+		},
 		{name: "regex", args: none, rules: expressions(50), victims: steady(), does: fixed("50 expressions; calls of 3.8 MB with values of 8 KB, one after another"), attack: regex},
 	}
 }
@@ -160,6 +166,7 @@ type outcome struct {
 	scenario         *scenario
 	transport        string
 	idle, peak, left int64 // RSS in bytes: before, at its highest, at the end
+	kept             kept
 	victims          []victimOutcome
 	ended            error // why the server ended
 }
@@ -221,6 +228,9 @@ func (s *scenario) run(ctx context.Context, o *options, transport, dir string) (
 		r.ended = errors.New("the server ended")
 	}
 	r.peak, r.left = server.peak.Load(), server.rss()
+	if most := server.kept.Load(); most != nil {
+		r.kept = *most
+	}
 	for i, v := range s.victims {
 		c := &seen[i]
 		one := victimOutcome{name: v.name, before: c.between(began, attacked), during: c.between(attacked, over), after: c.between(over, end)}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,8 +34,15 @@ type server struct {
 
 	grpc, http string // where it listens
 
-	peak   atomic.Int64 // RSS in bytes, since it was last reset
+	peak   atomic.Int64 // highest RSS in bytes
+	kept   atomic.Pointer[kept]
 	stopIt context.CancelFunc
+}
+
+// kept is what the server's metrics said when its live heap was largest.
+type kept struct {
+	live    int64 // bytes of heap that the last garbage collection has found in use, and of stacks
+	clients int64 // bytes that it says it keeps for clients
 }
 
 // victimRules are the rules for well-behaved clients.
@@ -103,6 +111,7 @@ func start(ctx context.Context, binary, dir, rules, transport string, args []str
 	watch, cancel := context.WithCancel(ctx)
 	s.stopIt = cancel
 	go s.watch(watch)
+	go s.watchMetrics(watch)
 	return s, nil
 }
 
@@ -131,6 +140,48 @@ func (s *server) watch(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// watchMetrics keeps what the metrics say when the live heap is largest.
+func (s *server) watchMetrics(ctx context.Context) {
+	client := &http.Client{Timeout: time.Second}
+	for ctx.Err() == nil {
+		if now, err := s.metrics(ctx, client); err == nil {
+			if most := s.kept.Load(); most == nil || now.live > most.live {
+				s.kept.Store(now)
+			}
+		}
+		wait(ctx, 100*time.Millisecond)
+	}
+}
+
+// metrics reads the server's metrics.
+func (s *server) metrics(ctx context.Context, client *http.Client) (*kept, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.http+"/metrics", nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask for metrics: %w", err)
+	}
+	resp, err := client.Do(r)
+	if err != nil {
+		return nil, fmt.Errorf("read metrics: %w", err)
+	}
+	defer resp.Body.Close()
+	var k kept
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		n, err := strconv.ParseFloat(value, 64)
+		switch {
+		case err != nil:
+		case name == "go_gc_heap_live_bytes", name == "go_memstats_stack_inuse_bytes":
+			k.live += int64(n)
+		case strings.HasPrefix(name, "ratelimitd_client_bytes{"):
+			k.clients += int64(n)
+		}
+	}
+	if k.live == 0 {
+		return nil, errors.New("read metrics: they do not show the heap")
+	}
+	return &k, nil
 }
 
 func (s *server) alive() bool {

@@ -146,11 +146,32 @@ func quotaUnread(ctx context.Context, at string, _ bool) error {
 	})
 }
 
+// quotaZero opens quota streams of 1,000 buckets again and again, and never lets an answer be sent.
+func quotaZero(ctx context.Context, at string, short bool) error {
+	block := headerBlockOf(quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName)
+	reports := &quotav3.RateLimitQuotaUsageReports{Domain: "attack"}
+	for n := range 1_000 {
+		reports.BucketQuotaUsages = append(reports.BucketQuotaUsages, usage(fmt.Sprint(n)))
+	}
+	m := mustMarshal(reports)
+	return several(ctx, at, few(short, 4, 20), habits{zeroWindow: true}, func(c *client) error {
+		c.block = block
+		c.begin()
+		c.sendPart(len(m), m, false)
+		return nil
+	})
+}
+
+func usage(value string) *quotav3.RateLimitQuotaUsageReports_BucketQuotaUsage {
+	return &quotav3.RateLimitQuotaUsageReports_BucketQuotaUsage{
+		BucketId: &quotav3.BucketId{Bucket: map[string]string{"key": value}}, NumRequestsAllowed: 1,
+	}
+}
+
 // report writes the report of one bucket into the buffer.
 func (c *client) report(n int, long string) {
-	m := mustMarshal(&quotav3.RateLimitQuotaUsageReports{Domain: "attack", BucketQuotaUsages: []*quotav3.RateLimitQuotaUsageReports_BucketQuotaUsage{{
-		BucketId:           &quotav3.BucketId{Bucket: map[string]string{"key": fmt.Sprint(n, long)}},
-		NumRequestsAllowed: 1,
-	}}})
+	m := mustMarshal(&quotav3.RateLimitQuotaUsageReports{
+		Domain: "attack", BucketQuotaUsages: []*quotav3.RateLimitQuotaUsageReports_BucketQuotaUsage{usage(fmt.Sprint(n, long))},
+	})
 	c.sendPart(len(m), m, false)
 }

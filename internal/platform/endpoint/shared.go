@@ -12,16 +12,20 @@ import (
 
 // Options are the settings that all ports of a process have in common. All are optional.
 type Options struct {
-	ReusePort   bool          // other processes of the same user may listen on the same ports (SO_REUSEPORT)
-	StopTimeout time.Duration // for requests in flight after the drain delay; then they are cut off. Default 10 s
+	ReusePort   bool           // other processes of the same user may listen on the same ports (SO_REUSEPORT)
+	StopTimeout time.Duration  // for requests in flight after the drain delay; then they are cut off. Default 10 s
+	Budget      *intake.Budget // of what peers make the process keep, on all ports together; default 128 MiB
 
 	Metrics prometheus.Registerer // where metrics are registered; nil: nowhere
 	Log     *slog.Logger          // default slog.Default()
 }
 
+const defaultMaxBytes = 128 << 20
+
 // Shared is what the ports of a process have in common. It is made by New.
 type Shared struct {
 	Connections *intake.Metrics // connections by listener, and the calls that are rejected
+	Budget      *intake.Budget  // of what peers make the process keep
 	Metrics     prometheus.Registerer
 	Log         *slog.Logger
 
@@ -34,6 +38,7 @@ type Shared struct {
 func New(o Options) (*Shared, error) {
 	s := &Shared{
 		Metrics:     o.Metrics,
+		Budget:      o.Budget,
 		Log:         o.Log,
 		reusePort:   o.ReusePort,
 		stopTimeout: o.StopTimeout,
@@ -48,13 +53,18 @@ func New(o Options) (*Shared, error) {
 	if s.stopTimeout == 0 {
 		s.stopTimeout = 10 * time.Second
 	}
+	if s.Budget == nil {
+		s.Budget = intake.NewBudget(defaultMaxBytes)
+	}
 	var err error
 	if s.Connections, err = intake.NewMetrics(o.Metrics); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	if o.Metrics != nil {
-		if err := o.Metrics.Register(s.panics); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
+		for _, c := range []prometheus.Collector{s.panics, s.Budget} {
+			if err := o.Metrics.Register(c); err != nil {
+				return nil, fmt.Errorf("register metrics: %w", err)
+			}
 		}
 	}
 	return s, nil

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"math/bits"
 	"sync"
 	"sync/atomic"
 )
@@ -15,27 +16,30 @@ const (
 )
 
 // Bytes bounds what is held for clients, on one connection and on all together: incomplete messages, and with Conn.Hold
-// anything else that a transport holds. A connection over its bound is closed. When all together are over their bound, the connection
-// that holds most is closed.
+// anything else that a transport holds. A connection over its bound is closed. When the class has no room, a connection is closed that
+// holds at least half as much as any other.
 //
 // Where a Conn counts frames itself, incoming frames add to the count and calls that end subtract from it, so the count is
 // exact while no call is in flight and an estimate otherwise.
+//
+// What a transport holds for a connection counts until the transport gives it back, also after the connection is closed: only then has the
+// memory become free.
 type Bytes struct {
-	connection, all int64
-
-	reserved atomic.Int64 // by all connections
+	connection int64
+	class      *Class
 
 	mu      sync.Mutex
-	holders map[*Conn]struct{} // with a reservation
+	holders [65]*Conn // open connections that hold something, by the length of that number in bits; each is the first of a list
+	leaving int64     // held by closed connections
 }
 
-// NewBytes returns the bounds for one connection and for all connections together, in bytes.
-func NewBytes(connection, all int64) *Bytes {
-	return &Bytes{connection: connection, all: all, holders: make(map[*Conn]struct{})}
+// NewBytes returns the bound for one connection, in bytes, and for all connections together, which the class has.
+func NewBytes(connection int64, class *Class) *Bytes {
+	return &Bytes{connection: connection, class: class}
 }
 
 // Held returns approximately how many bytes are held. Less than a step of what is estimated is not counted.
-func (b *Bytes) Held() int64 { return b.reserved.Load() }
+func (b *Bytes) Held() int64 { return b.class.Held() }
 
 // heldBytes counts the bytes of one connection.
 type heldBytes struct {
@@ -43,9 +47,10 @@ type heldBytes struct {
 	reserved atomic.Int64 // of the estimate, a multiple of step; changed under the mutex of Bytes
 
 	// Under the mutex of Bytes.
-	exact  int64 // what a transport holds
-	all    int64 // reserved of either kind
-	closed bool  // the connection reserves nothing more
+	exact      int64 // what a transport holds
+	all        int64 // reserved of either kind
+	closed     bool  // the connection is closed, or soon will be
+	prev, next *Conn // in Bytes.holders
 }
 
 // received counts bytes that arrived on a connection. It returns false if the connection must be closed.
@@ -80,6 +85,16 @@ func (b *Bytes) ended(c *Conn, size int, last bool) {
 	}
 }
 
+// hasRoom reports whether more bytes may be held for a connection.
+func (b *Bytes) hasRoom(c *Conn, n int64) bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return c.bytes.all+n <= b.connection && (b.class == nil || n <= b.class.Free())
+}
+
 // adjust updates a connection's reservation, with more bytes that a transport holds. It returns false if the connection must
 // be closed.
 func (b *Bytes) adjust(c *Conn, more int64) bool {
@@ -89,47 +104,124 @@ func (b *Bytes) adjust(c *Conn, more int64) bool {
 	b.mu.Lock()
 	c.bytes.exact += more
 	estimate := c.bytes.bytes.Load()
+	if c.bytes.closed {
+		estimate = 0
+	}
 	c.bytes.reserved.Store(estimate / step * step)
-	b.reserve(c, estimate/step*step+c.bytes.exact)
-	holds := estimate + c.bytes.exact
-	var most *Conn
-	if b.reserved.Load() > b.all {
-		for other := range b.holders {
-			if most == nil || other.bytes.all > most.bytes.all {
-				most = other
-			}
-		}
-		most.bytes.closed = true
-		b.reserve(most, 0)
+	grows := b.reserve(c, estimate/step*step+c.bytes.exact)
+	fits := estimate+c.bytes.exact <= b.connection
+	var cut []*Conn
+	if grows && !c.bytes.closed {
+		var room bool
+		cut, room = b.makeRoom(c)
+		fits = fits && room
+	}
+	if !fits {
+		b.leave(c)
 	}
 	b.mu.Unlock()
-	if most != nil && most != c {
-		most.cut(tooManyBytes)
+	for _, other := range cut {
+		other.cut(tooManyBytes)
 	}
-	return holds <= b.connection && most != c
+	return fits
 }
 
-// reserve sets a connection's reservation.
-func (b *Bytes) reserve(c *Conn, n int64) {
+// reserve sets a connection's reservation. It reports whether that has become larger.
+func (b *Bytes) reserve(c *Conn, n int64) (grows bool) {
+	more := n - c.bytes.all
+	if more == 0 {
+		return false
+	}
+	b.class.Add(more)
 	if c.bytes.closed {
-		n = 0
+		b.leaving += more
+		c.bytes.all = n
+		return false
 	}
-	b.reserved.Add(n - c.bytes.all)
+	b.unlink(c)
 	c.bytes.all = n
-	if n > 0 {
-		b.holders[c] = struct{}{}
-	} else {
-		delete(b.holders, c)
-	}
+	b.link(c)
+	return more > 0
 }
 
-// release removes a closed connection.
+// makeRoom closes the connections that hold most until what they will give back is enough. It returns them, and whether c may stay.
+func (b *Bytes) makeRoom(c *Conn) (cut []*Conn, stays bool) {
+	for b.class != nil && b.class.Free()+b.leaving < 0 {
+		most := b.most()
+		if most == nil || bits.Len64(uint64(most.bytes.all)) == bits.Len64(uint64(c.bytes.all)) {
+			return cut, false
+		}
+		b.leave(most)
+		cut = append(cut, most)
+	}
+	if b.class == nil {
+		return nil, true
+	}
+	most := b.class.budget.total / overdraft
+	if c.bytes.all <= step {
+		most *= 2 // it waits for the others
+	}
+	return cut, b.class.Free() >= -most
+}
+
+// overdraft is which part of the budget connections may hold beyond it while closed connections give theirs back.
+const overdraft = 8
+
+// most returns a connection that holds at least half as much as any other.
+func (b *Bytes) most() *Conn {
+	for i := len(b.holders) - 1; i > 0; i-- {
+		if b.holders[i] != nil {
+			return b.holders[i]
+		}
+	}
+	return nil
+}
+
+func (b *Bytes) link(c *Conn) {
+	if c.bytes.all <= 0 {
+		return
+	}
+	first := &b.holders[bits.Len64(uint64(c.bytes.all))]
+	c.bytes.prev, c.bytes.next = nil, *first
+	if *first != nil {
+		(*first).bytes.prev = c
+	}
+	*first = c
+}
+
+func (b *Bytes) unlink(c *Conn) {
+	if c.bytes.all <= 0 {
+		return
+	}
+	if c.bytes.prev != nil {
+		c.bytes.prev.bytes.next = c.bytes.next
+	} else {
+		b.holders[bits.Len64(uint64(c.bytes.all))] = c.bytes.next
+	}
+	if c.bytes.next != nil {
+		c.bytes.next.bytes.prev = c.bytes.prev
+	}
+	c.bytes.prev, c.bytes.next = nil, nil
+}
+
+// leave records that a connection is closed, or soon will be.
+func (b *Bytes) leave(c *Conn) {
+	if c.bytes.closed {
+		return
+	}
+	b.unlink(c)
+	c.bytes.closed = true
+	b.leaving += c.bytes.all
+}
+
+// release removes a closed connection. What a transport holds for it counts until the transport gives it back.
 func (b *Bytes) release(c *Conn) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
-	c.bytes.closed = true
-	b.reserve(c, 0)
-	b.mu.Unlock()
+	defer b.mu.Unlock()
+	b.leave(c)
+	c.bytes.reserved.Store(0)
+	b.reserve(c, c.bytes.exact)
 }

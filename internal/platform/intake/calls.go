@@ -17,7 +17,7 @@ type Calls struct {
 	most  int64
 	total atomic.Int64
 
-	refusedAll, refusedPeer, refusedConnection prometheus.Counter
+	refusedAll, refusedPeer, refusedConnection, refusedBytes prometheus.Counter
 }
 
 // NewCalls returns a bound of most calls.
@@ -27,11 +27,15 @@ func NewCalls(most int, m *Metrics) *Calls {
 		refusedAll:        m.callsRefused.WithLabelValues("all"),
 		refusedPeer:       m.callsRefused.WithLabelValues("peer"),
 		refusedConnection: m.callsRefused.WithLabelValues("connection"),
+		refusedBytes:      m.callsRefused.WithLabelValues("bytes"),
 	}
 }
 
 // InFlight returns the number of calls in flight.
 func (b *Calls) InFlight() int64 { return b.total.Load() }
+
+// NoRoom counts a call that a transport rejects before Begin, because there is no room for what it takes.
+func (b *Calls) NoRoom() { b.refusedBytes.Inc() }
 
 // InFlight is a call in flight. The zero value is no call.
 type InFlight struct {

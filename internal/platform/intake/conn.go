@@ -103,6 +103,7 @@ type Conn struct {
 	writing atomic.Int64 // when the current write began, by clock; 0: there is none
 	ahead   int          // bytes that were read during a slow write
 	waiting atomic.Bool  // the reader waits for the writer
+	isCut   atomic.Bool  // the connection was closed for exceeding a bound
 	mu      sync.Mutex
 	written sync.Cond // with mu: a write ended, or the connection is closed
 	closed  bool      // under mu
@@ -271,6 +272,12 @@ func (c *Conn) Hold(n int64) bool {
 	return false
 }
 
+// HasRoom reports whether a transport may hold more bytes for this connection.
+func (c *Conn) HasRoom(n int64) bool { return c.listener.options.Bytes.hasRoom(c, n) }
+
+// IsCut reports whether the connection was closed for exceeding a bound. What has arrived on it before must not be worked on any more.
+func (c *Conn) IsCut() bool { return c.isCut.Load() }
+
 // Cut closes a connection on which a transport has found that it is over a bound.
 func (c *Conn) Cut(why Reason) { c.cut(why) }
 
@@ -289,6 +296,7 @@ func (c *Conn) cut(why Reason) {
 	if again {
 		return
 	}
+	c.isCut.Store(true)
 	c.Count(why)
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // unread answers must not stay in the kernel

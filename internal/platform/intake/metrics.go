@@ -27,7 +27,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}, []string{"listener", "reason"}),
 		callsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_calls_refused_total",
-			Help: "Calls rejected, because too many were in flight; bound: all, peer or connection.",
+			Help: "Calls rejected, because too many were in flight; bound: all, peer, connection or bytes.",
 		}, []string{"bound"}),
 	}
 	if registry == nil {
@@ -41,32 +41,28 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// RegisterGauges registers gauges of the calls in flight and of the bytes that are held for clients. more are the bytes that are kept for
-// them elsewhere.
-func RegisterGauges(registry prometheus.Registerer, calls *Calls, held, more func() int64) error {
+// RegisterGauge registers a gauge of the calls in flight.
+func RegisterGauge(registry prometheus.Registerer, calls *Calls) error {
 	if registry == nil {
 		return nil
 	}
-	gauges := []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_calls_in_flight",
-			Help: "Calls in flight, over gRPC and HTTP.",
-		}, func() float64 { return float64(calls.InFlight()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_unfinished_message_bytes",
-			Help: "Bytes of unfinished messages and of headers over HTTP/1 and, on the built-in HTTP/2 server, of headers and unread answers.",
-		}, func() float64 { return float64(held()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "ratelimitd_client_bytes",
-			Help: "Bytes kept for clients: ratelimitd_unfinished_message_bytes and ratelimitd_quota_bytes.",
-		}, func() float64 { return float64(held() + more()) }),
+	return registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ratelimitd_calls_in_flight",
+		Help: "Calls in flight, over gRPC and HTTP.",
+	}, func() float64 { return float64(calls.InFlight()) }))
+}
+
+var heldDesc = prometheus.NewDesc("ratelimitd_client_bytes",
+	"Bytes kept for clients, approximately; class: calls, grpc, http or quota.", []string{"class"}, nil)
+
+// Describe implements prometheus.Collector.
+func (b *Budget) Describe(all chan<- *prometheus.Desc) { all <- heldDesc }
+
+// Collect implements prometheus.Collector.
+func (b *Budget) Collect(all chan<- prometheus.Metric) {
+	for _, c := range b.Classes() {
+		all <- prometheus.MustNewConstMetric(heldDesc, prometheus.GaugeValue, float64(c.Held()), c.Name)
 	}
-	for _, g := range gauges {
-		if err := registry.Register(g); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // listenerMetrics are the metrics of one listener.

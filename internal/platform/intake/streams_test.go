@@ -70,7 +70,7 @@ func TestDetachedCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := NewCalls(10, m)
-	c := conn(&Listener{options: Options{Bytes: NewBytes(1<<30, 1<<30)}}, &peer{})
+	c := conn(&Listener{options: Options{Bytes: NewBytes(1<<30, NewBudget(1<<30).Class("test", 0))}}, &peer{})
 	for _, of := range []*Conn{c, nil} {
 		call, _ := calls.Begin(of)
 		calls.Detach(&call)
@@ -97,7 +97,7 @@ func TestBytesOfAStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, bytes, streams := NewCalls(10, m), NewBytes(1<<20, 1<<20), NewStreams(10)
+	calls, bytes, streams := NewCalls(10, m), NewBytes(1<<20, NewBudget(1<<20).Class("test", 0)), NewStreams(10)
 	c := conn(&Listener{options: Options{Bytes: bytes}}, &peer{})
 	streams.Begin(c)
 	bytes.received(c, 500_000)
@@ -118,7 +118,7 @@ func TestBytesAfterTheLastCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, bytes := NewCalls(10, m), NewBytes(1<<20, 1<<20)
+	calls, bytes := NewCalls(10, m), NewBytes(1<<20, NewBudget(1<<20).Class("test", 0))
 	c := conn(&Listener{options: Options{Bytes: bytes}}, &peer{})
 	for _, n := range []int64{step + 1, 2 * step, 3 * step} {
 		call, _ := calls.Begin(c)
@@ -132,7 +132,7 @@ func TestBytesAfterTheLastCall(t *testing.T) {
 
 // A connection over its bound is closed and counted once, however much is given back later.
 func TestConnectionOverItsBytesIsCountedOnce(t *testing.T) {
-	r := listen(t, Options{Bytes: NewBytes(100, 1<<20)})
+	r := listen(t, Options{Bytes: NewBytes(100, NewBudget(1<<20).Class("test", 0))})
 	client, c := r.in(t, "127.0.0.1")
 	for _, n := range []int64{200, 200, -50, -350} {
 		c.Hold(n)

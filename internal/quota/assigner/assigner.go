@@ -3,6 +3,7 @@ package assigner
 import (
 	"context"
 	"log/slog"
+	"math"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -31,16 +32,23 @@ type Store interface {
 	Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error)
 }
 
+// Room bounds bytes that are kept for others than the assigner's clients, too.
+type Room interface {
+	Add(bytes int64)
+	Free() int64
+}
+
 // Options are the settings of an Assigner.
 type Options struct {
 	Limiter Limiter // required
 	Store   Store   // nil: this replica shares its limits with no other
 
-	MaxSubscriptions int // on all streams together; default 500,000
-	MaxBuckets       int // different ones; default 200,000
-	MaxPerStream     int // default 100,000
-	MaxBytes         int // of all that is kept: buckets, subscriptions, limits, and answers that are not sent yet; default 96 MiB. One stream may have less than half of it
-	MaxIDBytes       int // of the id of a bucket that a rule matches; default 8 KiB
+	MaxSubscriptions int  // on all streams together; default 500,000
+	MaxBuckets       int  // different ones; default 200,000
+	MaxPerStream     int  // default 100,000
+	MaxBytes         int  // of all that is kept: buckets, subscriptions, limits, and answers that are not sent yet; default 96 MiB. One stream may have less than half of it
+	Room             Room // what is kept counts here, too; nil: nowhere
+	MaxIDBytes       int  // of the id of a bucket that a rule matches; default 8 KiB
 
 	Idle time.Duration // a bucket without a request for this time is abandoned; default 2 min
 
@@ -112,11 +120,29 @@ func New(o Options) *Assigner {
 		o: o, wake: make(chan struct{}, 1),
 		streams: make(map[*Stream]struct{}), buckets: make(map[string]*bucket), pools: make(map[string]*pool),
 	}
+	if a.o.Room == nil {
+		a.o.Room = endless{}
+	}
 	a.metrics = newMetrics(a)
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(a.metrics)
 	}
 	return a
+}
+
+// endless is a Room without a bound.
+type endless struct{}
+
+// Add implements Room.
+func (endless) Add(int64) {}
+
+// Free implements Room.
+func (endless) Free() int64 { return math.MaxInt64 }
+
+// keep counts bytes that are kept; fewer if they are negative.
+func (a *Assigner) keep(bytes int) {
+	a.bytes += bytes
+	a.o.Room.Add(int64(bytes))
 }
 
 // Run plans and renews until ctx ends.

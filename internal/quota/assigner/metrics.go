@@ -70,13 +70,6 @@ func (m *metrics) Describe(all chan<- *prometheus.Desc) {
 	}
 }
 
-// Kept returns how many bytes are kept for clients, about.
-func (a *Assigner) Kept() int64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return int64(a.bytes)
-}
-
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(all chan<- prometheus.Metric) {
 	m.a.mu.Lock()

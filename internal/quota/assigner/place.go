@@ -232,7 +232,7 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 	}
 	moved := b.pool != p
 	if moved {
-		a.bytes -= b.reserved
+		a.keep(-b.reserved)
 		b.reserved = 0
 		if b.pool != nil {
 			a.moveOut(now, b)
@@ -258,7 +258,7 @@ func (a *Assigner) newPool(now time.Time, x *answer) *pool {
 		p.planner = quota.NewBucket(now, x.rate, x.saved)
 	}
 	a.pools[x.key] = p
-	a.bytes += p.bytes()
+	a.keep(p.bytes())
 	a.due.set(p, now.Add(longest))
 	return p
 }

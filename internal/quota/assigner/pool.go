@@ -135,7 +135,7 @@ func (a *Assigner) plan(now time.Time, p *pool) {
 	p.planned, p.changed = now, false
 	if a.removable(now, p) {
 		delete(a.pools, p.key)
-		a.bytes -= p.bytes()
+		a.keep(-p.bytes())
 		a.due.remove(p)
 		if len(a.pools) == 0 { // neither a map nor a slice gives back what it was
 			a.pools, a.due.pools = make(map[string]*pool), nil
@@ -243,7 +243,7 @@ func (a *Assigner) removeBucket(b *bucket) {
 	if len(a.buckets) == 0 {
 		a.buckets = make(map[string]*bucket)
 	}
-	a.bytes -= b.bytes() + b.reserved
+	a.keep(-(b.bytes() + b.reserved))
 }
 
 func (p *pool) join(b *bucket) {

@@ -184,7 +184,7 @@ func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
 		a.serial++
 		b = &bucket{key: string(s.key), serial: a.serial, domain: s.domain, reserved: bytesOfPool + min(len(s.key), longKey)}
 		b.id = entriesOf(b.key[len(s.domain):], len(u.ID))
-		a.bytes += b.bytes() + b.reserved
+		a.keep(b.bytes() + b.reserved)
 		a.buckets[b.key] = b
 		a.resolve(b)
 		a.rouse()

@@ -42,7 +42,7 @@ func (a *Action) bytes() int {
 // need a quarter of all. Others may have as much as is free of the rest, so one stream gets less than half of all.
 func (s *Stream) hasRoom(more int) bool {
 	most := s.a.o.MaxBytes
-	free := most - s.a.bytes - more
+	free := int(min(int64(most-s.a.bytes), s.a.o.Room.Free())) - more
 	if s.bytes+more <= most/fewOfAll && free >= 0 || s.bytes+more <= free-most/4 {
 		return true
 	}
@@ -63,7 +63,7 @@ func (s *Stream) trim() {
 // keep counts bytes that are kept for a stream; fewer if they are negative.
 func (s *Stream) keep(bytes int) {
 	s.bytes += bytes
-	s.a.bytes += bytes
+	s.a.keep(bytes)
 }
 
 // entriesOf returns the n entries of an id that appendID has written, as parts of it.

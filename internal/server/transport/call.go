@@ -24,7 +24,10 @@ type Call struct {
 	values []string // of Options.Wanted, by position, up to the last one that was given
 	buf    []byte   // memory of Message, or its first bytes
 	parts  []*part
-	last   int // bytes in the last part; 0: it is full
+	last   int   // bytes in the last part; 0: it is full
+	held   int64 // what of them counts as held
+
+	unpacked bool // Message was compressed, and has memory of its own
 
 	inFlight intake.InFlight
 	counted  bool // inFlight must be ended
@@ -175,7 +178,7 @@ func (c *Call) release() {
 	}
 	clear(c.values)
 	c.Message, c.head, c.values, c.buf = nil, head{}, c.values[:0], c.buf[:0]
-	c.counted, c.inFlight, c.deadline = false, intake.InFlight{}, time.Time{}
+	c.held, c.unpacked, c.counted, c.inFlight, c.deadline = 0, false, false, intake.InFlight{}, time.Time{}
 	c.stream = stream{}
 	c.reset.Store(false)
 	conn.server.calls.Put(c)

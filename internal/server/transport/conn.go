@@ -173,6 +173,9 @@ func (c *conn) serve() {
 			}
 		}
 		err := c.readFrame()
+		if c.limits != nil && c.limits.IsCut() {
+			err = net.ErrClosed
+		}
 		if err == nil {
 			continue
 		}
@@ -274,10 +277,14 @@ func (c *conn) close() {
 	c.isClosed = true
 	all := c.streams
 	c.streams = nil // delete works on it, and nothing is added any more
+	for _, o := range c.blockedAnswers {
+		c.unblock(o)
+	}
 	c.blockedAnswers, c.out = nil, nil
 	for _, st := range all {
 		c.abort(st)
 	}
+	c.count(0)
 	plain, cancel := c.plain, c.cancel
 	c.mu.Unlock()
 	cancel()
@@ -353,7 +360,8 @@ func (c *conn) flushLater() {
 // count counts bytes that are held for the client. A connection that holds too many is closed. The caller holds the lock.
 func (c *conn) count(n int64) {
 	c.held += n
-	if change := c.held - c.reported; c.limits != nil && (change >= holdStep || change <= -holdStep) {
+	change := c.held - c.reported
+	if c.limits != nil && change != 0 && (change >= holdStep || change <= -holdStep || c.isClosed) {
 		c.reported = c.held
 		c.limits.Hold(change)
 	}

@@ -67,7 +67,6 @@ func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
 		}
 		return nil // the client does not know yet that the stream is closed
 	}
-	c.hold(st, int64(len(data)))
 	st.received += size
 	over, closed := st.received > receiveWindow, st.ended
 	if st.call != nil && !ended && st.received >= creditAfter {
@@ -99,11 +98,14 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 			c.setEnded(st)
 		}
 		st.exchange.follow(data, ended)
-		st.exchange.body.write(data, ended)
+		c.mu.Lock()
+		c.hold(st, int64(st.exchange.body.write(data, ended)))
+		c.mu.Unlock()
 		return nil
 	}
 	call := st.call
 	call.add(data)
+	c.holdMessage(call)
 	if len(call.buf) >= prefixSize {
 		if n := binary.BigEndian.Uint32(call.buf[1:]); int64(n) > int64(c.server.opts.MaxMessageBytes) {
 			if ended {
@@ -129,17 +131,27 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 	}
 	call.join(int(st.body))
 	code, text := call.decode(c.server.opts.MaxMessageBytes)
-	if more := len(call.Message) - len(call.buf); more > 0 { // it was compressed
-		c.mu.Lock()
-		c.hold(st, int64(more))
-		c.mu.Unlock()
-	}
+	c.holdMessage(call)
 	if code != codes.OK {
 		c.refuseCall(call, code, text)
 		return nil
 	}
 	c.batch = append(c.batch, call)
 	return nil
+}
+
+// holdMessage counts the memory that the message of a call takes now.
+func (c *conn) holdMessage(call *Call) {
+	size := call.size()
+	if size == call.held {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !call.stream.gone || call.stream.ended { // else what it held was given back
+		c.hold(&call.stream, size-call.held)
+		call.held = size
+	}
 }
 
 func (c *conn) setEnded(st *stream) {

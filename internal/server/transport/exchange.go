@@ -31,10 +31,17 @@ var errReset = errors.New("the client has reset the request")
 // map of them, and gRPC makes a list and another map of that.
 const headerCopies = 4
 
+// exchangeSize is how many bytes a request for Other takes besides its header fields and its body: stacks and buffers, most of them of
+// grpc-go.
+const exchangeSize = 32 << 10
+
 // maxFields is how many header fields a request for Other may have. A field of two bytes takes hundreds in these copies.
 const maxFields = 1_000
 
-const tooManyFields = "too many header fields"
+const (
+	tooManyFields = "too many header fields"
+	noRoom        = "too much is kept for clients"
+)
 
 // exchange is a request that Other answers.
 type exchange struct {
@@ -46,6 +53,7 @@ type exchange struct {
 	room     sync.Cond        // with the connection's mutex: the windows have room, or the stream is closed
 	request  *http.Request
 	cancel   context.CancelFunc
+	end      func() // of what Options.Admit has admitted
 	body     body
 
 	// Only the handler's goroutine uses these.
@@ -60,11 +68,26 @@ func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
 	if len(c.headers.fields) > maxFields {
 		return c.refuseExchange(id, ended, tooManyFields, http2.ErrCodeEnhanceYourCalm)
 	}
-	inFlight, ok := c.server.opts.Calls.Begin(c.limits)
+	held, calls := exchangeSize+headerCopies*c.headers.size, c.server.opts.Calls
+	if c.limits != nil && !c.limits.HasRoom(int64(held)) {
+		calls.NoRoom()
+		return c.refuseExchange(id, ended, noRoom, http2.ErrCodeRefusedStream)
+	}
+	inFlight, ok := calls.Begin(c.limits)
 	if !ok {
 		return c.refuseExchange(id, ended, tooManyCalls, http2.ErrCodeRefusedStream)
 	}
 	x := &exchange{stream: stream{conn: c, id: id, declared: h.declared, ended: ended}, inFlight: inFlight, header: make(http.Header)}
+	x.end = func() {}
+	if admit := c.server.opts.Admit[string(c.headers.first(pathField))]; admit != nil {
+		end, refusal := admit(c.limits)
+		if refusal != "" {
+			calls.End(inFlight, 0)
+			return c.refuseExchange(id, ended, refusal, http2.ErrCodeRefusedStream)
+		}
+		x.end = end
+		calls.Detach(&x.inFlight)
+	}
 	x.stream.exchange = x
 	x.body.arrived.L = &x.body.mu
 	x.room.L = &c.mu
@@ -75,7 +98,7 @@ func (c *conn) beginExchange(id uint32, h *head, ended bool) error {
 	}
 	ctx, cancel := context.WithCancel(c.ctx)
 	x.cancel = cancel
-	c.add(&x.stream, headerCopies*c.headers.size)
+	c.add(&x.stream, held)
 	go x.run(ctx, c.headers.copyFields())
 	return nil
 }
@@ -130,6 +153,7 @@ func (x *exchange) run(ctx context.Context, fields []hpack.HeaderField) {
 	returned := false // the handler, without a panic
 	defer func() {
 		p := recover()
+		x.end()
 		x.cancel()
 		x.body.fail(errReset)
 		c.mu.Lock()
@@ -352,12 +376,12 @@ func (x *exchange) appendEnd(trailers []byte) {
 	c.answered(&x.stream)
 }
 
-// credit lets the client send as many bytes again as the handler has read.
-func (x *exchange) credit(n int) {
+// credit lets the client send as many bytes again as the handler has read. freed is how much memory that has given back.
+func (x *exchange) credit(n, freed int) {
 	c := x.stream.conn
 	c.mu.Lock()
-	c.hold(&x.stream, -min(int64(n), x.stream.held))
-	more := !x.stream.gone && !x.stream.ended
+	c.hold(&x.stream, -min(int64(freed), x.stream.held))
+	more := n > 0 && !x.stream.gone && !x.stream.ended
 	if more {
 		x.stream.received -= int64(n)
 		c.out = appendCredit(c.out, x.stream.id, int64(n))
@@ -370,64 +394,103 @@ func (x *exchange) credit(n int) {
 
 // body is the part of a request's body that has arrived and that the handler has not read yet. The window bounds it.
 type body struct {
-	used func(n int) // called when the handler has read n bytes
+	used func(n, freed int) // called when the handler has read n bytes, with the bytes of memory that became free
 
 	mu      sync.Mutex
 	arrived sync.Cond
-	data    bytes.Buffer
+	chunks  []chunk
 	ended   bool
 	err     error
 }
 
-func (b *body) write(p []byte, ended bool) {
+// chunk is a part of a body. Each is as large as those before it together, up to maxChunk, so that what they take is little more than what
+// they contain. A buffer that grows would leave copies behind.
+type chunk struct {
+	data []byte
+	read int // bytes of data that the handler has read
+}
+
+const minChunk, maxChunk = 256, 16 << 10
+
+// write adds a part, and returns how many bytes of memory that took.
+func (b *body) write(p []byte, ended bool) (taken int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err == nil {
-		b.data.Write(p)
+	for b.err == nil && len(p) > 0 {
+		size := 0
+		if n := len(b.chunks); n > 0 {
+			last := &b.chunks[n-1]
+			part := p[:min(len(p), cap(last.data)-len(last.data))]
+			last.data, p = append(last.data, part...), p[len(part):]
+			size = 2 * cap(last.data)
+		}
+		if len(p) > 0 {
+			size = min(max(size, len(p), minChunk), maxChunk)
+			b.chunks = append(b.chunks, chunk{data: make([]byte, 0, size)})
+			taken += size
+		}
 	}
 	b.ended = b.ended || ended
 	b.arrived.Broadcast()
+	return taken
 }
 
-// fail makes reading fail from now on.
-func (b *body) fail(err error) {
+// fail makes reading fail from now on. It returns how many bytes of memory became free.
+func (b *body) fail(err error) (freed int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err == nil {
 		b.err = err
 	}
-	b.data = bytes.Buffer{}
+	for _, part := range b.chunks {
+		freed += cap(part.data)
+	}
+	b.chunks = nil
 	b.arrived.Broadcast()
+	return freed
 }
 
 func (b *body) atEnd() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.ended && b.data.Len() == 0
+	return b.ended && len(b.chunks) == 0
 }
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	b.mu.Lock()
-	for b.err == nil && !b.ended && b.data.Len() == 0 {
+	for b.err == nil && !b.ended && len(b.chunks) == 0 {
 		b.arrived.Wait()
 	}
 	switch {
 	case b.err != nil:
 		defer b.mu.Unlock()
 		return 0, b.err
-	case b.data.Len() == 0:
+	case len(b.chunks) == 0:
 		defer b.mu.Unlock()
 		return 0, io.EOF
 	}
-	n, _ := b.data.Read(p)
+	n, freed := 0, 0
+	for n < len(p) && len(b.chunks) > 0 {
+		first := &b.chunks[0]
+		part := copy(p[n:], first.data[first.read:])
+		n, first.read = n+part, first.read+part
+		if first.read == len(first.data) {
+			freed += cap(first.data)
+			*first = chunk{}
+			b.chunks = b.chunks[1:]
+		}
+	}
+	if len(b.chunks) == 0 {
+		b.chunks = nil
+	}
 	b.mu.Unlock()
-	b.used(n)
+	b.used(n, freed)
 	return n, nil
 }
 
 // Close implements io.Closer.
 func (b *body) Close() error {
-	b.fail(http.ErrBodyReadAfterClose)
+	b.used(0, b.fail(http.ErrBodyReadAfterClose))
 	return nil
 }

@@ -52,6 +52,18 @@ func (c *Call) add(data []byte) {
 	}
 }
 
+// size is how many bytes the memory of the message takes. What is kept from call to call does not count.
+func (c *Call) size() int64 {
+	n := len(c.parts) * len(part{})
+	if cap(c.buf) > maxKeptMessage {
+		n += cap(c.buf)
+	}
+	if c.unpacked {
+		n += cap(c.Message)
+	}
+	return int64(n)
+}
+
 // join puts all size bytes into buf.
 func (c *Call) join(size int) {
 	if len(c.parts) == 0 {
@@ -101,7 +113,7 @@ func (c *Call) decode(bound int) (codes.Code, string) {
 		return codes.Internal, "grpc: compressed flag set with identity or empty encoding"
 	}
 	message, code, text := Unzip(rest, bound)
-	c.Message = message
+	c.Message, c.unpacked = message, true
 	return code, text
 }
 

@@ -192,7 +192,7 @@ func TestHeaderFieldsOfOthersAreBounded(t *testing.T) {
 	}
 	for i := range int64(3) { // the first one fills the table
 		c.openFields(false, fields(maxFields))
-		b.holds(t, (i+1)*headerCopies*size)
+		b.holds(t, (i+1)*(exchangeSize+headerCopies*size))
 	}
 	few := fields(10)
 	for i := range int64(3) {
@@ -201,7 +201,7 @@ func TestHeaderFieldsOfOthersAreBounded(t *testing.T) {
 			all += int64(f.Size())
 		}
 		c.openFields(false, few)
-		b.holds(t, headerCopies*(3*size+(i+1)*all))
+		b.holds(t, 3*(exchangeSize+headerCopies*size)+(i+1)*(exchangeSize+headerCopies*all))
 	}
 	close(let)
 	b.holds(t, 0)

@@ -38,6 +38,10 @@ type Options struct {
 	// intake.FromContext. The http.ResponseWriter has a method Detach for requests that stay open for long.
 	Other http.Handler
 
+	// Admit admits requests for Other with these paths before anything is kept of them. It returns what is called when the request has
+	// ended, or why it is rejected. An admitted request does not count as a call in flight.
+	Admit map[string]func(*intake.Conn) (end func(), refusal string)
+
 	// Failed is called for each call of these methods that is answered without Handler: because there are too many calls, or
 	// because its message cannot be read. nil: not called.
 	Failed func(codes.Code)

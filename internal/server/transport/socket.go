@@ -17,7 +17,7 @@ type socket struct {
 	raw    syscall.RawConn // nil: every write is left to the goroutine
 
 	unsent atomic.Int64  // bytes that the kernel has not taken
-	moved  func(n int64) // called when there are more of them, or less; may be nil
+	moved  func(n int64) // called when they take more memory, or less; may be nil
 
 	mu       sync.Mutex
 	rest     []byte // what the kernel has not taken
@@ -49,18 +49,23 @@ func newSocket(c net.Conn, kernel net.Conn) *socket {
 
 // Write implements net.Conn. It takes all of p.
 func (s *socket) Write(p []byte) (int, error) {
-	kept, err := s.write(p)
-	if kept > 0 && s.moved != nil {
-		s.moved(int64(kept))
-	}
+	more, err := s.write(p)
+	s.move(more)
 	if err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// write returns how many bytes of p the kernel has not taken.
-func (s *socket) write(p []byte) (kept int, err error) {
+// move tells how many more bytes of memory are held.
+func (s *socket) move(n int) {
+	if n != 0 && s.moved != nil {
+		s.moved(int64(n))
+	}
+}
+
+// write returns how many more bytes of memory what the kernel has not taken needs.
+func (s *socket) write(p []byte) (more int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed != nil {
@@ -75,13 +80,14 @@ func (s *socket) write(p []byte) (kept int, err error) {
 	if n == len(p) {
 		return 0, nil
 	}
+	before := cap(s.rest)
 	s.rest = append(s.rest, p[n:]...)
 	s.unsent.Add(int64(len(p) - n))
 	if !s.draining {
 		s.draining = true
 		go s.drain()
 	}
-	return len(p) - n, nil
+	return cap(s.rest) - before, nil
 }
 
 // attempt writes what the kernel takes at once. The caller holds the lock.
@@ -119,9 +125,7 @@ func (s *socket) drain() {
 		s.rest = nil
 		s.mu.Unlock()
 		_, err := s.Conn.Write(p)
-		if s.moved != nil {
-			s.moved(-int64(len(p)))
-		}
+		s.move(-cap(p))
 		s.mu.Lock()
 		if s.failed == nil {
 			s.failed = err
@@ -130,6 +134,11 @@ func (s *socket) drain() {
 		s.sent.Broadcast()
 	}
 	s.draining = false
+	left := cap(s.rest) // if it has failed
+	s.rest = nil
+	s.mu.Unlock()
+	s.move(-left)
+	s.mu.Lock()
 }
 
 // await waits until at most n bytes are unsent, or the connection has failed.

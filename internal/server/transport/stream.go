@@ -96,7 +96,7 @@ func (c *conn) abort(st *stream) {
 	c.remove(st)
 	if st.exchange != nil {
 		st.exchange.cancel()
-		st.exchange.body.fail(errReset)
+		c.hold(st, -min(int64(st.exchange.body.fail(errReset)), st.held))
 		return
 	}
 	st.call.abandoned()

@@ -165,6 +165,7 @@ func percentEncode(s string) string {
 type blockedAnswer struct {
 	stream *stream
 	data   []byte
+	size   int64 // of the memory that data is a part of
 }
 
 // answer appends a message and the trailers of an answer. The caller holds the lock.
@@ -191,18 +192,19 @@ func (c *conn) answer(st *stream, m Message) {
 
 // send appends DATA and the trailers of an answer. What the windows have no room for waits. The caller holds the lock.
 func (c *conn) send(st *stream, data []byte) {
+	size := int64(cap(data))
 	if data = c.appendData(st, data); len(data) == 0 {
 		c.appendBlock(st.id, true, trailerBlock)
 		c.answered(st)
 		return
 	}
 	st.waiting = true
-	c.blockedAnswers = append(c.blockedAnswers, blockedAnswer{st, data})
+	c.blockedAnswers = append(c.blockedAnswers, blockedAnswer{st, data, size})
 	if c.stuckSince.IsZero() {
 		c.stuckSince = time.Now()
 	}
-	c.countBlocked(len(data))
-	c.count(blockedOverhead)
+	c.blockedBytes += len(data)
+	c.count(size + blockedOverhead)
 	if c.blockedBytes > maxBlocked && len(c.blockedAnswers) > 1 && !c.unread {
 		c.unread, c.leaving, c.lastServed = true, true, c.latest
 		c.out = appendGoAway(c.out, c.latest, http2.ErrCodeEnhanceYourCalm, []byte("answers are not read"))
@@ -244,13 +246,12 @@ func (c *conn) sendBlocked() {
 	for _, o := range c.blockedAnswers {
 		before := len(o.data)
 		o.data = c.appendData(o.stream, o.data)
-		c.countBlocked(len(o.data) - before)
+		c.blockedBytes += len(o.data) - before
 		if len(o.data) > 0 {
 			kept = append(kept, o)
 			continue
 		}
-		o.stream.waiting = false
-		c.count(-blockedOverhead)
+		c.unblock(o)
 		c.appendBlock(o.stream.id, true, trailerBlock)
 		c.answered(o.stream)
 	}
@@ -261,10 +262,11 @@ func (c *conn) sendBlocked() {
 	c.blockedAnswers = kept
 }
 
-// countBlocked counts bytes of answers that wait. The caller holds the lock.
-func (c *conn) countBlocked(n int) {
-	c.blockedBytes += n
-	c.count(int64(n))
+// unblock counts an answer as one that waits no longer. The caller holds the lock.
+func (c *conn) unblock(o blockedAnswer) {
+	o.stream.waiting = false
+	c.blockedBytes -= len(o.data)
+	c.count(-o.size - blockedOverhead)
 }
 
 // drop forgets what a stream waits for. The caller holds the lock.
@@ -272,15 +274,13 @@ func (c *conn) drop(st *stream) {
 	kept := c.blockedAnswers[:0]
 	for _, o := range c.blockedAnswers {
 		if o.stream == st {
-			c.countBlocked(-len(o.data))
-			c.count(-blockedOverhead)
+			c.unblock(o)
 			continue
 		}
 		kept = append(kept, o)
 	}
 	clear(c.blockedAnswers[len(kept):])
 	c.blockedAnswers = kept
-	st.waiting = false
 }
 
 // answered forgets a stream whose answer is complete. The caller holds the lock.

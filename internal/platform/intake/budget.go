@@ -1,0 +1,124 @@
+package intake
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Budget bounds the bytes that peers make the process keep, on all ports together. Bounds of single classes do not suffice: each may be
+// right, and their sum too much. Each class has bytes reserved for it, so that no class starves another, and takes what it needs
+// besides from what all have in common. Taking and refusing are a few atomic operations.
+type Budget struct {
+	total  int64
+	common atomic.Int64 // bytes that are free for any class; below 0 if too much was added
+
+	mu      sync.Mutex
+	classes []*Class
+}
+
+// NewBudget returns a budget of some bytes, without classes.
+func NewBudget(total int64) *Budget {
+	b := &Budget{total: total}
+	b.common.Store(total)
+	return b
+}
+
+// Class returns a new class of what is kept, with reserved bytes.
+func (b *Budget) Class(name string, reserved int64) *Class {
+	return b.add(&Class{Name: name, reserved: reserved})
+}
+
+func (b *Budget) add(c *Class) *Class {
+	c.budget = b
+	b.common.Add(-c.reserved)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.classes = append(b.classes, c)
+	return c
+}
+
+// Counted returns a class of what has a bound of its own: that many bytes are reserved for it, and held returns how many it holds. Take and
+// Add must not be called.
+func (b *Budget) Counted(name string, reserved int64, held func() int64) *Class {
+	return b.add(&Class{Name: name, reserved: reserved, counted: held})
+}
+
+// Total returns the bytes of the budget.
+func (b *Budget) Total() int64 { return b.total }
+
+// Classes returns the classes.
+func (b *Budget) Classes() []*Class {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.classes)
+}
+
+// Held returns how many bytes all classes hold.
+func (b *Budget) Held() (n int64) {
+	for _, c := range b.Classes() {
+		n += c.Held()
+	}
+	return n
+}
+
+// Class is one kind of what peers make the process keep. A nil Class has room for everything, and counts nothing.
+type Class struct {
+	Name string
+
+	budget   *Budget
+	reserved int64
+	held     atomic.Int64
+	counted  func() int64 // nil: held has the number
+}
+
+// Take takes bytes, or returns false if there is no room for them.
+func (c *Class) Take(n int64) bool {
+	if c == nil {
+		return true
+	}
+	if c.add(n) >= 0 {
+		return true
+	}
+	c.add(-n)
+	return false
+}
+
+// Add takes bytes for which there need not be room, because they are kept already. With a negative number it gives bytes back.
+func (c *Class) Add(n int64) {
+	if c != nil {
+		c.add(n)
+	}
+}
+
+// add returns how many bytes are free for the class; below 0 if it has too many.
+func (c *Class) add(n int64) int64 {
+	is := c.held.Add(n)
+	beyond := max(is-c.reserved, 0)
+	common := c.budget.common.Add(max(is-n-c.reserved, 0) - beyond)
+	if beyond == 0 {
+		return c.reserved - is
+	}
+	return common
+}
+
+// Free returns for how many more bytes there is room; below 0 if too much was added.
+func (c *Class) Free() int64 {
+	free := c.reserved - c.held.Load()
+	common := c.budget.common.Load()
+	if free < 0 {
+		return common
+	}
+	return free + max(common, 0)
+}
+
+// Held returns how many bytes the class holds.
+func (c *Class) Held() int64 {
+	if c == nil {
+		return 0
+	}
+	if c.counted != nil {
+		return c.counted()
+	}
+	return c.held.Load()
+}
