@@ -473,7 +473,7 @@ func BenchmarkAppendKeyOfRule(b *testing.B) {
 	}
 }
 
-// A limit has one tag: in keys, and for whoever asks for it, also with other numbers.
+// A limit has one tag: in keys, and for whoever asks for it, even with other numbers.
 func TestTagTellsLimitsApart(t *testing.T) {
 	minute := Limit{Name: "enforced", Requests: 100, Window: Window{Unit: Minute}}
 	trial := minute

@@ -25,7 +25,7 @@ var start = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // plain is what all ways are compared with: counters in the memory of one replica.
 var plain = way{name: "memory", column: "memory", stores: func(*testing.T, string) stores { return one(memory.New(memory.Options{})) }}
 
-// Every key of the rule language has a feature, and each algorithm has one by itself.
+// Every key of the rule language has a feature, and each algorithm has one of its own.
 func TestEveryKeyHasAFeature(t *testing.T) {
 	covered := make(map[string]bool)
 	for _, f := range features() {
@@ -67,7 +67,7 @@ type history struct {
 }
 
 // play has the callers of a feature ask for everything: each alone, all in one request, with hits that have passed already, with reservations
-// where the rule has them; and go on asking when nothing is left.
+// where the rule has them; and ask again when nothing is left.
 func (s *system) play(f *feature) (h history) {
 	s.Helper()
 	overrides := &override.Set{}

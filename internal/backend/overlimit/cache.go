@@ -321,7 +321,7 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 }
 
 // refund forgets the denial of a counter after hits were given back, even if that failed: it may have been carried out. Nothing is remembered
-// of a limit with reservations, so nobody need be told of a commit, unless another limit of the counter was denied here.
+// of a limit with reservations, so a commit matters to no other replica, unless another limit of the counter was denied here.
 func (c *Cache) refund(t *backend.Take, o *backend.Outcome, b earlier) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()

@@ -121,9 +121,9 @@ func (failing) take(_ context.Context, _ time.Time, r *backend.Request) error {
 	return backend.ErrUnavailable
 }
 
-// Others are told of every refund that can let a denied request pass: a request of several hits, or one of another class, is denied long
+// Other replicas learn of every refund that can let a denied request pass: a request of several hits, or one of another class, is denied long
 // before the counter is exhausted.
-func TestRefundsThatOthersAreToldOf(t *testing.T) {
+func TestRefundsReachOtherReplicas(t *testing.T) {
 	var refunded []string
 	record := func(key []byte) { refunded = append(refunded, string(key)) }
 	check := func(what string, want ...string) {
