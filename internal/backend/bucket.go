@@ -162,7 +162,7 @@ func busyUntil(l *descriptor.Limit, s *State, now int64, c commit) (busy, kept, 
 // converted returns the moment of a state of another limit. The hits in use are the same, as a fraction without rounding. If they are more
 // than two buckets of this limit, or nonsense, the bucket was just used up.
 func converted(l *descriptor.Limit, s *State, idle, horizon moment) moment {
-	us, requests := s.Start-idle.us, uint64(l.Requests)
+	us, requests := s.Start-idle.us, l.Requests
 	hi, lo := timesRequests(us, s.Count, s.Prev)
 	if length := uint64(l.Arithmetic.Length); us < maxExact && hi < length {
 		if hits, _ := bits.Div64(hi, lo, length); hits <= 2*l.Capacity() {

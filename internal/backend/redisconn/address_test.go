@@ -77,7 +77,7 @@ func reach(t *rapid.T, opts redisconn.Options) goredis.UniversalClient {
 	if err != nil {
 		t.Fatalf("%+v: %v", opts, err)
 	}
-	t.Cleanup(func() { client.Close() })
+	t.Cleanup(func() { _ = client.Close() })
 	if err := client.Set(t.Context(), "k", 1, 0).Err(); err != nil {
 		t.Fatalf("%+v: %v", opts, err)
 	}

@@ -87,7 +87,7 @@ func TestAdvice(t *testing.T) {
 		"no Sentinel":                      {redisconn.Options{Type: "SENTINEL", URL: "m," + open.Addr}, []string{"REDIS_TYPE=SINGLE"}},
 		"a Sentinel as Redis":              {redisconn.Options{URL: watched.Sentinels[0].Addr, Auth: right}, []string{"REDIS_TYPE=SENTINEL"}},
 		"a Sentinel as node":               {redisconn.Options{Type: "CLUSTER", URL: watched.Sentinels[0].Addr, Auth: right}, []string{"SENTINEL if these are Sentinels"}},
-		"another name":                     {redisconn.Options{Type: "SENTINEL", URL: "countres" + sentinels, Auth: right, SentinelAuth: right}, []string{`no primary "countres"`, "first part of REDIS_URL"}},
+		"another name":                     {redisconn.Options{Type: "SENTINEL", URL: "contours" + sentinels, Auth: right, SentinelAuth: right}, []string{`no primary "contours"`, "first part of REDIS_URL"}},
 		"the Sentinels' password is unset": {redisconn.Options{Type: "SENTINEL", URL: watched.URL(), Auth: right}, []string{"Sentinels ask for a password", "set REDIS_SENTINEL_AUTH"}},
 		"the Sentinels' password is wrong": {redisconn.Options{Type: "SENTINEL", URL: watched.URL(), Auth: right, SentinelAuth: secret}, []string{"the Sentinels reject", "correct REDIS_SENTINEL_AUTH"}},
 		"their password has a line feed":   {redisconn.Options{Type: "SENTINEL", URL: watched.URL(), Auth: right, SentinelAuth: right + "\n"}, []string{"correct REDIS_SENTINEL_AUTH", "line feed"}},

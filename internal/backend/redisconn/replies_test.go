@@ -184,7 +184,7 @@ func FuzzRepliesOfClient(f *testing.F) {
 				return read, nil
 			},
 		})
-		defer client.Close()
+		defer func() { _ = client.Close() }()
 		client.AddHook(hook{login: &login{auth: new(credentials)}})
 		for dialled := false; !dialled || len(s.bytes) > 0; dialled = true {
 			err := client.Do(t.Context(), "get", "k").Err()

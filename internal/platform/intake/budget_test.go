@@ -78,7 +78,7 @@ func TestConnectionThatHoldsMostIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := Listen(raw, Options{Bytes: NewBytes(1<<30, class), Metrics: m})
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	conn := func() *Conn {
 		raw, far := net.Pipe()
 		t.Cleanup(func() { _ = far.Close() })
