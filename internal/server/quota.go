@@ -131,9 +131,6 @@ func (q *quotaService) handle(_ any, stream grpc.ServerStream) error {
 // and buffers of grpc-go.
 const streamSize = 20 << 10
 
-// overBytes is why a stream is rejected for which there is no memory.
-const overBytes intake.Refusal = "bytes"
-
 // admit admits a stream, or returns why it does not. end ends the stream.
 func (q *quotaService) admit(conn *intake.Conn) (end func(), refusal string) {
 	if conn != nil && !conn.HasRoom(streamSize) {

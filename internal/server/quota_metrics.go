@@ -8,6 +8,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
+// overBytes is why a stream is rejected for which there is no memory.
+const overBytes intake.Refusal = "bytes"
+
 // quotaMetrics are the metrics of the rate limit quota service.
 type quotaMetrics struct {
 	reports, usages, skipped, actions prometheus.Counter
