@@ -116,7 +116,7 @@ var notRun = map[string][]string{
 		`go test ./internal/authoring/ruleschema -update`,
 		`go test ./internal/operator -update`,
 		`go test ./cmd/ratelimitd -run TestSettingsPage -update`,
-		`git fetch --unshallow`,
+		`git fetch --tags --unshallow`,
 	},
 	"another test runs it": {
 		`ratelimitd regions move`, // these two: TestRegions

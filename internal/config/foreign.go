@@ -37,12 +37,12 @@ type foreign struct {
 	rules bool   // it has rules in it
 }
 
-// foreignOf returns what a document is if it has neither `domain` nor `descriptors`. A document with other keys of the rule language is
+// mostExamined bounds the documents of a file that are examined: the file has one error about all of them.
+const mostExamined = 16
+
+// foreignOf returns what a document is that has neither `domain` nor `descriptors`. A document with other keys of the rule language is
 // foreign only if all of a rule file is in it.
 func foreignOf(doc yamlform.Value) (f foreign, is bool) {
-	if !doc.IsMap() || doc.Has("domain") || doc.Has("descriptors") {
-		return f, false
-	}
 	var names []string
 	top := make(map[string]yamlform.Value)
 	for key, value := range doc.Pairs() {

@@ -21,12 +21,19 @@ func readSource(name string, data []byte, lenient bool) *source {
 	r := newRuleReader(name, lenient, 0)
 	s := &source{}
 	var other foreign
+	examined := 0
 	for _, doc := range r.Parse(data) {
-		if f, is := foreignOf(doc); is {
-			if other.text == "" || f.rules && !other.rules {
+		if doc.IsMap() && !doc.Has("domain") && !doc.Has("descriptors") {
+			f, is := foreign{}, other.text != ""
+			if examined++; examined <= mostExamined {
+				f, is = foreignOf(doc)
+			}
+			if is && (other.text == "" || f.rules && !other.rules) {
 				other = f
 			}
-			continue
+			if is {
+				continue
+			}
 		}
 		s.domains = append(s.domains, r.document(doc))
 	}
