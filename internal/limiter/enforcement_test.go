@@ -610,3 +610,18 @@ ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="k"} 0
 		t.Error(err)
 	}
 }
+
+// The number of each limit is a metric. Names that are equal have one series.
+func TestLimitsInMetrics(t *testing.T) {
+	f := newMeasured(t, 2, listNode("k", []descriptor.Limit{fixedLimit("now", 2), fixedLimit("new", 10, hourly)}), inFlight("jobs", 7),
+		perMinute("half", "", 30, limitOf(descriptor.Limit{Requests: 30, Window: descriptor.Window{Unit: descriptor.Second, Multiplier: 30}})), perMinute("no-room", "", 1))
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_rule_limit Hits that a limit of the rule allows per window, without overrides; window: empty for requests in flight.
+# TYPE ratelimitd_rule_limit gauge
+ratelimitd_rule_limit{domain="d",limit="",rule="half",window="30 seconds"} 30
+ratelimitd_rule_limit{domain="d",limit="",rule="jobs",window=""} 7
+ratelimitd_rule_limit{domain="d",limit="new",rule="k",window="hour"} 10
+ratelimitd_rule_limit{domain="d",limit="now",rule="k",window="minute"} 2
+`), "ratelimitd_rule_limit"); err != nil {
+		t.Error(err)
+	}
+}

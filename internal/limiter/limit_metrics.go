@@ -32,6 +32,40 @@ func (m *metrics) ofLimits(r *descriptor.Rule) []*limitSeries {
 // belowDomain is a rule's path without its domain.
 func belowDomain(r *descriptor.Rule) string { return r.Path[min(len(r.Domain)+1, len(r.Path)):] }
 
+// limitFamily declares the numbers of the limits of rules. A rule with several paths has one series, and no more limits than rules may have names
+// in metrics are shown.
+func (l *Limiter) limitFamily() metric.Family {
+	return metric.Family{
+		Name: "ratelimitd_rule_limit", Help: "Hits that a limit of the rule allows per window, without overrides; window: empty for requests in flight.",
+		Labels: []string{"domain", "rule", "limit", "window"},
+		Levels: func(emit metric.Emit) {
+			tree := l.Tree()
+			if tree == nil {
+				return
+			}
+			type labels struct{ domain, rule, limit, window string }
+			seen := make(map[labels]bool)
+			for _, r := range tree.Rules {
+				for i := range r.Limits {
+					limit := &r.Limits[i]
+					of := labels{domain: r.Domain, rule: belowDomain(r), limit: limit.Name}
+					if limit.Algorithm != descriptor.Concurrency {
+						of.window = limit.Window.Words()
+					}
+					if seen[of] {
+						continue
+					}
+					if len(seen) == 2*l.parts.MaxSeries {
+						return
+					}
+					seen[of] = true
+					emit(float64(limit.Requests), of.domain, of.rule, of.limit, of.window)
+				}
+			}
+		},
+	}
+}
+
 func (m *metrics) limitFamilies() []metric.Family {
 	family := func(name, help string, of func(*limitSeries) uint64) metric.Family {
 		return metric.Family{Name: name, Help: help, Labels: []string{"domain", "rule", "limit"}, Counts: func(emit metric.Emit) {

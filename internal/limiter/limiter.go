@@ -42,6 +42,7 @@ func New(opts Options) *Limiter {
 		return w
 	}
 	metric.Register(opts.Metrics, l.parts.metrics.families()...)
+	metric.Register(opts.Metrics, l.limitFamily())
 	return l
 }
 
