@@ -504,6 +504,9 @@ func TestResetInRedis(t *testing.T) {
 			settings["RATELIMITD_ADMIN_TOKEN"] = adminToken
 			rules := rulesOf(t, edgeRules)
 			here, there := startProcess(t, settings, "--rules", rules), startProcess(t, settings, "--rules", rules)
+			for _, p := range []*servicetest.Process{here, there} {
+				until(t, "it learns of the other's resets", func() bool { return counted(t, p, "ratelimitd_invalidations_connected") == 1 })
+			}
 			t.Setenv("RATELIMITD_ADMIN_TOKEN", adminToken)
 			must := func(want int, args ...string) string {
 				t.Helper()
@@ -528,10 +531,12 @@ func TestResetInRedis(t *testing.T) {
 			must(4, "call", "-s", there.GRPC, sales)
 			clears := func(p, other *servicetest.Process, descriptor string) {
 				t.Helper()
+				// On a cluster the calls above gave hits back, and the other process learns of that too.
+				until(t, "the other process has all messages", func() bool { return receivedBy(t, other) == sentBy(t, p) })
 				before := receivedBy(t, other)
 				must(0, "reset", "-s", p.Debug, descriptor)
 				began := time.Now()
-				until(t, "the other process learns of the reset", func() bool { return receivedBy(t, other) == before+1 })
+				until(t, "the other process learns of the reset", func() bool { return receivedBy(t, other) > before && receivedBy(t, other) == sentBy(t, p) })
 				t.Logf("the other process learned of the reset after %s", time.Since(began))
 			}
 			clears(there, here, sales) // the refusal is cached here
@@ -573,16 +578,27 @@ func TestResetInRedis(t *testing.T) {
 // receivedBy is how many messages a process has received about resets and refunds of others.
 func receivedBy(t *testing.T, p *servicetest.Process) int {
 	t.Helper()
-	lines := shown(t, "http://"+p.HTTP+"/metrics", "ratelimitd_invalidations_received_total")
+	return counted(t, p, "ratelimitd_invalidations_received_total")
+}
+
+// sentBy is how many of these messages a process has sent.
+func sentBy(t *testing.T, p *servicetest.Process) int {
+	t.Helper()
+	return counted(t, p, "ratelimitd_invalidations_sent_total")
+}
+
+func counted(t *testing.T, p *servicetest.Process, name string) int {
+	t.Helper()
+	lines := shown(t, "http://"+p.HTTP+"/metrics", name)
 	if len(lines) != 1 {
 		t.Fatalf("%q", lines)
 	}
-	_, n, _ := strings.Cut(lines[0], " ")
-	received, err := strconv.Atoi(n)
+	_, text, _ := strings.Cut(lines[0], " ")
+	n, err := strconv.Atoi(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return received
+	return n
 }
 
 // A refund of an exhausted counter makes the other processes forget its refusal: exactly what was given back passes there.

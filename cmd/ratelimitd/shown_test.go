@@ -101,6 +101,7 @@ var notRun = map[string][]string{
 		`go run ./workshop/scripts/mutants PACKAGE`,
 		`go run ./workshop/scripts/suite ./workshop/e2e/outages`,
 		`go run ./workshop/scripts/suite -run Conformance`,
+		`go test ./workshop/matrix`,
 		`go test ./internal/backend/redis -run '^$' -bench ColdKeys -benchtime 100000x`,
 		`go test ./internal/backend/memory -run '^$' -bench Bytes -benchtime 1x`,
 		`go test ./internal/backend/redis -run '^$' -bench Bytes -benchtime 1x`,
