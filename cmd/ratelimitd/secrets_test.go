@@ -30,7 +30,7 @@ func TestRefusalsToStartKeepSecrets(t *testing.T) {
 		"no port":           {redisURL: "redis://u:" + secret},
 		"no database":       {redisURL: "redis://u:" + secret + "@127.0.0.1:1/" + secret},
 		"a socket":          {redisURL: "u:" + secret + "@/run/redis.sock", "REDIS_SOCKET_TYPE": "unix"},
-		"a cluster":         {redisURL: "redis://u:" + secret + "@127.0.0.1:1", "REDIS_TYPE": "CLUSTER"},
+		"a cluster":         {redisURL: "redis://u:" + secret + "@127.0.0.1:1", "REDIS_TYPE": "CLUSTER", "REDIS_STARTUP_INITIAL_INTERVAL": "10ms", "REDIS_STARTUP_MAX_ELAPSED_TIME": "50ms"},
 		"sentinels":         {redisURL: "name,u:" + secret + "@127.0.0.1:1", "REDIS_TYPE": "SENTINEL", "REDIS_SENTINEL_AUTH": secret},
 		"the other Redis":   {redisURL: "127.0.0.1:1", "REDIS_PERSECOND": "true", otherURL: "u:" + secret + "@127.0.0.1:1"},
 		"a header":          xds(headers, "authorization=Bearer "+secret),
