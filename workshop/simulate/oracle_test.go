@@ -315,11 +315,14 @@ func (h *history) drained() (wrong []string) {
 	var last time.Time
 	for i := range h.events {
 		e := &h.events[i]
+		smallest, largest := h.possible(0, e)
+		if e.limits[0] != h.events[0].limits[0] || smallest != largest {
+			return wrong // hits stay in use then, which TestBucketKeepsHitsWhenTheLimitChanges of package backend is about
+		}
 		hits, returned := e.admitted()
 		if hits+returned == 0 {
 			continue
 		}
-		smallest, largest := h.possible(0, e)
 		least, most, size := float64(smallest), float64(largest), 1.0
 		if rules[h.rule].kind == leaky {
 			size += 1 / least
@@ -384,6 +387,9 @@ func (h *history) exact() (wrong []string) {
 		e := &h.events[i]
 		if e.failed {
 			return append(wrong, h.wrong(e, "no answer, although nothing went wrong"))
+		}
+		if _, ok := ms[0].(*bucketModel); ok && e.limits[0] != h.events[0].limits[0] {
+			return wrong // as in drained
 		}
 		if e.step.what == "refund" {
 			m, ok := ms[0].(refunder)

@@ -217,13 +217,13 @@ func TestNoticesForgottenRecords(t *testing.T) {
 }
 
 // One seed is one history. Two things are left to chance in the service, so this test takes a seed without them: which of the requests that
-// wait for one answer continues first (leases, regions, Envoys), and which counters share a shard of the denial cache (refunds).
+// wait for one answer continues first (leases, regions, Envoys), and which counters share a shard of the denial cache (refunds and commits).
 func TestSameSeedSameHistory(t *testing.T) {
 	racetest.Sequential(t) // the detector changes the order on purpose
 	tried := 0
 	for seed := uint64(1); tried < 3; seed++ {
 		s, steps := draw(seed)
-		chance := func(st step) bool { return rules[st.rule].hot || st.what == "refund" }
+		chance := func(st step) bool { return rules[st.rule].hot || st.what == "refund" || st.what == "commit" }
 		if s.regions > 1 || s.envoys > 0 || slices.ContainsFunc(steps, chance) {
 			continue
 		}
