@@ -318,8 +318,8 @@ func TestErrors(t *testing.T) {
 			"a.yaml:6:22: key `x` twice in one map: the first is on line 6",
 		}},
 		{"siblings twice", []string{"domain: a\ndescriptors:\n  - {key: k, value: v}\n  - {key: k}\n  - {key: k, value: v}\n  - {key: k, value: \"\"}\n"}, false, []string{
-			"a.yaml:5:5: a descriptor with key \"k\" and value \"v\" twice: the first is on line 3: for several limits write `rate_limits` in the first",
-			"a.yaml:6:5: a descriptor with key \"k\" and no value twice: the first is on line 4: for several limits write `rate_limits` in the first",
+			"a.yaml:5:5: a descriptor with key \"k\" and value \"v\" twice: the first is on line 3: write one descriptor",
+			"a.yaml:6:5: a descriptor with key \"k\" and no value twice: the first is on line 4: write one descriptor",
 		}},
 		{"domain twice in a file", []string{"domain: a\n---\ndomain: b\n---\ndomain: a\n"}, false, []string{
 			"a.yaml:5:9: domain \"a\" twice, it belongs to a.yaml:1",

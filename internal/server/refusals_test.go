@@ -30,7 +30,7 @@ func refuse(req *limiter.Request) *limiter.Decision {
 			s = limiter.Status{Code: limiter.OverLimit, Rule: rule, LimitIndex: 1, Limited: true, RetryAfter: wait,
 				Limit: limiter.CurrentLimit{Requests: 5, Unit: descriptor.Minute}, Overridden: len(asked.Entries) > 1}
 			if asked.HasLimit && !s.Overridden {
-				s.Rule = nil
+				s.Rule, s.FromRequest = nil, true
 			}
 		}
 		d.Statuses = append(d.Statuses, s)

@@ -63,7 +63,7 @@ func (v Value) anything(level int) any {
 	n, r := v.node(), v.r
 	if level >= MaxLevels && n.Kind != yaml.ScalarNode {
 		if r.o.Lenient {
-			v.Warnf(ReadsToo, "%s has more than %d levels, which no caller can read: what is below is left out", v.label(), MaxLevels)
+			v.Warnf(Keeps, "%s has more than %d levels, which no caller can read: what is below is left out", v.label(), MaxLevels)
 		} else {
 			v.Errorf("%s has more than %d levels", v.label(), MaxLevels)
 		}
@@ -111,7 +111,7 @@ func (v Value) anything(level int) any {
 			return f
 		}
 		if r.o.Lenient {
-			v.Warnf(ReadsToo, "%s may hold finite numbers, this is %s: it is left out", v.label(), Clip(n.Value))
+			v.Warnf(Keeps, "%s may hold finite numbers, this is %s: it is left out", v.label(), Clip(n.Value))
 			return nil
 		}
 	default:
