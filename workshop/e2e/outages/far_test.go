@@ -37,6 +37,9 @@ func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
 	client := servicetest.Connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
 	redistest.OpenConnections(t, client, calls)
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
+	if err := store.Ping(t.Context()); err != nil { // finds out what is behind the address, which needs a connection for a moment
+		t.Fatal(err)
+	}
 	if err := takeOne(t.Context(), store, "k"); err != nil { // loads the script
 		t.Fatal(err)
 	}
