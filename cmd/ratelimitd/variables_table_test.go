@@ -445,7 +445,7 @@ func variablesOfAnswers() []variable {
 			return either(clientHeader("My-Reset")(t, i) != "", "there", "not there")
 		}, unset: "not there", set: "there"},
 		{name: "RATELIMITD_RETRY_AFTER_SPREAD", value: "100", with: map[string]string{"RATELIMITD_RESPONSE_HEADERS": "retry-after"}, look: func(t *testing.T, i *instance) string {
-			waits := make(map[int]bool) // in tens of seconds: 5 requests pass, and 20 are told when the day ends, or later
+			waits := make(map[int]bool) // in tens of seconds: 5 requests pass, and 20 get the end of the day, or later
 			for range 25 {
 				if n, err := strconv.Atoi(clientHeader("Retry-After")(t, i)); err == nil {
 					waits[n/10] = true

@@ -245,7 +245,7 @@ func TestUsedWithClasses(t *testing.T) {
 	}
 }
 
-// With RetrySpread, clients are told to wait longer, each a time of its own, and never too short. The headers of one answer agree, and what is
+// With RetrySpread, clients get a longer wait, each a time of its own, and never too short. The headers of one answer agree, and what is
 // exact stays exact.
 func TestRetryAfterSpread(t *testing.T) {
 	headers := &descriptor.Headers{Families: descriptor.HeadersRetryAfter | descriptor.HeadersIETF, Own: []descriptor.OwnHeader{own("Again", descriptor.FieldRetryAfter)}}

@@ -130,23 +130,28 @@ func (m *logModel) refund(at time.Time, hits, _ int64) {
 	m.hits = slices.DeleteFunc(m.hits, func(h logged) bool { return h.n == 0 })
 }
 
-// bucketModel knows how long the bucket takes to be full.
+// bucketModel knows how many hits are in use, and the limit that they drain by: the one of the last take.
 type bucketModel struct {
 	more  int64 // hits that it holds above the limit
 	last  time.Time
-	level float64 // windows until it is full
+	level float64 // hits
+	rate  int64
 }
 
-func (m *bucketModel) after(at time.Time, hits, limit int64) float64 {
-	level := max(m.level-float64(at.Sub(m.last))/float64(window), 0)
-	level = min(level, float64(limit+m.more)/float64(limit)) // it holds no more, if the limit is another now
-	return level + float64(hits)/float64(limit)
+// used returns the hits in use. If they are more than two buckets, or a second, of a lower limit, the bucket was just used up.
+func (m *bucketModel) used(at time.Time, limit int64) float64 {
+	size := float64(limit + m.more)
+	level := max(m.level-float64(at.Sub(m.last))/float64(window)*float64(m.rate), 0)
+	if level-size > max(size, float64(limit)/window.Seconds()) {
+		return size
+	}
+	return level
 }
 
 func (m *bucketModel) judge(at time.Time, hits, limit int64) answer {
-	size := float64(limit + m.more)
-	left := size - m.after(at, hits, limit)*float64(limit)
-	a := answer{allowed: left >= 0, left: int64(max(left, 0)), retry: time.Duration(-left / float64(limit) * float64(window))}
+	used, size := m.used(at, limit), float64(limit+m.more)
+	left := size - min(used, size) - float64(hits)
+	a := answer{allowed: left >= 0, left: int64(max(left, 0)), retry: time.Duration((used + float64(hits) - size) / float64(limit) * float64(window))}
 	if hits > limit+m.more {
 		a.retry = -1
 	}
@@ -156,11 +161,11 @@ func (m *bucketModel) judge(at time.Time, hits, limit int64) answer {
 }
 
 func (m *bucketModel) add(at time.Time, hits, limit int64) {
-	m.last, m.level = at, m.after(at, hits, limit)
+	m.last, m.level, m.rate = at, min(m.used(at, limit), float64(limit+m.more))+float64(hits), limit
 }
 
 func (m *bucketModel) refund(at time.Time, hits, limit int64) {
-	m.last, m.level = at, max(m.after(at, 0, limit)-float64(hits)/float64(limit), 0)
+	m.last, m.level, m.rate = at, max(m.used(at, limit)-float64(hits), 0), limit
 }
 
 // slidingModel weights what was counted in the window before.
