@@ -72,7 +72,7 @@ func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix stri
 	}()
 
 	var moved, failed, crossed, refused, unwritten error
-	marks, answers := make(map[string]bool), 0
+	marks, changes, before, answers := make(map[string]bool), 0, "", 0
 	for i := range one {
 		if err := one[i].Err(); err != nil {
 			if goredis.HasErrorPrefix(err, "MOVED") {
@@ -85,7 +85,10 @@ func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix stri
 		mark, err := two[i].Text()
 		switch {
 		case err == nil:
-			marks[mark] = true
+			if len(marks) > 0 && mark != before {
+				changes++
+			}
+			marks[mark], before = true, mark
 		case isCrossSlot(err):
 			crossed = err
 		case isRefusal(err):
@@ -105,6 +108,8 @@ func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix stri
 		return Slots, crossed, nil
 	case refused != nil && len(marks) == 0:
 		return Slots, refused, nil
+	case len(marks) > 1 && changes < len(marks): // a mark that expires, because the server's clock is set, has another one after it
+		return LayoutUnknown, nil, nil
 	case len(marks) > 1:
 		return Servers, fmt.Errorf("%d keys led to %d servers", probeKeys, len(marks)), nil
 	case len(marks) == 0 && !goredis.HasErrorPrefix(unwritten, "OOM"): // a full server still denies

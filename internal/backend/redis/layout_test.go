@@ -298,6 +298,32 @@ func TestLayoutOfANodeAmongOthers(t *testing.T) {
 	}
 }
 
+// A server whose clock is set during a probe is not taken for several: what the probe writes expires then.
+func TestLayoutWhenTheClockIsSet(t *testing.T) {
+	start := time.Now()
+	server, set := redistest.StartWithStoppedClock(t, start)
+	client := connect(t, redisconn.Options{URL: server.Addr})
+	ended := make(chan struct{})
+	var sets sync.WaitGroup
+	sets.Go(func() {
+		for n := 1; ; n++ {
+			select {
+			case <-ended:
+				return
+			default:
+				set(start.Add(time.Duration(n) * time.Minute))
+			}
+		}
+	})
+	defer sets.Wait()
+	defer close(ended)
+	for range 200 {
+		if found, reason, err := redis.FindLayout(t.Context(), client, ""); err != nil || found == redis.Servers {
+			t.Fatalf("layout %d: %v, %v", found, reason, err)
+		}
+	}
+}
+
 // Health is red without the right to run scripts, and green again with it.
 func TestHealthNeedsScripts(t *testing.T) {
 	forEachLayout(t, func(t *testing.T, opts redis.Options, servers []*redistest.Server, _ bool, _ *logged) {
