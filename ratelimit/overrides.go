@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/config/override/redissource"
 )
@@ -33,7 +34,10 @@ func (l *Limiter) openOverrides(o *Options) (follow func(context.Context) error,
 		if err != nil {
 			return nil, nil, err
 		}
-		r := redissource.New(redissource.Options{Client: client, Prefix: o.KeyPrefix, Log: o.Logger})
+		r := redissource.New(redissource.Options{
+			Client: client, Prefix: o.KeyPrefix, Log: o.Logger,
+			Usable: func(ctx context.Context) (bool, error) { return redis.OneKeyspace(ctx, client, o.KeyPrefix) },
+		})
 		source, hasRead = r, r.Tried()
 	case o.OverridesFile != "":
 		if source, err = override.OpenFile(override.FileOptions{Path: o.OverridesFile, Log: o.Logger}); err != nil {

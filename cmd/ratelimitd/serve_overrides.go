@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/config/override/redissource"
@@ -87,6 +88,7 @@ func (s *service) openOverridesInRedis(registry prometheus.Registerer) error {
 	s.shutdown = append(s.shutdown, client.Close)
 	source := redissource.New(redissource.Options{
 		Client: client, Prefix: o.KeyPrefix, Copy: s.options.Overrides.Copy, Log: s.log, Metrics: prom.With(registry),
+		Usable: func(ctx context.Context) (bool, error) { return redis.OneKeyspace(ctx, client, o.KeyPrefix) },
 	})
 	s.putIntoForce(source)
 	s.workers = append(s.workers, (&override.Sweeper{Source: source, InForce: s.limiter.Overrides, Log: s.log}).Run)

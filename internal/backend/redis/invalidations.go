@@ -62,7 +62,7 @@ type Invalidations struct {
 	refunds, resets pending
 	wake            chan struct{}
 
-	denied    atomic.Bool // Redis does not let this user use the stream
+	denied    atomic.Bool // Redis does not let this user use the stream, or there is none behind a proxy
 	connected atomic.Bool
 
 	sent, received, everything, dropped atomic.Int64
@@ -175,14 +175,14 @@ func (v *Invalidations) add(p *pending, key []byte) {
 }
 
 // Cleared sends that counters were cleared. If that fails, it is sent later, and an error is returned. It is no error that
-// Redis does not let this user use the stream: Run logs that.
+// Redis does not let this user use the stream, or is behind a proxy: Run logs that.
 func (v *Invalidations) Cleared(ctx context.Context, counters []backend.Counter) error {
 	var keys []byte
 	for i := range counters {
 		keys = appendKey(keys, counters[i].Key)
 	}
 	err := v.send(ctx, message{resets: keys})
-	if err == nil || isDenied(err) {
+	if err == nil || isDenied(err) || v.denied.Load() {
 		return nil
 	}
 	for i := range counters {
@@ -296,6 +296,11 @@ func (v *Invalidations) receive(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
+		case v.behindProxy(ctx, err):
+			if !v.denied.Swap(true) {
+				v.opts.Logger.Warn("the proxy before Redis knows no streams, so resets and refunds are not shared with other replicas: their denial caches and leases may be out of date until a window ends", "key", v.opts.Key, "error", err)
+			}
+			pause(ctx, deniedFor)
 		case isDenied(err):
 			if !v.denied.Swap(true) && !redisconn.IsMistake(err) { // who waits for Redis says what is wrong with the settings
 				v.opts.Logger.Warn("Redis does not let this user share resets and refunds with other replicas: their denial caches and leases may be out of date until a window ends; grant +xadd +xread +xrevrange", "key", v.opts.Key, "error", err)
@@ -309,6 +314,16 @@ func (v *Invalidations) receive(ctx context.Context) {
 			pause(ctx, wait)
 		}
 	}
+}
+
+// behindProxy reports whether the stream fails because a proxy sends keys to several servers. Some proxies close the connection at a command
+// that they do not know.
+func (v *Invalidations) behindProxy(ctx context.Context, err error) bool {
+	if isDeniedRight(err) || redisconn.IsTimeout(err) {
+		return false
+	}
+	_, err = OneKeyspace(ctx, v.opts.Client, strings.TrimSuffix(v.opts.Key, InvalidationsKey))
+	return errors.Is(err, ErrServers)
 }
 
 // position is a place in the stream.
@@ -333,6 +348,14 @@ func (v *Invalidations) attach(ctx context.Context) (*goredis.Conn, position, er
 	}
 	conn := node.EphemeralConn()
 	at, err := v.end(ctx, conn)
+	if err == nil {
+		within, cancel := context.WithTimeout(ctx, readGrace)
+		err = conn.XRead(within, &goredis.XReadArgs{Streams: []string{v.opts.Key, at.id}, Count: 1, Block: -1}).Err() // read reads it again
+		cancel()
+		if errors.Is(err, goredis.Nil) {
+			err = nil
+		}
+	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, position{}, err

@@ -46,6 +46,10 @@ const (
 // anything is a script that needs nothing but the right to run it.
 const anything = "return 1"
 
+// mixed returns a text for the number of a key. Texts differ in all letters: twemproxy's usual hash sends keys that differ in the last
+// one to the same server.
+func mixed(i int) string { return strconv.FormatUint(uint64(i+1)*0x9e3779b97f4a7c15, 16) }
+
 // FindLayout finds out what is behind the address of a client that is no cluster's. With an error, no call can be answered now. Without one,
 // the layout may still be unknown, because some answers were missing. The keys that it uses begin with prefix.
 func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix string) (found Layout, reason, err error) {
@@ -56,7 +60,7 @@ func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix stri
 	pipe, route := client.Pipeline(), scripts.Route()
 	var one, two [probeKeys]*goredis.Cmd
 	for i := range one {
-		key := name + strconv.Itoa(i)
+		key := name + mixed(i)
 		one[i] = pipe.Eval(ctx, anything, []string{key})
 		two[i] = pipe.Eval(ctx, route.Text, []string{key, name}, i)
 	}
@@ -65,7 +69,7 @@ func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix stri
 		pipe := client.Pipeline()
 		for i := range two {
 			if mark, err := two[i].Int(); err == nil && mark == i { // the first call on its server
-				pipe.Eval(ctx, scripts.Forget().Text, []string{name + strconv.Itoa(i), name})
+				pipe.Eval(ctx, scripts.Forget().Text, []string{name + mixed(i), name})
 			}
 		}
 		_, _ = pipe.Exec(ctx) // what is left expires
@@ -137,6 +141,24 @@ func findProxy(ctx context.Context, client goredis.UniversalClient, key string) 
 		}
 	}
 	return Servers, fmt.Errorf("a script without keys ends the connection: %w", reason), nil
+}
+
+// ErrServers is wrapped by what is refused because several servers are behind one address.
+var ErrServers = errors.New("a proxy that sends each key to one of several servers is behind this address")
+
+// OneKeyspace returns ErrServers if a client's keys are on servers that know nothing of each other: streams and scripts of several keys
+// are not possible there. sure is false if that could not be found out.
+func OneKeyspace(ctx context.Context, client goredis.UniversalClient, prefix string) (sure bool, err error) {
+	if _, cluster := client.(*goredis.ClusterClient); cluster {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	defer cancel()
+	found, reason, err := FindLayout(ctx, client, prefix)
+	if found == Servers {
+		return true, fmt.Errorf("%w: %w", ErrServers, reason)
+	}
+	return found != LayoutUnknown && err == nil, nil
 }
 
 // isCrossSlot reports whether a script was not run because its keys are in several slots.
@@ -253,7 +275,7 @@ func (s *Store) runsScripts(ctx context.Context) error {
 		asked = asked[:probeKeys]
 	}
 	for i := range asked {
-		asked[i] = pipe.Eval(ctx, anything, []string{s.opts.KeyPrefix + ProbeKey + ":" + strconv.Itoa(i)})
+		asked[i] = pipe.Eval(ctx, anything, []string{s.opts.KeyPrefix + ProbeKey + ":" + mixed(i)})
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	answered, failed := false, error(nil)

@@ -23,6 +23,9 @@ const (
 func (s *Source) List(ctx context.Context, q override.Query) ([]override.Override, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+	if err := s.usable(ctx); err != nil {
+		return nil, "", err
+	}
 	want := q.Length()
 	domains := []string{q.Domain}
 	if q.Domain == "" {

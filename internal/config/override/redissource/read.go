@@ -194,6 +194,9 @@ func (p position) continues(from position) bool {
 // load reads all overrides.
 func (r *reader) load(ctx context.Context) error {
 	start := time.Now()
+	if err := r.usable(ctx); err != nil {
+		return err
+	}
 	head, err := r.head(ctx)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -25,6 +26,10 @@ type Options struct {
 
 	Prefix string // of every key
 
+	// Usable returns an error if overrides cannot be kept behind the client's address. It is asked before overrides are read or written,
+	// until it is sure. Nil: they can be.
+	Usable func(context.Context) (sure bool, err error)
+
 	// Copy is the path of a file that keeps the last overrides that were read, for a start without Redis. Default:
 	// none.
 	Copy string
@@ -39,6 +44,7 @@ type Source struct {
 	metrics *override.Metrics
 	copies  *copies // nil: there is no file
 
+	sound     atomic.Bool   // Usable was sure
 	tried     chan struct{} // closed after the first attempt to read
 	closeOnce sync.Once
 }
@@ -63,6 +69,19 @@ func (s *Source) Tried() <-chan struct{} { return s.tried }
 // Up reports whether Redis answered when it was last asked.
 func (s *Source) Up() bool { return s.metrics.Up() }
 
+// usable returns an error if overrides cannot be kept there.
+func (s *Source) usable(ctx context.Context) error {
+	if s.o.Usable == nil || s.sound.Load() {
+		return nil
+	}
+	sure, err := s.o.Usable(ctx)
+	if err != nil {
+		return fmt.Errorf("overrides cannot be kept here, because all of them must be on one server: keep them in a file, or connect to one Redis or a cluster: %w", err)
+	}
+	s.sound.Store(sure)
+	return nil
+}
+
 // The keys are in one slot of a cluster, so that one script can change them all.
 
 func (s *Source) key(name string) string { return s.o.Prefix + "{overrides}:" + name }
@@ -83,6 +102,9 @@ func (s *Source) Get(ctx context.Context, which []override.Identity) ([]*overrid
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
 	all := make([]*override.Override, len(which))
 	for domain, at := range places {
 		fields := make([]string, len(at))
@@ -161,6 +183,9 @@ func (s *Source) Write(ctx context.Context, author string, edits []override.Edit
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
 	answer, err := writeScript.Run(ctx, s.o.Client, keys, args...).StringSlice()
 	if err != nil {
 		return nil, fmt.Errorf("write overrides to Redis: %w", err)
