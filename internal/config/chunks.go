@@ -106,7 +106,7 @@ func readCut(name string, data []byte, size int) *source {
 			return nil
 		}
 	}
-	if r.Found() > 0 || expanded > yamlform.MaxExpanded {
+	if r.Found() > 0 || expanded > yamlform.MaxExpanded(len(data)) {
 		return nil
 	}
 	s.domains = []descriptor.DomainSpec{domain}

@@ -78,8 +78,9 @@ func (d *descriptorReading) checkCapture() bool {
 		d.group.Errorf("`group: $%d` needs a `value_regex` with a capture group, such as `/tenants/([^/]+)/.*`", n)
 		return false
 	}
-	err := descriptor.CheckCapture(d.spec.Value, n, d.spec.FoldCase)
+	size, err := descriptor.CheckCapture(d.spec.Value, n, d.spec.FoldCase)
 	switch {
+	case !d.r.spend(d.group, "`group`", size/entriesForInstruction): // the error is noted
 	case err != nil:
 		d.group.Errorf("`group: $%d` of %s: %v", n, yamlform.Quote(d.spec.Value), err)
 	case d.says.Overridable():

@@ -172,6 +172,9 @@ func (r *ruleReader) copyTree(s *descriptor.NodeSpec, h inheritance) descriptor.
 	c.Rule = r.copyOf(s.Rule, h)
 	c.Children = make([]descriptor.NodeSpec, 0, len(s.Children))
 	r.countInherited(1, h.asked)
+	if s.Kind == descriptor.MatchRegex {
+		r.expression(h.asked, "`inherit`", s.Value)
+	}
 	for i := range s.Children {
 		if r.inherited > maxInherited {
 			break

@@ -113,10 +113,7 @@ func init() {
 			read: func(d *descriptorReading, v yamlform.Value) {
 				text, ok := v.Text()
 				if ok {
-					if _, err := descriptor.CompileRegex(text); err != nil {
-						v.Errorf("`value_regex`: %v", err)
-						ok = false
-					}
+					ok = d.r.expression(v, "`value_regex`", text)
 				}
 				d.matcher(descriptor.MatchRegex, v, text, ok)
 			}},
@@ -260,6 +257,7 @@ type ruleReader struct {
 	inheriting map[descriptor.Position]yamlform.Value // the descriptors with `inherit: true`
 	unreserved map[descriptor.Position]bool           // the descriptors with `reservations: false`
 	inherited  int                                    // descriptors, limits and costs that were copied for them
+	compiled   int                                    // instructions of all expressions
 	byEntry    bool                                   // a rule depends on the values of its entries
 	regions    bool                                   // a limit has `regions`
 }
@@ -267,6 +265,38 @@ type ruleReader struct {
 // newRuleReader returns a reader of a file, or of a piece of it; lines is how many lines of the file come before the piece.
 func newRuleReader(file string, lenient bool, lines int) *ruleReader {
 	return &ruleReader{Reader: yamlform.NewReader(file, yamlform.Options{Places: places, Meant: meant, Lenient: lenient, Ignored: referenceKeys, Lines: lines})}
+}
+
+// maxInstructions is how many instructions all expressions of a text of so many bytes may have. A short expression can have many of
+// them, because of its repetitions: without this bound a file could ask for a thousand times its size.
+func maxInstructions(size int) int { return 50_000 + 3*size }
+
+// expression counts what an expression costs, and reports whether it can be compiled. If not, an error at v says why; what is where the
+// expression stands.
+func (r *ruleReader) expression(v yamlform.Value, what, text string) bool {
+	if r.compiled > maxInstructions(r.Size()) { // an error says so already
+		return false
+	}
+	n, err := descriptor.RegexInstructions(text)
+	if err != nil {
+		v.Errorf("%s: %v", what, err)
+		return false
+	}
+	return r.spend(v, what, n)
+}
+
+// entriesForInstruction is how many entries of a table count like one instruction.
+const entriesForInstruction = 8
+
+// spend counts instructions. The first one above the bound is an error.
+func (r *ruleReader) spend(v yamlform.Value, what string, n int) bool {
+	most := maxInstructions(r.Size())
+	within := r.compiled <= most
+	if r.compiled += n; within && r.compiled > most {
+		v.Errorf("%s: the expressions of this file have more than %d instructions: write smaller repetitions, such as `+` instead of `{1,100}`, or fewer expressions",
+			what, most)
+	}
+	return r.compiled <= most
 }
 
 // position returns the position of a value.

@@ -35,6 +35,11 @@ const (
 	maxStates   = 1 << 12
 	maxClasses  = 1 << 8
 	maxTogether = 32 // expressions
+
+	// How much work may go into the automata of one domain, in places that are looked at. An expression for which nothing is left is
+	// left to package regexp too.
+	leastWork          = 1 << 16
+	workForInstruction = 1 << 9
 )
 
 // find returns the first expression that matches a text. Of a longer text it reads only the first most bytes: an expression
@@ -270,8 +275,9 @@ func (s *simulation) set(list []uint32) {
 	}
 }
 
-// newAutomaton builds the automaton of a program. It returns nil if the automaton would be too large or have more than most states.
-func newAutomaton(p *program, most int) *automaton {
+// newAutomaton builds the automaton of a program. It returns nil if the automaton would be too large or have more than most states, or
+// if it needs more work than is left. What it needs is subtracted.
+func newAutomaton(p *program, most int, left *int) *automaton {
 	a := &automaton{}
 	for i := range p.insts {
 		if p.insts[i].Op == syntax.InstMatch {
@@ -306,6 +312,10 @@ func newAutomaton(p *program, most int) *automaton {
 	a.start = note()
 	for i := 0; i < len(states); i++ {
 		if len(states) > min(most, maxStates) || len(states)*a.classes > maxTable {
+			return nil
+		}
+		if *left -= a.classes * (1 + len(states[i].list)); *left < 0 {
+			*left = 0
 			return nil
 		}
 		for _, r := range samples {

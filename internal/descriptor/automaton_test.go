@@ -22,7 +22,7 @@ func compiled(tb testing.TB, texts []string) (*patterns, []*regexp.Regexp) {
 		all = append(all, re)
 		p.list = append(p.list, pattern{kind: MatchRegex, text: text, child: node(i)})
 	}
-	if err := p.finish(); err != nil {
+	if err := p.finish(new(leastWork)); err != nil {
 		tb.Fatal(err)
 	}
 	return p, all
@@ -164,4 +164,23 @@ func BenchmarkFiftyExpressions(b *testing.B) {
 			p.find(value, len(value), root)
 		}
 	})
+}
+
+// The work for the automata of a domain is bounded. An expression for which nothing is left is matched without one.
+func TestWorkForAutomataIsBounded(t *testing.T) {
+	p := &patterns{}
+	for i := range 30 {
+		p.list = append(p.list, pattern{kind: MatchRegex, text: fmt.Sprintf(".*a.{11}%d", i), child: node(i + 1)})
+	}
+	if err := p.finish(new(leastWork)); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.single) == 0 {
+		t.Error("all expressions have an automaton")
+	}
+	for i := range 30 {
+		if got := p.find(fmt.Sprintf("ba12345678901%d", i), 4096, root); got != node(i+1) {
+			t.Errorf("expression %d: %d matches", i, got)
+		}
+	}
 }

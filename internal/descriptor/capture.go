@@ -45,10 +45,14 @@ const (
 
 var errCaptureTooLarge = errors.New("the expression is too large to find its capture group fast: use fewer and smaller repetitions, such as + instead of {1,100}, and characters that end a part, such as [^/]+ instead of .+")
 
-// CheckCapture returns an error if a group cannot be a capture group of the expression.
-func CheckCapture(text string, number int, fold bool) error {
-	_, err := newCapture(text, number, fold)
-	return err
+// CheckCapture returns an error if a group cannot be a capture group of the expression. size is how large the table is that finds the group, or
+// how large it became before it was too large.
+func CheckCapture(text string, number int, fold bool) (size int, err error) {
+	c, err := newCapture(text, number, fold)
+	if c != nil {
+		size = len(c.next)
+	}
+	return size, err
 }
 
 func newCapture(text string, number int, fold bool) (*capture, error) {

@@ -314,12 +314,13 @@ func (e *edges) keyAlone(parent node, key string) *slot {
 func (e *edges) finish() error {
 	e.ids, e.taken = nil, nil
 	e.list, e.records = slices.Clip(slices.Clone(e.list)), bytes.Clone(e.records)
+	work := leastWork
 	for i := range e.list {
 		o := e.list[i].others
 		if o == nil {
 			continue
 		}
-		if err := o.patterns.finish(); err != nil {
+		if err := o.patterns.finish(&work); err != nil {
 			return err
 		}
 	}

@@ -18,7 +18,7 @@ func TestFoldedExpressions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		folded, err := compileRegex(parsed)
+		folded, err := compileRegex(text, parsed, true)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -77,8 +77,8 @@ func (p *patterns) find(value string, most int, after node) node {
 	return p.list[first].child
 }
 
-// finish builds the automata.
-func (p *patterns) finish() error {
+// finish builds the automata. work is how much of it is left for the domain.
+func (p *patterns) finish(work *int) error {
 	var together []compiledRegex
 	for i := range p.list {
 		x := &p.list[i]
@@ -94,12 +94,13 @@ func (p *patterns) finish() error {
 		if err := alone.addExpression(int32(i), parsed); err != nil {
 			return fmt.Errorf("compile expression: %w", err)
 		}
-		a := newAutomaton(alone, maxStates)
+		*work += workForInstruction * len(alone.insts)
+		a := newAutomaton(alone, maxStates, work)
 		if a != nil {
 			together = append(together, compiledRegex{int32(i), parsed, a})
 			continue
 		}
-		if x.regex, err = compileRegex(parsed); err != nil {
+		if x.regex, err = compileRegex(x.text, parsed, x.fold); err != nil {
 			return err
 		}
 		x.program = alone
@@ -107,7 +108,7 @@ func (p *patterns) finish() error {
 	}
 	for len(together) > 0 {
 		n := min(len(together), maxTogether)
-		if err := p.join(together[:n]); err != nil {
+		if err := p.join(together[:n], work); err != nil {
 			return err
 		}
 		together = together[n:]
@@ -124,7 +125,7 @@ type compiledRegex struct {
 
 // join builds one automaton for several expressions if it is about as large as their own automata together. Otherwise it
 // builds several. The sizes multiply when all expressions can begin anywhere in the text.
-func (p *patterns) join(list []compiledRegex) error {
+func (p *patterns) join(list []compiledRegex, work *int) error {
 	if len(list) == 1 {
 		p.automata = append(p.automata, list[0].alone)
 		return nil
@@ -136,16 +137,19 @@ func (p *patterns) join(list []compiledRegex) error {
 			return fmt.Errorf("compile expressions: %w", err)
 		}
 	}
-	if a := newAutomaton(all, states); a != nil {
+	if a := newAutomaton(all, states, work); a != nil {
 		p.automata = append(p.automata, a)
 		return nil
 	}
 	half := len(list) / 2
-	if err := p.join(list[:half]); err != nil {
+	if err := p.join(list[:half], work); err != nil {
 		return err
 	}
-	return p.join(list[half:])
+	return p.join(list[half:], work)
 }
+
+// maxOverlapWork bounds the work of comparing two expressions, in places that are looked at.
+const maxOverlapWork = 1 << 17
 
 // LongOverlap reports whether there are values of any length whose beginning may belong to a match of the expression first, and which
 // then match only the expression second. It also does if the expressions are too large to know. An expression with fold matches the
@@ -164,7 +168,8 @@ func LongOverlap(first string, foldFirst bool, second string, foldSecond bool) b
 			return true
 		}
 	}
-	a := newAutomaton(both, maxStates)
+	work := maxOverlapWork
+	a := newAutomaton(both, maxStates, &work)
 	return a == nil || a.longOverlap()
 }
 
@@ -178,27 +183,39 @@ func (a *automaton) longOverlap() bool {
 	for s := range long {
 		long[s] = a.goesOn[s] == 1<<2-1
 	}
-	for changed := true; changed; {
-		changed = false
-		entered := make([]bool, n)
-		for s := range long {
-			for _, t := range after(s) {
-				entered[t] = entered[t] || long[s]
-			}
-		}
-		for s := range long {
-			if long[s] && !entered[s] {
-				long[s], changed = false, true
+	entries := make([]int, n) // by state: how many ways lead to it from states that remain
+	for s := range long {
+		for _, t := range after(s) {
+			if long[s] {
+				entries[t]++
 			}
 		}
 	}
-	for changed := true; changed; { // and all states behind them
-		changed = false
-		for s := range long {
-			for _, t := range after(s) {
-				if long[s] && !long[t] {
-					long[t], changed = true, true
-				}
+	var todo []int
+	for s := range long {
+		if long[s] && entries[s] == 0 {
+			todo = append(todo, s)
+		}
+	}
+	for ; len(todo) > 0; todo = todo[1:] {
+		s := todo[0]
+		long[s] = false
+		for _, t := range after(s) {
+			if entries[t]--; entries[t] == 0 && long[t] {
+				todo = append(todo, int(t))
+			}
+		}
+	}
+	for s := range long {
+		if long[s] {
+			todo = append(todo, s)
+		}
+	}
+	for ; len(todo) > 0; todo = todo[1:] { // and all states behind them
+		for _, t := range after(todo[0]) {
+			if !long[t] {
+				long[t] = true
+				todo = append(todo, int(t))
 			}
 		}
 	}
@@ -223,15 +240,36 @@ func CompileRegex(text string) (*regexp.Regexp, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compileRegex(parsed)
+	return compileRegex(text, parsed, false)
 }
 
-func compileRegex(parsed *syntax.Regexp) (*regexp.Regexp, error) {
-	re, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
+// compileRegex compiles an expression that parseRegex has read. To write parsed as text costs a step for each character in its classes, more than a
+// million for [^/], so that is only done with fold.
+func compileRegex(text string, parsed *syntax.Regexp, fold bool) (*regexp.Regexp, error) {
+	if fold {
+		text = parsed.String()
+	} else if _, err := syntax.Parse(text+`\E`, syntax.Perl); err == nil { // only after a \Q without its end
+		text += `\E`
+	}
+	re, err := regexp.Compile(`\A(?:` + text + `)\z`)
 	if err != nil {
 		return nil, fmt.Errorf("compile expression: %w", err)
 	}
 	return re, nil
+}
+
+// RegexInstructions checks a value_regex, and returns how many instructions it compiles to: memory and the time to prepare it are in proportion
+// to that.
+func RegexInstructions(text string) (int, error) {
+	parsed, err := parseRegex(text, false)
+	if err != nil {
+		return 0, err
+	}
+	compiled, err := syntax.Compile(parsed.Simplify())
+	if err != nil {
+		return 0, fmt.Errorf("compile expression: %w", err)
+	}
+	return len(compiled.Inst), nil
 }
 
 // parseRegex parses an expression on its own, without what CompileRegex puts around it: that must neither repair a broken

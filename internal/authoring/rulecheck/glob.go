@@ -82,10 +82,13 @@ func (g *globBuilder) add(re *syntax.Regexp) {
 // anyBytes stands for the text that a star matches. No text of a rule file has this byte: YAML is UTF-8.
 const anyBytes = "\xff"
 
+// text is the glob with anyBytes where its stars are.
+func (g glob) text() string { return strings.Join(g.pieces, anyBytes) }
+
 // covers reports whether g matches every text that other matches. It is exact: a star of other matches any text, so only a
 // star of g can cover it.
-func (g glob) covers(other glob) bool {
-	text := strings.Join(other.pieces, anyBytes)
+// text is other's.
+func (g glob) covers(other glob, text string) bool {
 	switch {
 	case !g.exact || other.fold && !g.fold && !g.everything():
 		return false

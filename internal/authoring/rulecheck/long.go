@@ -8,13 +8,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// maxOverlaps bounds the pairs of patterns of one key that are compared.
-const maxOverlaps = 1000
+// maxOverlaps bounds the pairs of patterns that are compared, in all files together.
+const maxOverlaps = 5000
 
 // longValues finds expressions through which a long value reaches a higher limit than the limit of the pattern that the value matches.
 // This can happen because expressions see only the beginning of a long value.
 func (c *checker) longValues(nodes []*node, alone *node) {
-	left := maxOverlaps
 	for i, n := range nodes {
 		if n.kind != descriptor.MatchRegex {
 			continue
@@ -25,13 +24,13 @@ func (c *checker) longValues(nodes []*node, alone *node) {
 		}
 		for _, other := range others {
 			text, is := expressionOf(other)
-			if !is || !higher(n, other) {
+			if !is {
 				continue
 			}
-			if left--; left < 0 {
+			if c.overlaps++; c.overlaps > maxOverlaps {
 				return
 			}
-			if !descriptor.LongOverlap(n.value, n.fold, text, other.fold) {
+			if !higher(n, other) || !descriptor.LongOverlap(n.value, n.fold, text, other.fold) {
 				continue
 			}
 			c.add(Warning, n.valueAt, codeLongValue, "bound the length of what it matches, such as `[^/]{1,100}` instead of `.*`",

@@ -99,6 +99,9 @@ func (c *checker) lists(nodes []*node, exact map[exactValue]*node) {
 	}
 }
 
+// maxCovers bounds the pairs of patterns of which one may hide the other, in all files together.
+const maxCovers = 1_000_000
+
 // patterns finds wildcards and expressions that are never tried because an earlier one matches the same values. It returns
 // the first one that matches every value, or nil.
 func (c *checker) patterns(nodes []*node) *node {
@@ -114,11 +117,14 @@ func (c *checker) patterns(nodes []*node) *node {
 			continue
 		}
 		g := globOf(n)
-		prefix := descriptor.Fold(g.pieces[0])
+		prefix, text := descriptor.Fold(g.pieces[0]), g.text()
 		var taker *earlier
 		for end := 0; end <= len(prefix) && taker == nil; end++ {
 			for i, e := range byPrefix[prefix[:end]] {
-				if e.glob.covers(g) {
+				if c.covers++; c.covers > maxCovers {
+					break
+				}
+				if e.glob.covers(g, text) {
 					taker = &byPrefix[prefix[:end]][i]
 					break
 				}
@@ -126,7 +132,7 @@ func (c *checker) patterns(nodes []*node) *node {
 		}
 		if taker != nil {
 			fix := "move it before the other one, or remove it"
-			if g.covers(taker.glob) {
+			if g.covers(taker.glob, taker.glob.text()) {
 				fix = "remove one of the two"
 			}
 			c.add(Warning, n.valueAt, codeNeverMatches, fix, "no value reaches %s: %s (%s) comes first and matches everything that it matches",
@@ -136,7 +142,9 @@ func (c *checker) patterns(nodes []*node) *node {
 		if g.everything() && all == nil {
 			all = n
 		}
-		byPrefix[prefix] = append(byPrefix[prefix], earlier{g, n})
+		if g.exact { // only such a glob covers others
+			byPrefix[prefix] = append(byPrefix[prefix], earlier{g, n})
+		}
 	}
 	return all
 }

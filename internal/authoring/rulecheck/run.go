@@ -176,6 +176,8 @@ func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
 type checker struct {
 	now   time.Time
 	found []Finding
+
+	overlaps, covers int // pairs of patterns that were compared
 }
 
 func (c *checker) add(s Severity, at yamlform.Position, code, fix, format string, args ...any) {

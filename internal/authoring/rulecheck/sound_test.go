@@ -57,7 +57,7 @@ func TestGlobCovers(t *testing.T) {
 					break
 				}
 			}
-			if got := globs[i].covers(globs[j]); got != want {
+			if got := globs[i].covers(globs[j], globs[j].text()); got != want {
 				t.Errorf("%q covers %q: %v, want %v", globs[i].pieces, globs[j].pieces, got, want)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"regexp/syntax"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -70,7 +71,7 @@ func (c *checker) literal(n *node) bool {
 		return warn("write `values: ["+splitList(v, ",")+"]`", "%s is compared as text: the comma does not separate values", yamlform.Quote(v))
 	}
 	if expression.MatchString(v) {
-		if _, err := descriptor.CompileRegex(v); err == nil {
+		if _, err := syntax.Parse(v, syntax.Perl); err == nil {
 			return warn("write it as `value_regex`", "%s looks like a regular expression, but only * is special in a `value`", yamlform.Quote(v))
 		}
 	}

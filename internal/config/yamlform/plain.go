@@ -113,6 +113,7 @@ func (r *Reader) node(n *yaml.Node, s step, value any) {
 	default:
 		n.Tag = "!unknown" // rejected wherever it stands
 	}
+	r.size += len(s.key) + len(n.Value)
 }
 
 // addContent gives a node that many empty ones.

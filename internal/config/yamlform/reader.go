@@ -9,13 +9,12 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Bounds on the work that a small file can cause.
-const (
-	// MaxLevels is how deep values of one kind may nest: merges in merges, and lists and maps in a free-form map.
-	MaxLevels = 32
-	// MaxExpanded is how many values of one file are read through aliases.
-	MaxExpanded = 2_000_000
-)
+// MaxLevels is how deep values of one kind may nest: merges in merges, and lists and maps in a free-form map.
+const MaxLevels = 32
+
+// MaxExpanded is how many values of a text of so many bytes are read through aliases. It is in proportion to the text, so that many
+// short files do not cost more than a long one.
+func MaxExpanded(size int) int { return min(10_000+16*size, 2_000_000) }
 
 // Options say how a Reader reads.
 type Options struct {
@@ -45,6 +44,8 @@ type Reader struct {
 	steps    []step // the paths of plain values; nil for a file
 	aliased  bool   // an alias was followed
 	expanded int    // values read through aliases
+	most     int    // how many of them may be
+	size     int    // bytes of text read so far
 	reported map[report]struct{}
 	noZones  map[string]struct{} // names that were looked up and are no time zones
 }
@@ -80,6 +81,8 @@ func NewReader(file string, o Options) *Reader { return &Reader{file: file, o: o
 // Parse returns the documents of a text. Empty documents are left out: templates often leave some behind. If the text is
 // not YAML, that is an error, and the documents before it are returned.
 func (r *Reader) Parse(data []byte) []Value {
+	r.size += len(data)
+	r.most = MaxExpanded(r.size)
 	if r.o.Lenient {
 		data = r.untilEnd(data)
 	}
@@ -131,6 +134,9 @@ func (r *Reader) Found() int { return len(r.errs.all) + r.errs.more }
 
 // Expanded is how many values were read through aliases so far.
 func (r *Reader) Expanded() int { return r.expanded }
+
+// Size is how many bytes of text were read so far: what a file may cost is in proportion to it.
+func (r *Reader) Size() int { return r.size }
 
 // Lenient says whether probable mistakes are taken with a warning.
 func (r *Reader) Lenient() bool { return r.o.Lenient }

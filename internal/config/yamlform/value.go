@@ -38,7 +38,7 @@ func (v Value) child(n *yaml.Node, key *Key) (Value, bool) {
 		return Value{}, false
 	}
 	if n.Kind == yaml.AliasNode {
-		if v.r.expanded > MaxExpanded { // an error says so already
+		if v.r.expanded > v.r.most { // an error says so already
 			return Value{}, false
 		}
 		if n.Alias == nil || v.via.leadsThrough(n.Alias) {
@@ -58,10 +58,10 @@ func (v Value) expand(n *yaml.Node) bool {
 		return true
 	}
 	v.r.expanded++
-	if v.r.expanded == MaxExpanded+1 {
-		v.r.ErrorAt(v.r.position(n), "the aliases of this file stand for more than %d values: write fewer aliases within aliases", MaxExpanded)
+	if v.r.expanded == v.r.most+1 {
+		v.r.ErrorAt(v.r.position(n), "the aliases of this file stand for more than %d values: write fewer aliases within aliases", v.r.most)
 	}
-	return v.r.expanded <= MaxExpanded
+	return v.r.expanded <= v.r.most
 }
 
 // node is what the value is, behind an alias.
@@ -232,6 +232,8 @@ func (v Value) eachMap(merges int, read func(Value)) {
 		case !isMerge(target(content[i])):
 		case merge == nil:
 			merge = content[i+1]
+		case !v.expand(content[i]):
+			return
 		default:
 			v.r.ErrorAt(v.r.position(content[i]), "key `<<` twice in one map: write `<<: [*one, *other]`")
 		}

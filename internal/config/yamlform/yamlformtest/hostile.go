@@ -62,6 +62,7 @@ func (l Language) texts(n int) map[string]text {
 
 		"unknown keys behind many aliases": {body: file("&a {" + unknown + "}, " + many("*a, ")), squared: true},
 		"unknown keys merged many times":   {body: file("{<<: [&a {" + unknown + "}, " + many("*a, ") + "]}"), squared: true},
+		"merge keys behind many aliases":   {body: file("&a {" + many("<<: {}, ") + "}, " + many("*a, ")), squared: true},
 		"a list behind many aliases":       {body: file("&a [" + many("{}, ") + "], " + many("*a, ")), squared: true},
 	}
 }
@@ -78,7 +79,7 @@ func (l Language) Test(t *testing.T, read func(data []byte) int) {
 		}
 		most := uint64(n) * 8192
 		if text.squared {
-			most += 1024 * yamlform.MaxExpanded
+			most += 1024 * uint64(yamlform.MaxExpanded(len(text.body)))
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
