@@ -51,7 +51,7 @@ func (o *Options) address() (address, error) {
 		if strings.LastIndexByte(o.URL, '@') > 0 && !strings.HasPrefix(o.URL, "/") {
 			return address{}, o.wrong("URL", "is not a path: write /path/of/the/socket, and credentials into %s", o.setting("AUTH"))
 		}
-		return address{kind: kind, network: "unix", hosts: []string{o.URL}}, o.unencrypted()
+		return address{kind: kind, network: "unix", hosts: []string{o.URL}}, nil
 	}
 	text := strings.Trim(o.URL, separators)
 	if strings.Contains(text, ",") {
@@ -220,17 +220,7 @@ func (o *Options) one() (address, error) {
 	case o.Network != a.network:
 		return address{}, o.wrong("SOCKET_TYPE", "is %s, but the scheme of %s means %s: keep one of them", o.Network, o.setting("URL"), a.network)
 	}
-	if a.network == "unix" {
-		return a, o.unencrypted()
-	}
 	return a, nil
-}
-
-func (o *Options) unencrypted() error {
-	if !o.TLS.Enabled {
-		return nil
-	}
-	return o.wrong("TLS", "is true, but %s is a unix socket, which has no TLS: write %s=false", o.setting("URL"), o.setting("TLS"))
 }
 
 // hostPort returns an address as it can be dialled, or nothing if it cannot be. A host contains no @: that would be the end of credentials.

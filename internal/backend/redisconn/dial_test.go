@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -293,6 +294,43 @@ func TestDialTLS(t *testing.T) {
 		t.Errorf("the log is %s", log.String())
 	}
 	withoutSecret(t, log.String())
+}
+
+// TLS works through a unix socket, behind which a program sends what it gets to a Redis far away.
+func TestTLSOverAUnixSocket(t *testing.T) {
+	ca := redistest.NewCA(t)
+	server := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "127.0.0.1"), false)})
+	path := filepath.Join(t.TempDir(), "tunnel.sock")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			here, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			there, err := net.Dial("tcp", server.Addr)
+			if err != nil {
+				here.Close()
+				continue
+			}
+			for _, ends := range [][2]net.Conn{{here, there}, {there, here}} {
+				go func() {
+					_, _ = io.Copy(ends[0], ends[1])
+					ends[0].Close()
+				}()
+			}
+		}
+	}()
+	for name, skips := range map[string]bool{"any name": true, "its own name": false} {
+		err := connect(t, redisconn.Options{URL: path, TLS: redisconn.TLSOptions{Enabled: true, CACert: ca.File, SkipHostnameVerification: skips}}).Ping(bounded(t)).Err()
+		if (err == nil) != skips {
+			t.Errorf("a certificate with %s: %v", name, err)
+		}
+	}
 }
 
 // hangUp makes a server close all connections but the test's.

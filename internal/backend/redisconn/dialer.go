@@ -72,10 +72,12 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 	if d.tls == nil {
 		return &conn{Conn: plain, socket: socket}, nil
 	}
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		plain.Close()
-		return nil, err
+	host := addr // of a unix socket, no certificate has the name
+	if network != "unix" {
+		if host, _, err = net.SplitHostPort(addr); err != nil {
+			plain.Close()
+			return nil, err
+		}
 	}
 	secure := tls.Client(plain, tlsConfig(d.tls, host))
 	answered := make(chan struct{})
