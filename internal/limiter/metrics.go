@@ -250,7 +250,7 @@ func (m *metrics) families() []metric.Family {
 		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with an operator's override.", m.overridden.Load),
 		metric.Counter("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers: the rule no longer allows the override.", m.unusable.Load),
 		metric.Counters("ratelimitd_dropped_refunds_total",
-			"Refunds that gave nothing back; reason: too_large (more hits than the window holds) or denied (refunds: deny).",
+			"Refunds that gave nothing back; reason: too_large (more hits than are used; a bucket is filled instead) or denied (refunds: deny).",
 			"reason", refundNames[:], m.refunds[:]),
 		metric.Counters("ratelimitd_scale_corrections_total",
 			"Entries for scale whose number was corrected; reason: no_number (counted as 1) or above_max (counted as max).",

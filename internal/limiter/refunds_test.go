@@ -47,6 +47,29 @@ func TestDroppedRefundsAreCounted(t *testing.T) {
 	dropped(1, 1)
 }
 
+// A refund of more hits than are used gives nothing back in windows and under concurrency, and fills a bucket.
+func TestRefundOfMoreThanIsUsed(t *testing.T) {
+	for a := descriptor.FixedWindow; a <= descriptor.Concurrency; a++ {
+		limit := descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Minute}, Algorithm: a}
+		bucket := a == descriptor.TokenBucket || a == descriptor.LeakyBucket
+		if bucket {
+			limit.Burst = 5
+		}
+		full := limit.Capacity()
+		f := newFixture(t, limiter.Settings{}, perMinute("k", "", 5, limitOf(limit)))
+		f.want(f.ask(2, "k=a"), limiter.OK, full-2)
+		left := full - 2
+		if bucket {
+			left = full
+		}
+		f.want(f.ask(-3, "k=a"), limiter.OK, left)
+		f.want(f.ask(0, "k=a"), limiter.OK, left)
+		if t.Failed() {
+			t.Fatalf("with %s", a)
+		}
+	}
+}
+
 // A request that fails has its own counts. They are not left to the next request.
 func TestCountsOfARequestThatFails(t *testing.T) {
 	m := newMeasured(t, 100, perMinute("k", "", 5))

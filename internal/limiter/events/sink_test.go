@@ -257,3 +257,43 @@ func TestSettingsThatCannotBeUsed(t *testing.T) {
 		}
 	}
 }
+
+// The length of a calendar window is that of the window in the event, not that of a usual one.
+func TestLengthOfACalendarWindowInEvents(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		start, end string
+		window     descriptor.Window
+		want       string
+	}{
+		{"2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", descriptor.Window{Unit: descriptor.Month, Location: time.UTC}, "2678400"},
+		{"2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z", descriptor.Window{Unit: descriptor.Month, Location: time.UTC}, "2419200"},
+		{"2028-01-01T00:00:00Z", "2029-01-01T00:00:00Z", descriptor.Window{Unit: descriptor.Year, Location: time.UTC}, "31622400"},
+		{"2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", descriptor.Window{Unit: descriptor.Day, Location: berlin}, "90000"},
+		{"2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", descriptor.Window{Unit: descriptor.Day, Location: berlin}, "82800"},
+	} {
+		limit := descriptor.Limit{Requests: 5, Window: c.window}
+		start, _ := time.Parse(time.RFC3339, c.start)
+		end, _ := time.Parse(time.RFC3339, c.end)
+		for _, kind := range []Kind{Refusal, Penalty} {
+			for _, now := range []time.Time{start, end.Add(-time.Second)} {
+				s := newSink(t, Options{})
+				due, ok := s.Due(now, kind, []byte("key"), &limit, end.Sub(now))
+				if !ok {
+					t.Fatal("no event is due")
+				}
+				s.Send(due, &Event{Time: now, Domain: "d", Rule: "d.k", Limit: limit})
+				got := string(s.encode(s.queue.pop(nil, 1)[0]))
+				if !strings.Contains(got, `"window_seconds":`+c.want+`,`) {
+					t.Errorf("%s, %+v: want a window of %s seconds in %s", now, c.window, c.want, got)
+				}
+				if kind == Refusal && !strings.Contains(got, `"period_start":"`+c.start+`","period_end":"`+c.end+`"`) {
+					t.Errorf("%s, %+v: want the period from %s to %s in %s", now, c.window, c.start, c.end, got)
+				}
+			}
+		}
+	}
+}
