@@ -12,7 +12,7 @@ import (
 
 // readOverrides reads a file of overrides.
 func readOverrides(name string) ([]override.Placed, error) {
-	data, err := stdin.ReadFile(name)
+	data, err := stdin.ReadFileOf(name, override.MaxFileSize)
 	if err != nil {
 		return nil, misuse(fmt.Errorf("read overrides: %w", err))
 	}

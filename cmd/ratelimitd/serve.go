@@ -233,7 +233,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	if err != nil {
 		return nil, err
 	}
-	metrics := svc.scrapes(registry)
+	metrics := svc.scrapes(registry, budget)
 	callers := o.Listen.callers()
 	callers.Decider, callers.Shared = svc.limiter, shared
 	callers.Metrics = server.Metrics{Handler: metrics, ResponseTime: both(compat, timings), Off: o.Answers.NoMetrics}

@@ -11,11 +11,11 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/platform/promcompat"
 	"github.com/ratelimitd/ratelimitd/internal/platform/statsd"
 )
@@ -204,13 +204,12 @@ func (s *service) sendStatistics(registry prometheus.Registerer) (prometheus.Obs
 }
 
 // scrapes answers Prometheus. A metric that an operator's mapping makes invalid does not hide the others.
-func (s *service) scrapes(registry *prometheus.Registry) http.Handler {
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorHandling:       promhttp.ContinueOnError,
-		ErrorLog:            slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		MaxRequestsInFlight: 8,
-		Timeout:             25 * time.Second,
-	})
+func (s *service) scrapes(registry *prometheus.Registry, budget *intake.Budget) http.Handler {
+	return newScrapes(promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorHandling:      promhttp.ContinueOnError,
+		ErrorLog:           slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		DisableCompression: true,
+	}), budget.Class("scrapes", 0))
 }
 
 // both is an observer that passes values to two others; either may be nil.

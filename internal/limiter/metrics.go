@@ -259,7 +259,7 @@ func (m *metrics) families() []metric.Family {
 			"Steps of reservations; result: reserved, refused (no room), too_many (of one counter), too_large, committed, progress, cancelled, extended, unknown (denied, already committed, or long expired) or late (expired before its commit, which also counts as committed).", "result", reservationNames[:], m.reservations[:]),
 		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.Count),
 		metric.Counter("ratelimitd_metric_series_overflow_total",
-			"Counts under the name overflow: all names are in use, or the name is too long.",
+			"Counts under the name overflow: all names or their bytes are in use, or the name is too long.",
 			m.swallowed.Load),
 	)
 }

@@ -144,7 +144,7 @@ func toleratedFiles(files []config.File, errs []*yamlform.Error, merge bool) map
 
 // overrides checks a file of overrides. Where the rules have errors, it is not compared with them.
 func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
-	data, err := stdin.ReadFile(name)
+	data, err := stdin.ReadFileOf(name, override.MaxFileSize)
 	name = stdin.NameOf(name)
 	if err != nil {
 		return []Finding{{File: name, Severity: Error, Code: codeRefused, Message: "cannot be read: " + err.Error()}}

@@ -113,7 +113,7 @@ func (l *Listener) Close() error {
 // no connection can be replaced either.
 func (l *Listener) admit(raw net.Conn) (admitted, replaced *Conn) {
 	now := clock()
-	key := peerOf(raw.RemoteAddr())
+	key := PeerOf(raw.RemoteAddr())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.options.MaxConnections > 0 && l.open.Len() >= l.options.MaxConnections {

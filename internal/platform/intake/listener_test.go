@@ -238,7 +238,7 @@ func TestPeers(t *testing.T) {
 		{&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0"}, "fe80::/64"},
 		{&net.UnixAddr{Name: "", Net: "unix"}, "unix"},
 	} {
-		if got := peerOf(tt.addr); got != tt.want {
+		if got := PeerOf(tt.addr); got != tt.want {
 			t.Errorf("%v is of %s, want %s", tt.addr, got, tt.want)
 		}
 	}

@@ -16,8 +16,8 @@ type peer struct {
 	streams atomic.Int64 // that stay open
 }
 
-// peerOf returns the name of an address's peer.
-func peerOf(a net.Addr) string {
+// PeerOf returns the name of an address's peer.
+func PeerOf(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
 		return a.Network()

@@ -13,6 +13,7 @@ type Names[V any] struct {
 
 	max    int64
 	count  atomic.Int64
+	bytes  atomic.Int64 // of the names from requests
 	seed   maphash.Seed
 	shards [16]namesShard[V]
 }
@@ -22,9 +23,12 @@ type namesShard[V any] struct {
 	byName map[string]*V
 }
 
-// maxNameLength is the maximum length in bytes of a name from a request. A bound only on the number of names would not
-// bound their memory.
-const maxNameLength = 512
+// Bounds of names from requests, in bytes: of one name, and for each name of the set. A bound only on the number of names would not bound
+// their memory, nor what a scrape of them costs.
+const (
+	maxNameLength = 512
+	bytesForName  = 100
+)
 
 // NewNames returns a set for that many names. The value for others is in the set too, so that a name that equals theirs does not
 // get a second one.
@@ -57,8 +61,12 @@ func (n *Names[V]) lookUp(name []byte) *V {
 // create makes its value.
 func (n *Names[V]) Find(name []byte, create func(name string) *V) *V {
 	v := n.lookUp(name)
-	if v == nil && len(name) <= maxNameLength && n.count.Load() < n.max { // else without the write lock that others wait for
-		v = n.add(string(name), n.max, create)
+	// Else without the write lock that others wait for.
+	if v == nil && len(name) <= maxNameLength && n.count.Load() < n.max && n.bytes.Load()+int64(len(name)) <= max(bytesForName*n.max, maxNameLength) {
+		v = n.add(string(name), n.max, func(name string) *V {
+			n.bytes.Add(int64(len(name)))
+			return create(name)
+		})
 	}
 	if v == nil {
 		return n.Other

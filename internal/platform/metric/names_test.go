@@ -47,6 +47,27 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// All names from requests together are bounded too. Those of an operator are not.
+func TestBytesOfNamesAreBounded(t *testing.T) {
+	others := "others"
+	n := metric.NewNames(1000, others, &others)
+	bytes := 0
+	for i := range 1000 {
+		name := fmt.Sprintf("%0500d", i)
+		if got := *n.Find([]byte(name), create); got == name {
+			bytes += len(name)
+		} else if got != others {
+			t.Fatalf("%d: %s", i, got)
+		}
+	}
+	if bytes != 100_000 {
+		t.Errorf("names of %d bytes are kept, want 100000", bytes)
+	}
+	if n.Add(strings.Repeat("r", 1000), 2, create) == nil {
+		t.Error("there is no room for a rule")
+	}
+}
+
 // Callers that use new names at the same time get one value for each name, and no more than there is room for.
 func TestNamesAtTheSameTime(t *testing.T) {
 	const most = 100

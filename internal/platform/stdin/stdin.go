@@ -32,9 +32,16 @@ func read(from io.Reader, name string, most int64) ([]byte, error) {
 }
 
 // ReadFile reads a file, or the standard input.
-func ReadFile(name string) ([]byte, error) {
+func ReadFile(name string) ([]byte, error) { return ReadFileOf(name, maxBytes) }
+
+// ReadFileOf reads a file, or the standard input, of at most so many bytes.
+func ReadFileOf(name string, most int64) ([]byte, error) {
 	if name == Name {
-		return content()
+		data, err := content()
+		if err == nil && int64(len(data)) > most {
+			return nil, fmt.Errorf("the standard input has more than %d bytes", most)
+		}
+		return data, err
 	}
 	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
 		f, err := os.Open(name) // a pipe, such as <(command): its writer may take its time
@@ -42,9 +49,9 @@ func ReadFile(name string) ([]byte, error) {
 			return nil, err //nolint:wrapcheck // it names the file
 		}
 		defer func() { _ = f.Close() }() // it was only read
-		return read(f, name, maxBytes)
+		return read(f, name, most)
 	}
-	return files.Read(name, maxBytes)
+	return files.Read(name, most)
 }
 
 // NameOf is the name of a file in messages.

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
+)
+
+const (
+	mostScrapers   = 64               // peers that read an answer at the same time
+	scrapePatience = 10 * time.Second // for a peer's earlier scrape, for the answer, and for the peer to read it
+	longestPause   = 2 * time.Second  // between two answers
+)
+
+// scrapes answers scrapes of the metrics. Answers may be large, because callers make up names. So one answer is made at a time, for all that
+// wait for it, and is kept compressed until the last one has read it. After it comes a pause of four times what it took. Each peer
+// reads one answer at a time, so that no peer takes another one's place.
+type scrapes struct {
+	inner http.Handler  // writes all metrics
+	room  *intake.Class // for answers that are being read
+
+	making  sync.Mutex // held while an answer is made
+	earlier time.Time  // when the next answer may be made; guarded by making
+
+	mu    sync.Mutex
+	next  map[string]*scraped // by form: the answer that is not begun
+	peers map[string]*scraper
+}
+
+// scraped is one answer, or will be.
+type scraped struct {
+	done    chan struct{}
+	status  int
+	header  http.Header
+	body    []byte // compressed
+	readers int    // guarded by scrapes.mu; also those that wait
+	kept    int64  // of scrapes.room; guarded by scrapes.mu
+}
+
+// scraper is a peer.
+type scraper struct {
+	turn  chan struct{}
+	users int // guarded by scrapes.mu
+}
+
+func newScrapes(inner http.Handler, room *intake.Class) *scrapes {
+	return &scrapes{inner: inner, room: room, next: make(map[string]*scraped), peers: make(map[string]*scraper)}
+}
+
+func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), scrapePatience)
+	defer cancel()
+	refuse := func(why string) {
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, why, http.StatusServiceUnavailable)
+	}
+	leave, why := s.enter(ctx, r.RemoteAddr)
+	if why != "" {
+		refuse(why)
+		return
+	}
+	defer leave()
+	answer, release := s.answer(formOf(r))
+	defer release()
+	select {
+	case <-answer.done:
+	case <-ctx.Done():
+		refuse("making the metrics takes too long: try again later")
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapePatience)) // where that is not possible, the server's bounds remain
+	for name, values := range answer.header {
+		w.Header()[name] = values
+	}
+	w.Header().Set("Vary", "Accept, Accept-Encoding")
+	body := io.Reader(bytes.NewReader(answer.body))
+	if acceptsGzip(r) {
+		w.Header().Set("Content-Encoding", "gzip")
+	} else {
+		plain, err := gzip.NewReader(body)
+		if err != nil {
+			refuse(err.Error())
+			return
+		}
+		body = plain
+	}
+	w.WriteHeader(answer.status)
+	_, _ = io.Copy(w, body) // fails only if the reader has gone, or is too slow
+}
+
+// enter waits until a peer has no other scrape. It returns the function that ends the scrape, or why there can be none.
+func (s *scrapes) enter(ctx context.Context, from string) (leave func(), why string) {
+	name := from
+	if at, err := netip.ParseAddrPort(from); err == nil {
+		name = intake.PeerOf(net.TCPAddrFromAddrPort(at))
+	}
+	s.mu.Lock()
+	p := s.peers[name]
+	if p == nil && len(s.peers) == mostScrapers {
+		s.mu.Unlock()
+		return nil, "too many peers read the metrics: try again later"
+	}
+	if p == nil {
+		p = &scraper{turn: make(chan struct{}, 1)}
+		s.peers[name] = p
+	}
+	p.users++
+	s.mu.Unlock()
+	gone := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if p.users--; p.users == 0 {
+			delete(s.peers, name)
+		}
+	}
+	select {
+	case p.turn <- struct{}{}:
+		return func() { <-p.turn; gone() }, ""
+	case <-ctx.Done():
+		gone()
+		return nil, "another scrape from this address has not ended: read its answer, then try again"
+	}
+}
+
+// answer returns an answer that is not begun yet, so that it has all that was counted before. release ends the use of it.
+func (s *scrapes) answer(form string) (a *scraped, release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a = s.next[form]
+	if a == nil {
+		a = &scraped{done: make(chan struct{}), header: make(http.Header)}
+		s.next[form] = a
+		go s.make(form, a)
+	}
+	a.readers++
+	return a, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if a.readers--; a.readers == 0 {
+			s.room.Add(-a.kept)
+			a.kept = 0
+		}
+	}
+}
+
+// make makes an answer.
+func (s *scrapes) make(form string, a *scraped) {
+	s.making.Lock()
+	time.Sleep(time.Until(s.earlier))
+	s.mu.Lock()
+	delete(s.next, form)
+	s.mu.Unlock()
+	start := time.Now()
+	var body bytes.Buffer
+	w := &compressing{answer: a, to: compressor(&body)}
+	r := (&http.Request{Method: http.MethodGet, Header: http.Header{"Accept": {form}}}).WithContext(context.Background())
+	s.inner.ServeHTTP(w, r)
+	_ = w.to.Close() // a buffer takes everything
+	a.status = cmp.Or(a.status, http.StatusOK)
+	s.earlier = time.Now().Add(min(4*time.Since(start), longestPause))
+	s.making.Unlock()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if size := int64(body.Len()); a.readers > 0 && s.room.Take(size) {
+		a.body, a.kept = bytes.Clone(body.Bytes()), size // a buffer has up to twice as much
+	} else {
+		body.Reset()
+		to := compressor(&body)
+		_, _ = io.WriteString(to, "there is no room for the metrics: peers read earlier answers too slowly\n")
+		_ = to.Close()
+		a.body = bytes.Clone(body.Bytes())
+		a.status, a.header = http.StatusServiceUnavailable, http.Header{"Retry-After": {"1"}}
+	}
+	close(a.done)
+}
+
+// compressing is where an answer is written to.
+type compressing struct {
+	answer *scraped
+	to     *gzip.Writer
+}
+
+func (c *compressing) Header() http.Header    { return c.answer.header }
+func (c *compressing) WriteHeader(status int) { c.answer.status = status }
+func (c *compressing) Write(p []byte) (int, error) {
+	return c.to.Write(p) //nolint:wrapcheck // a buffer takes everything
+}
+
+func compressor(to io.Writer) *gzip.Writer {
+	w, _ := gzip.NewWriterLevel(to, gzip.BestSpeed) // the level is valid
+	return w
+}
+
+// formOf returns the form of the metrics that a scraper asks for: protobuf, which has native histograms, or text.
+func formOf(r *http.Request) string {
+	if strings.Contains(r.Header.Get("Accept"), "application/vnd.google.protobuf") {
+		return "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+	}
+	return "text/plain;version=0.0.4"
+}
+
+func acceptsGzip(r *http.Request) bool {
+	for _, header := range r.Header.Values("Accept-Encoding") {
+		for part := range strings.SplitSeq(header, ",") {
+			name, weight, _ := strings.Cut(part, ";")
+			if strings.TrimSpace(name) == "gzip" && strings.TrimSpace(weight) != "q=0" {
+				return true
+			}
+		}
+	}
+	return false
+}
