@@ -67,9 +67,9 @@ func ways(t *testing.T) []way {
 	server, cluster := redistest.Start(t), redistest.StartCluster(t, redistest.Setup{})
 	single := dial(t, redisconn.Options{URL: server.Addr})
 	slots := dial(t, redisconn.Options{Type: "CLUSTER", URL: strings.Join(cluster.Addrs(), ",")})
-	inRedis := func(client goredis.UniversalClient, lyft bool) func(*testing.T, string) stores {
+	inRedis := func(client goredis.UniversalClient, lyft, apart bool) func(*testing.T, string) stores {
 		return func(t *testing.T, prefix string) stores {
-			s := redis.New(redis.Options{Client: client, Timeout: time.Minute, CallerClock: true, LyftKeys: lyft})
+			s := redis.New(redis.Options{Client: client, Timeout: time.Minute, CallerClock: true, LyftKeys: lyft, Sharded: apart})
 			t.Cleanup(func() { _ = s.Close() })
 			all := one(s)
 			if all.keys.Prefix = prefix; lyft {
@@ -79,9 +79,10 @@ func ways(t *testing.T) []way {
 		}
 	}
 	return []way{
-		{name: "Redis", column: "Redis", stores: inRedis(single, false)},
-		{name: "a Redis Cluster", column: "Cluster", grade: decides, stores: inRedis(slots, false)},
-		{name: "Redis with REDIS_KEY_FORMAT=lyft", column: "lyft keys", stores: inRedis(single, true)},
+		{name: "Redis", column: "Redis", stores: inRedis(single, false, false)},
+		{name: "a Redis Cluster", column: "Cluster", grade: decides, stores: inRedis(slots, false, false)},
+		{name: "a Redis behind a proxy", column: "Proxy", grade: decides, stores: inRedis(single, false, true)},
+		{name: "Redis with REDIS_KEY_FORMAT=lyft", column: "lyft keys", stores: inRedis(single, true, false)},
 		{name: "the denial cache", column: "denial cache", grade: verdict, top: uncounted, stores: func(*testing.T, string) stores {
 			return one(overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}))
 		}},
