@@ -1,6 +1,7 @@
 package outages
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -53,7 +55,7 @@ func TestMove(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := startWorld(t, rulesOfMove)
-			passed := w.many(func() {
+			passed := w.many(func(usedUp func() bool) {
 				w.while(5 * time.Second)()
 				if c.fail != nil {
 					c.fail(w)
@@ -87,7 +89,12 @@ func TestMove(t *testing.T) {
 					c.back(w)
 				}
 				w.await("the new home to count for the old one", func() error { return w.ask("eu", 0, "now", "v", time.Second) })
-				w.while(3 * time.Second)()
+				w.await("a limit to be used up", func() error {
+					if !usedUp() {
+						return errors.New("none is")
+					}
+					return nil
+				})
 			})
 			used := 0
 			for counter, n := range passed {
@@ -105,12 +112,13 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// many sends requests to all replicas until do returns: under a new counter every two seconds, and under those before. It returns how many
-// of each counter passed.
-func (w *world) many(do func()) map[string]int {
+// many sends requests to all replicas until do returns: under a new counter after each 1,200, and under those before. It returns how many
+// of each counter passed. usedUp reports whether as many passed as a limit admits.
+func (w *world) many(do func(usedUp func() bool)) map[string]int {
 	var mu sync.Mutex
 	passed := make(map[string]int)
-	began, done := time.Now(), make(chan struct{})
+	var asked atomic.Int64
+	done := make(chan struct{})
 	var callers sync.WaitGroup
 	for _, name := range w.names {
 		for i := range 2 {
@@ -124,7 +132,7 @@ func (w *world) many(do func()) map[string]int {
 							return
 						case <-pace.C:
 						}
-						newest := int(time.Since(began) / (2 * time.Second))
+						newest := int(asked.Add(1) / 1200)
 						value := fmt.Sprint(newest - rand.IntN(min(newest, 1)+1))
 						if rand.IntN(4) == 0 {
 							value = fmt.Sprint(rand.IntN(newest + 1))
@@ -139,7 +147,16 @@ func (w *world) many(do func()) map[string]int {
 			}
 		}
 	}
-	do()
+	do(func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, n := range passed {
+			if n >= limitOfMove {
+				return true
+			}
+		}
+		return false
+	})
 	close(done)
 	callers.Wait()
 	return passed
