@@ -156,7 +156,7 @@ func (s *scrapes) answer(form string) (a *scraped, release func()) {
 // make makes an answer.
 func (s *scrapes) make(form string, a *scraped) {
 	s.making.Lock()
-	time.Sleep(time.Until(s.earlier))
+	<-time.After(time.Until(s.earlier))
 	s.mu.Lock()
 	delete(s.next, form)
 	s.mu.Unlock()
