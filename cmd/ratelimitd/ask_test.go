@@ -252,6 +252,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 		{[]string{"peek", "--limit", "5/hour", sales}, 0, "limit    5 per hour, fixed window", ""},
 		{[]string{"peek", "method=GET,path=/"}, 0, "unlimited: nothing is counted", ""},
 		{[]string{"peek", "nobody=knows"}, 3, "no rule  nothing matches entry 1", ""},
+		{[]string{"peek", "method=GTE"}, 3, "did you mean", ""},
 		{[]string{"reset", "nobody=knows"}, 3, "no rule", ""},
 		{[]string{"peek", "--domain", "", sales}, 1, "", "INVALID_ARGUMENT"},
 		{[]string{"peek", "nobody"}, 2, "", "has no value"},

@@ -27,7 +27,7 @@ type namesShard[V any] struct {
 // their memory, nor what a scrape of them costs.
 const (
 	maxNameLength = 512
-	bytesForName  = 100
+	bytesForName  = 128
 )
 
 // NewNames returns a set for that many names. The value for others is in the set too, so that a name that equals theirs does not

@@ -60,8 +60,8 @@ func TestBytesOfNamesAreBounded(t *testing.T) {
 			t.Fatalf("%d: %s", i, got)
 		}
 	}
-	if bytes != 100_000 {
-		t.Errorf("names of %d bytes are kept, want 100000", bytes)
+	if bytes != 128_000 {
+		t.Errorf("names of %d bytes are kept, want 128000", bytes)
 	}
 	if n.Add(strings.Repeat("r", 1000), 2, create) == nil {
 		t.Error("there is no room for a rule")

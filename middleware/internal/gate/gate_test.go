@@ -42,6 +42,8 @@ func TestHeaders(t *testing.T) {
 	}{
 		{"allowed", limits.Decision{Allowed: true, Statuses: one}, false, "[]"},
 		{"allowed, made", limits.Decision{Allowed: true, Statuses: one}, true, "[{RateLimit-Limit 10} {RateLimit-Remaining 4} {RateLimit-Reset 2}]"},
+		{"a bucket that holds more than its limit", limits.Decision{Allowed: true, Statuses: []limits.Status{{Allowed: true, Limit: 10, Remaining: 99}}},
+			true, "[{RateLimit-Limit 10} {RateLimit-Remaining 10} {RateLimit-Reset 0}]"},
 		{"no limit", limits.Decision{Allowed: true, Statuses: []limits.Status{{Allowed: true}}}, true, "[]"},
 		{"the least left", limits.Decision{Allowed: true, Statuses: []limits.Status{{Allowed: true}, {Allowed: true, Limit: 9, Remaining: 3}, {Allowed: true, Limit: 8, Remaining: 2}, {Allowed: true, Limit: 7, Remaining: 2}}},
 			true, "[{RateLimit-Limit 8} {RateLimit-Remaining 2} {RateLimit-Reset 0}]"},

@@ -26,7 +26,7 @@ func Headers(d *limits.Decision, made bool) []limits.Header {
 	if s := tightest(d); len(all) == 0 && made && s != nil {
 		all = append(all,
 			limits.Header{Name: "RateLimit-Limit", Value: strconv.FormatUint(s.Limit, 10)},
-			limits.Header{Name: "RateLimit-Remaining", Value: strconv.FormatUint(s.Remaining, 10)},
+			limits.Header{Name: "RateLimit-Remaining", Value: strconv.FormatUint(min(s.Remaining, s.Limit), 10)}, // a bucket may hold more
 			limits.Header{Name: "RateLimit-Reset", Value: seconds(s.ResetAfter)})
 	}
 	if !d.Allowed && !retryAfter && d.RetryAfter > 0 {
