@@ -123,8 +123,6 @@ func TestDialRefuses(t *testing.T) {
 		"password for a port":        {redisconn.Options{URL: "redis://u:" + secret}, []string{"REDIS_URL", "escape"}},
 		"a unix URL without path":    {redisconn.Options{URL: "unix://"}, []string{"REDIS_URL has no path"}},
 		"scheme against socket":      {redisconn.Options{URL: "redis://h:1", Network: "unix"}, []string{"REDIS_SOCKET_TYPE is unix", "tcp"}},
-		"socket with TLS":            {redisconn.Options{URL: "/s", TLS: redisconn.TLSOptions{Enabled: true}}, []string{"REDIS_TLS is true", "REDIS_TLS=false"}},
-		"socket URL with TLS":        {redisconn.Options{URL: "unix:///s", TLS: redisconn.TLSOptions{Enabled: true}}, []string{"REDIS_TLS is true"}},
 		"credentials before a path":  {redisconn.Options{URL: "u:" + secret + "@/s", Network: "unix"}, []string{"REDIS_URL is not a path", "REDIS_AUTH"}},
 		"several":                    {redisconn.Options{URL: "a:1,b:1"}, []string{"REDIS_URL has several", "REDIS_TYPE"}},
 		"a name without sentinels":   {redisconn.Options{Type: "SENTINEL", URL: "name"}, []string{"REDIS_URL", "name,host:port"}},
