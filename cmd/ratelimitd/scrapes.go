@@ -18,22 +18,22 @@ import (
 
 const (
 	mostScrapers   = 64               // peers that read an answer at the same time
-	scrapePatience = 10 * time.Second // for a peer's earlier scrape, for the answer, and for the peer to read it
+	scrapePatience = 10 * time.Second // each: an earlier scrape of the peer, making the answer, and reading it
 	longestPause   = 2 * time.Second  // between two answers
 )
 
-// scrapes answers scrapes of the metrics. Answers may be large, because callers make up names. So one answer is made at a time, for all that
-// wait for it, and is kept compressed until the last one has read it. After it comes a pause of four times what it took. Each peer
-// reads one answer at a time, so that no peer takes another one's place.
+// scrapes answers scrapes of the metrics. Answers may be large, because callers make up names. So one answer is made at a time. All scrapes
+// that wait share it, and it is kept compressed until the last of them has read it. Then comes a pause, four times as long as making the
+// answer took. Each peer reads one answer at a time, so that no peer takes another one's place.
 type scrapes struct {
 	inner http.Handler  // writes all metrics
-	room  *intake.Class // for answers that are being read
+	room  *intake.Class // the bytes of answers that peers still read
 
 	making  sync.Mutex // held while an answer is made
 	earlier time.Time  // when the next answer may be made; guarded by making
 
 	mu    sync.Mutex
-	next  map[string]*scraped // by form: the answer that is not begun
+	next  map[string]*scraped // the next answer in each form; scrapes join it until it is begun
 	peers map[string]*scraper
 }
 
@@ -78,7 +78,8 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse("making the metrics takes too long: try again later")
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapePatience)) // where that is not possible, the server's bounds remain
+	// If the deadline cannot be set, the bounds of the server remain.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapePatience))
 	for name, values := range answer.header {
 		w.Header()[name] = values
 	}

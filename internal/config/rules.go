@@ -267,8 +267,8 @@ func newRuleReader(file string, lenient bool, lines int) *ruleReader {
 	return &ruleReader{Reader: yamlform.NewReader(file, yamlform.Options{Places: places, Meant: meant, Lenient: lenient, Ignored: referenceKeys, Lines: lines})}
 }
 
-// maxInstructions is how many instructions all expressions of a text of so many bytes may have. A short expression can have many of
-// them, because of its repetitions: without this bound a file could ask for a thousand times its size.
+// maxInstructions returns how many instructions all expressions of a file may compile to; size is the length of the file in bytes. A short
+// expression can compile to many instructions, because of its repetitions: without this bound a file could cost a thousand times its size.
 func maxInstructions(size int) int { return 50_000 + 3*size }
 
 // expression counts what an expression costs, and reports whether it can be compiled. If not, an error at v says why; what is where the

@@ -45,8 +45,8 @@ const (
 
 var errCaptureTooLarge = errors.New("the expression is too large to find its capture group fast: use fewer and smaller repetitions, such as + instead of {1,100}, and characters that end a part, such as [^/]+ instead of .+")
 
-// CheckCapture returns an error if a group cannot be a capture group of the expression. size is how large the table is that finds the group, or
-// how large it became before it was too large.
+// CheckCapture returns an error if a group cannot be a capture group of the expression. size is the size of the table that finds the group;
+// if the table becomes too large, its size when building it ended.
 func CheckCapture(text string, number int, fold bool) (size int, err error) {
 	c, err := newCapture(text, number, fold)
 	if c != nil {

@@ -183,7 +183,7 @@ func (a *automaton) longOverlap() bool {
 	for s := range long {
 		long[s] = a.goesOn[s] == 1<<2-1
 	}
-	entries := make([]int, n) // by state: how many ways lead to it from states that remain
+	entries := make([]int, n) // for each state, the number of transitions to it from states that remain
 	for s := range long {
 		for _, t := range after(s) {
 			if long[s] {
@@ -243,8 +243,8 @@ func CompileRegex(text string) (*regexp.Regexp, error) {
 	return compileRegex(text, parsed, false)
 }
 
-// compileRegex compiles an expression that parseRegex has read. To write parsed as text costs a step for each character in its classes, more than a
-// million for [^/], so that is only done with fold.
+// compileRegex compiles an expression that parseRegex has read. Writing parsed as text costs a step for each character in its classes, more
+// than a million for [^/], so only an expression with fold is written as text.
 func compileRegex(text string, parsed *syntax.Regexp, fold bool) (*regexp.Regexp, error) {
 	if fold {
 		text = parsed.String()
@@ -258,8 +258,8 @@ func compileRegex(text string, parsed *syntax.Regexp, fold bool) (*regexp.Regexp
 	return re, nil
 }
 
-// RegexInstructions checks a value_regex, and returns how many instructions it compiles to: memory and the time to prepare it are in proportion
-// to that.
+// RegexInstructions checks a value_regex, and returns how many instructions it compiles to. Its memory, and the time to prepare it, grow with
+// that number.
 func RegexInstructions(text string) (int, error) {
 	parsed, err := parseRegex(text, false)
 	if err != nil {

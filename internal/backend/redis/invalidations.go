@@ -316,8 +316,8 @@ func (v *Invalidations) receive(ctx context.Context) {
 	}
 }
 
-// behindProxy reports whether the stream fails because a proxy sends keys to several servers. Some proxies close the connection at a command
-// that they do not know.
+// behindProxy reports whether the stream fails because a proxy sends keys to several servers. Some proxies close the connection when they get
+// a command that they do not know.
 func (v *Invalidations) behindProxy(ctx context.Context, err error) bool {
 	if isDeniedRight(err) || redisconn.IsTimeout(err) {
 		return false

@@ -143,7 +143,7 @@ func findProxy(ctx context.Context, client goredis.UniversalClient, key string) 
 	return Servers, fmt.Errorf("a script without keys ends the connection: %w", reason), nil
 }
 
-// ErrServers is wrapped by what is refused because several servers are behind one address.
+// ErrServers is the reason for refusing a feature that needs all keys on one server.
 var ErrServers = errors.New("a proxy that sends each key to one of several servers is behind this address")
 
 // OneKeyspace returns ErrServers if a client's keys are on servers that know nothing of each other: streams and scripts of several keys

@@ -72,7 +72,7 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 	if d.tls == nil {
 		return &conn{Conn: plain, socket: socket}, nil
 	}
-	host := addr // of a unix socket, no certificate has the name
+	host := addr // no certificate names the path of a unix socket: REDIS_TLS_SKIP_HOSTNAME_VERIFICATION
 	if network != "unix" {
 		if host, _, err = net.SplitHostPort(addr); err != nil {
 			plain.Close()

@@ -12,8 +12,8 @@ import (
 // MaxLevels is how deep values of one kind may nest: merges in merges, and lists and maps in a free-form map.
 const MaxLevels = 32
 
-// MaxExpanded is how many values of a text of so many bytes are read through aliases. It is in proportion to the text, so that many
-// short files do not cost more than a long one.
+// MaxExpanded returns how many values are read through aliases in a text; size is its length in bytes. The bound grows with the text, so
+// that many short files do not cost more than one long file.
 func MaxExpanded(size int) int { return min(10_000+16*size, 2_000_000) }
 
 // Options say how a Reader reads.

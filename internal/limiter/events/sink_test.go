@@ -258,7 +258,7 @@ func TestSettingsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// The length of a calendar window is that of the window in the event, not that of a usual one.
+// An event shows the length of its own calendar window, such as 28 or 29 days for February.
 func TestLengthOfACalendarWindowInEvents(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

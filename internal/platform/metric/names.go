@@ -13,7 +13,7 @@ type Names[V any] struct {
 
 	max    int64
 	count  atomic.Int64
-	bytes  atomic.Int64 // of the names from requests
+	bytes  atomic.Int64 // length of all names from requests
 	seed   maphash.Seed
 	shards [16]namesShard[V]
 }
@@ -23,8 +23,8 @@ type namesShard[V any] struct {
 	byName map[string]*V
 }
 
-// Bounds of names from requests, in bytes: of one name, and for each name of the set. A bound only on the number of names would not bound
-// their memory, nor what a scrape of them costs.
+// Bounds of names from requests, in bytes: the longest name, and the average length if the set is full. A bound only on the number of names
+// would bound neither their memory nor the cost of a scrape.
 const (
 	maxNameLength = 512
 	bytesForName  = 128
@@ -62,7 +62,8 @@ func (n *Names[V]) lookUp(name []byte) *V {
 func (n *Names[V]) Find(name []byte, create func(name string) *V) *V {
 	v := n.lookUp(name)
 	// Else without the write lock that others wait for.
-	if v == nil && len(name) <= maxNameLength && n.count.Load() < n.max && n.bytes.Load()+int64(len(name)) <= max(bytesForName*n.max, maxNameLength) {
+	if v == nil && len(name) <= maxNameLength && n.count.Load() < n.max &&
+		n.bytes.Load()+int64(len(name)) <= max(bytesForName*n.max, maxNameLength) {
 		v = n.add(string(name), n.max, func(name string) *V {
 			n.bytes.Add(int64(len(name)))
 			return create(name)

@@ -47,7 +47,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// All names from requests together are bounded too. Those of an operator are not.
+// The bytes of all names from requests are bounded too. Names from rules are not.
 func TestBytesOfNamesAreBounded(t *testing.T) {
 	others := "others"
 	n := metric.NewNames(1000, others, &others)

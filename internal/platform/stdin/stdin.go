@@ -34,7 +34,7 @@ func read(from io.Reader, name string, most int64) ([]byte, error) {
 // ReadFile reads a file, or the standard input.
 func ReadFile(name string) ([]byte, error) { return ReadFileOf(name, maxBytes) }
 
-// ReadFileOf reads a file, or the standard input, of at most so many bytes.
+// ReadFileOf reads a file, or the standard input. If it has more than most bytes, that is an error.
 func ReadFileOf(name string, most int64) ([]byte, error) {
 	if name == Name {
 		data, err := content()
