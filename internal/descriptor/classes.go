@@ -53,6 +53,16 @@ type ClassParts struct {
 	Names uint8
 }
 
+// Others returns what the classes other than the caller's are guaranteed, in percent.
+func (p *ClassParts) Others() (percent uint64) {
+	for i, n := range p.Percent {
+		if i+1 != int(p.Class) {
+			percent += uint64(n)
+		}
+	}
+	return percent
+}
+
 // Parts returns the parts of a limit that the classes are guaranteed, for a caller without a class.
 func (c *Classes) Parts() ClassParts {
 	h := fnv.New32a()

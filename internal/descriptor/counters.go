@@ -120,6 +120,11 @@ func (c *conditionalRules) add(r *Rule) {
 	if r.shared == nil || !slices.ContainsFunc(r.shared.levels, shared.condition) {
 		return
 	}
+	for i := range r.shared.levels {
+		if l := &r.shared.levels[i]; l.group != nil && l.group.group != (Group{}) { // a rule with another condition may have other groups
+			l.text += l.group.mark()
+		}
+	}
 	c.rules = append(c.rules, r)
 	c.varies = c.varies || r.Varies
 	c.starred = c.starred || slices.ContainsFunc(r.Levels, func(l Level) bool { return HasWildcard(l.Key) })
@@ -131,6 +136,7 @@ func (c *conditionalRules) tagCounters() {
 	for _, r := range c.rules {
 		r.shared.with = c.identity(r)
 	}
+	defer c.joinCounters()
 	if !c.varies {
 		return
 	}
@@ -149,6 +155,52 @@ func (c *conditionalRules) tagCounters() {
 			of[i].tagTrials(r)
 		}
 	}
+}
+
+// joinCounters finds FirstTag of each rule.
+func (c *conditionalRules) joinCounters() {
+	type counters struct{ with, tag string } // of the same entries
+	smaller := make(map[counters]string)     // a tag in the same set; none: it is the smallest
+	first := func(k counters) string {
+		for smaller[k] != "" {
+			k.tag = smaller[k]
+		}
+		return k.tag
+	}
+	for _, r := range c.rules {
+		own := r.smallestTag()
+		for i := range r.tags {
+			if r.Limits[i].Algorithm == Concurrency {
+				continue
+			}
+			a, b := first(counters{r.shared.with, own}), first(counters{r.shared.with, r.tags[i]})
+			if a != b {
+				smaller[counters{r.shared.with, max(a, b)}] = min(a, b)
+			}
+		}
+	}
+	for _, r := range c.rules {
+		r.shared.first = first(counters{r.shared.with, r.smallestTag()})
+	}
+}
+
+// FirstTag returns the smallest Tag of all counters with the same entries that limits of the rule are counted with: by the rule, by rules that
+// share one of its counters, by rules that share one of theirs, and so on. So it is the same for any two rules that share a counter. Limits
+// without a rate do not matter.
+func (r *Rule) FirstTag() string {
+	if r.CountedWith() != "" {
+		return r.shared.first
+	}
+	return r.smallestTag()
+}
+
+func (r *Rule) smallestTag() (smallest string) {
+	for i, tag := range r.tags {
+		if r.Limits[i].Algorithm != Concurrency && (smallest == "" || tag < smallest) {
+			smallest = tag
+		}
+	}
+	return smallest
 }
 
 // identity returns a text that is the same for all rules that can share a counter.

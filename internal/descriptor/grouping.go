@@ -103,6 +103,14 @@ func newGrouping(spec *NodeSpec) (*grouping, error) {
 // notation, so that it also stays the same where a plan has other networks, or none.
 func (g *grouping) oneAddress() bool { return g.addresses && g.group == (Group{}) }
 
+// mark returns what tells a group from others of the same pattern, in keys of rules that can share counters.
+func (g *grouping) mark() string {
+	if g.fold {
+		return g.group.String() + "~="
+	}
+	return g.group.String() + "="
+}
+
 // counted returns the value that counts. The value of an address is the first address of its network: it is in the same group. A
 // text that is no address counts as itself.
 func (g *grouping) counted(value string) string {

@@ -21,7 +21,8 @@ const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
 // With share_threshold the key contains the rule's pattern instead of the value, and another mark instead of =: ~ for a
 // wildcard, ~~ for a regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with a
 // star. An entry that is a condition has a single ~ after its key. Where values are grouped, the key is followed by the pattern with
-// its mark, if there is one, then =~ for a group or =~= for values without case, then the value that counts. In text from a caller
+// its mark, if there is one, then =~ for a group or =~= for values without case, then the value that counts. Under a
+// condition, the group itself and = precede this value. In text from a caller
 // or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key, and no value can choose its key's
 // cluster slot by a {tag}.
 type KeyBuilder struct {

@@ -113,6 +113,7 @@ type sharedLevels struct {
 	levels  []shared
 	grouped bool   // a level has a group
 	with    string // Rule.CountedWith
+	first   string // Rule.FirstTag, if with is not empty
 }
 
 // shared replaces the value of a level in the counter's key. If the text is empty, nothing does.

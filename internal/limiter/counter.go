@@ -86,6 +86,9 @@ type QuotaBucket struct {
 	// Enforced lists the counters that limit requests now: those in List that no shadow mode, override or schedule takes
 	// out of effect. Empty: every request passes, unless Blocked.
 	Enforced []*Counter
+
+	// Key is the same for all buckets that share one of the counters in List, even if each also uses others. Empty: no limit has a rate.
+	Key string
 }
 
 // ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is active, or its window is

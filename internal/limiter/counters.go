@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
@@ -100,13 +101,24 @@ func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string,
 	if q.Rule == nil || q.Rule.Unlimited || q.Rule.Shadow || shadow {
 		return q, nil
 	}
+	q.enforce()
+	return q, nil
+}
+
+// enforce fills in what limits requests now.
+func (q *QuotaBucket) enforce() {
 	for i := range q.List {
 		k := &q.List[i]
 		if !k.Lifted && !k.Unenforced && !k.Inactive {
 			q.Enforced = append(q.Enforced, k)
+			if k.Kept > 0 { // buckets of all classes share what is left
+				k.Remaining = uint64(max(0, int64(k.Limit.Capacity())-k.Used))
+			}
 		}
 	}
-	return q, nil
+	if first := q.Rule.FirstTag(); first != "" {
+		q.Key = strings.TrimSuffix(q.List[0].Key, q.Rule.Tag(&q.Rule.Limits[0])) + first
+	}
 }
 
 // inquire matches one descriptor and applies the rules to it, as a decision does. snap is nil before the first Swap. Without an error, the caller

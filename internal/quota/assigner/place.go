@@ -71,8 +71,7 @@ func answerOf(f *found) answer {
 	if q.Rule.HitCost().Constant() && q.Rule.CountedWith() == "" {
 		own.unit = own.cost // no other bucket of these counters has another cost
 	}
-	var keys, terms strings.Builder
-	keys.WriteByte('l')
+	var terms strings.Builder
 	fmt.Fprintf(&terms, "%s %d %d", q.Rule.Path, q.HitCost, q.OnError)
 	for _, k := range q.Enforced {
 		r, ok := quota.RateOf(&k.Limit, q.HitCost)
@@ -95,8 +94,7 @@ func answerOf(f *found) answer {
 		own.shut = max(own.shut, k.ClosedFor(slack))
 		own.words = append(own.words, k.Words())
 		own.bound = max(own.bound, boundOf(&k.Limit))
-		keys.WriteString("\x00" + k.Key)
-		fmt.Fprintf(&terms, " %d/%d", k.Limit.Requests, k.Limit.Capacity())
+		fmt.Fprintf(&terms, "; %s, %d", k.Words(), k.Limit.Capacity())
 	}
 	switch {
 	case !own.rated:
@@ -105,12 +103,12 @@ func answerOf(f *found) answer {
 		own.rated = false
 		return fixed(quota.DenyAll, fixedTTL)
 	}
-	own.key, own.terms = keys.String(), terms.String() // replicas of other versions have the same key
+	own.key, own.terms = "l"+q.Key, terms.String() // in all replicas
 	return own
 }
 
 // terms are what the rules mean for some buckets of a pool. Counters do not determine them: the buckets may differ in the numbers of the
-// limits, in the cost of a request, in the rule and in on_error.
+// limits, in the cost of a request, in the rule and in on_error, and one may use counters that another does not use.
 type terms struct {
 	means   answer // as it was found last, for any of the buckets
 	rule    *descriptor.Rule

@@ -79,3 +79,29 @@ func TestRateAfterABucketWithOtherTerms(t *testing.T) {
 		}
 	})
 }
+
+// A rule may use a counter of another rule next to one of its own. Neither then gets the whole of the counter that both use.
+func TestBucketsThatShareSomeCounters(t *testing.T) {
+	for _, unit := range []descriptor.Unit{descriptor.Second, descriptor.Minute} {
+		perSecond := limitOf(100, unit)
+		if unit == descriptor.Minute {
+			perSecond = limitOf(6000, unit)
+		}
+		pro := plan("pro", perSecond)
+		pro.Children[0].Rule.Limits = []descriptor.Limit{limitOf(1_000_000, descriptor.Hour), perSecond}
+		for i, name := range []string{"hour", "short"} {
+			pro.Children[0].Rule.Limits[i].Name = name
+		}
+		for stored, store := range map[string]assigner.Store{"one replica": nil, "shares": &shares{}} {
+			inWorld(t, assigner.Options{Store: store, Log: slog.New(slog.DiscardHandler)}, []descriptor.NodeSpec{plan("free", perSecond), pro}, func(w *world) {
+				free := w.join(300, pair("plan", "free"), pair("user", "a"))
+				w.pass(7 * time.Second)
+				both := w.join(300, pair("plan", "pro"), pair("user", "a"))
+				w.pass(5*time.Minute - 7*time.Second)
+				if passed, most := free.Passed+both.Passed, 5*6000+float64(perSecond.Requests); passed > most || passed < 25_000 {
+					t.Errorf("per %s, %s: %.0f hits passed in five minutes, want 25000 to %.0f", unit, stored, passed, most)
+				}
+			})
+		}
+	}
+}
