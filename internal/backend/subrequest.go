@@ -17,8 +17,13 @@ func (s *SubRequest) Add(place int, t Take) *Take {
 	return &s.Takes[len(s.Takes)-1]
 }
 
-// Has reports whether a take was added for index place of the whole request.
-func (s *SubRequest) Has(place int) bool { return slices.Contains(s.places, place) }
+// At returns the take that was added for index place of the whole request, or nil. It is valid until the next Add.
+func (s *SubRequest) At(place int) *Take {
+	if i := slices.Index(s.places, place); i >= 0 {
+		return &s.Takes[i]
+	}
+	return nil
+}
 
 // Place is the index of the i-th take in the whole request.
 func (s *SubRequest) Place(i int) int { return s.places[i] }

@@ -17,10 +17,10 @@ func (w *work) send(kind events.Kind, d *Decision, i, j int, ends time.Duration)
 	}
 	var due events.Due
 	var ok bool
-	if rule := w.subjects[i].rule; rule != nil && (rule.CountedWith() != "" || c.limit != &rule.Limits[c.index]) {
-		due, ok = w.Events.DueFor(w.now, kind, take.Key, take.Limit, ends)
-	} else {
+	if rule := w.subjects[i].rule; rule != nil && !c.brought() && rule.CountedWith() == "" && c.limit == &rule.Limits[c.index] {
 		due, ok = w.Events.Due(w.now, kind, take.Key, take.Limit, ends)
+	} else {
+		due, ok = w.Events.DueFor(w.now, kind, take.Key, take.Limit, ends)
 	}
 	if ok {
 		w.Events.Send(due, w.event(d, i, j))

@@ -2,7 +2,8 @@ package limiter
 
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
-// match finds the rule of a descriptor. A request's own limit that is honoured whatever the rules say needs none.
+// match finds the rule of a descriptor. A request's own limit that is honoured whatever the rules say needs none, unless
+// callers may reserve hits under it.
 func (w *work) match(s *subject, d *Descriptor) {
 	s.hits, s.sent = hits(w.req, d), d.Entries
 	if w.domain == nil {
@@ -17,10 +18,11 @@ func (w *work) match(s *subject, d *Descriptor) {
 		s.hits = 0
 		w.tally.denied++
 	}
-	switch {
-	case d.HasLimit && w.honours():
+	honoured := d.HasLimit && w.honours()
+	if honoured {
 		s.by = byRequest
-	case s.matched == nil:
+	}
+	if s.matched == nil && (!honoured || w.domain.Reservable) {
 		s.matched = w.domain.Match(s.sent)
 	}
 }

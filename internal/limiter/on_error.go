@@ -103,17 +103,17 @@ func (w *work) countLocally(s *subject) {
 		if w.snap.settings.Replicas > 1 {
 			c.share = w.shareOfCharge(s, c)
 		}
-		if w.countedHere.Has(c.take) {
-			continue
+		t := w.countedHere.At(c.take)
+		if t == nil {
+			if c.guard != none {
+				w.countedHere.Add(c.guard, w.request.Takes[c.guard])
+			}
+			t = w.countedHere.Add(c.take, w.request.Takes[c.take])
+			if w.req.Purpose != Settled { // such a take commits what nobody has reserved
+				t.Reservation = nil // the answer has no id, so nobody could commit it
+			}
 		}
-		if c.guard != none {
-			w.countedHere.Add(c.guard, w.request.Takes[c.guard])
-		}
-		t := w.countedHere.Add(c.take, w.request.Takes[c.take])
-		if w.req.Purpose != Settled { // such a take commits what nobody has reserved
-			t.Reservation = nil // the answer has no id, so nobody could commit it
-		}
-		if c.share != nil {
+		if c.share != nil && c.limit == w.request.Takes[c.take].Limit { // of the charges of a take, the one with the smallest limit
 			t.Limit = c.share
 		}
 	}
@@ -147,6 +147,12 @@ func (w *work) countDegraded() {
 // unless not even the whole limit has.
 func shareOf(l *descriptor.Limit, replicas int, room uint64) descriptor.Limit {
 	n := uint64(max(replicas, 1))
+	if kept := l.Classes.Others(); kept > 0 { // in percent: the hits do not fit before there is room for the other classes too
+		if kept >= 100 {
+			return *l
+		}
+		room = (min(room, l.Requests)*100 + 99 - kept) / (100 - kept)
+	}
 	s := *l
 	if s.Requests > 0 {
 		s.Requests = max(s.Requests/n, 1)

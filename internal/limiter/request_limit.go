@@ -40,7 +40,10 @@ func (w *work) requestLimit(s *subject, d *Descriptor) {
 // chargeRequestLimit makes the limit that a request brings along the only charge of its descriptor.
 func (w *work) chargeRequestLimit(s *subject, d *Descriptor) {
 	w.charges = w.charges[:s.first]
-	w.chargeBrought(s, d, 1)
+	l := w.chargeBrought(s, d, 1)
+	if s.matched != nil && len(s.matched.Limits) > 0 { // also for requests that reserve nothing: a denial may end when a reservation does
+		l.Reservations = s.matched.Limits[0].Reservations
+	}
 	s.rule = nil
 }
 

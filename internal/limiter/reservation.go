@@ -99,9 +99,6 @@ func (w *work) applyNamedReservations() {
 		if last.Key == descriptor.CommitID {
 			h = Reservation{Op: backend.OpCommit, ID: h.ID, Final: true, ChargeUnknown: true}
 		}
-		if s.by == byRequest {
-			w.charges[s.first].limit.Reservations = s.matched.Limits[0].Reservations
-		}
 		w.namedReservations = append(w.namedReservations, h)
 		s.reservation = &w.namedReservations[len(w.namedReservations)-1]
 		w.needs |= needReservation
