@@ -81,7 +81,7 @@ func TestEventsOfRequestsLimits(t *testing.T) {
 	w.wantEvents("limits of 1 and 3", "refusal request_limit k=a 2/1", "refusal request_limit k=a 7/3")
 }
 
-// Hits that are reserved under a request's own limit come back in all replicas, also where requests without a reservation were denied.
+// Hits that are reserved under a request's own limit come back in all replicas, even if they have denied requests without a reservation.
 func TestRequestsLimitAfterAReservation(t *testing.T) {
 	store := memory.New(memory.Options{})
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 100, reservable)}}}, descriptor.Options{})
@@ -109,7 +109,7 @@ func TestRequestsLimitAfterAReservation(t *testing.T) {
 	ask(1, 1, limiter.OK, "k=a")
 }
 
-// A quota bucket has one Key with every bucket that shares a counter, whatever else it is counted by and whatever is in force.
+// A quota bucket has one Key with every bucket that shares a counter, whatever else it is counted by and whatever is active.
 func TestKeyOfAQuotaBucket(t *testing.T) {
 	plans := twoPlans()
 	hour := fixedLimit("hour", 100, hourly)
