@@ -667,11 +667,9 @@ func TestResetWithoutRedis(t *testing.T) {
 
 // A server that refuses a call listens: the error does not doubt that.
 func TestCallOfAServerWithoutRules(t *testing.T) {
-	for _, transport := range []string{"lean", "grpc-go"} {
-		p := startProcess(t, map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, "--rules", t.TempDir(), "--grpc-transport", transport)
-		code, _, stderr := asks(t, "call", "-s", p.GRPC, "-d", "d", "k=v")
-		if code != 1 || !strings.Contains(stderr, "UNAVAILABLE: ") || strings.Contains(stderr, "listening") {
-			t.Errorf("%s: %d %s", transport, code, stderr)
-		}
+	p := startProcess(t, map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, "--rules", t.TempDir())
+	code, _, stderr := asks(t, "call", "-s", p.GRPC, "-d", "d", "k=v")
+	if code != 1 || !strings.Contains(stderr, "UNAVAILABLE: ") || strings.Contains(stderr, "listening") {
+		t.Errorf("%d %s", code, stderr)
 	}
 }

@@ -61,7 +61,6 @@ type listenOptions struct {
 
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue. 0: forever; negative: not at all."`
-	Transport             string        `name:"grpc-transport" env:"RATELIMITD_GRPC_TRANSPORT" oneof:"lean,grpc-go" placeholder:"lean|grpc-go" default:"lean" help:"HTTP/2 server for rate limit and reservation calls: lean (built in) or grpc-go, which answers all other calls."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
 	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Let other replicas of the same user share the ports (SO_REUSEPORT)."`
 	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the admin port, only the admin API."`
@@ -88,7 +87,6 @@ func (o *listenOptions) callers() server.Options {
 			MaxAge:      endless(o.MaxConnectionAge),
 			MaxAgeGrace: endless(o.MaxConnectionAgeGrace),
 		},
-		Lean:       o.Transport == "lean",
 		DrainDelay: o.DrainDelay,
 	}
 }

@@ -544,7 +544,7 @@ func (s *service) run(ctx context.Context) error {
 		debugAt = s.operators.DebugAddr.String()
 	}
 	s.pingRedis(ctx)
-	listening := []any{"grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt, "grpc_transport", s.options.Listen.Transport}
+	listening := []any{"grpc", s.server.GRPCAddr.String(), "http", s.server.HTTPAddr.String(), "debug", debugAt}
 	if s.operators.MetricsAddr != nil {
 		listening = append(listening, "prometheus", s.operators.MetricsAddr.String())
 	}

@@ -109,7 +109,6 @@ var notRun = map[string][]string{
 		`go test ./internal/backend/redis -run '^$' -bench ColdKeys -benchtime 100000x`,
 		`go test -run '^$' -bench 'Take|Together|Add|Collect|Hold' ./internal/backend/memory`,
 		`go test -run '^$' -bench . ./internal/descriptor`,
-		`RATELIMITD_GRPC_TRANSPORT=grpc-go make e2e`,
 		`RATELIMITD_TEST_REDIS_SERVER=/usr/bin/valkey-server go test ./internal/backend/redis ./internal/backend/redisconn`,
 	},
 	"it writes files of the project; a test compares them": {

@@ -313,15 +313,6 @@ func variablesOfListening() []variable {
 			}
 			return status.Code(err).String()
 		}), unset: "Unimplemented", set: "OK"},
-		{name: "RATELIMITD_GRPC_TRANSPORT", value: "grpc-go", look: running(func(t *testing.T, i *instance) string {
-			logged := fmt.Sprint(i.log.Wait(t, "listening")["grpc_transport"])
-			resp, err := (&http.Client{Transport: &http.Transport{}}).Get("http://" + i.grpc()) //nolint:noctx // the test's own server
-			if err != nil {
-				return logged + ", no answer" // grpc-go sends frames of HTTP/2
-			}
-			defer resp.Body.Close()
-			return logged + ", " + resp.Status
-		}), unset: "lean, 400 Bad Request", set: "grpc-go, no answer"},
 		{name: "RATELIMITD_REUSE_PORT", value: "true", look: running(func(t *testing.T, i *instance) string {
 			_, port, _ := net.SplitHostPort(i.svc.server.HTTPAddr.String())
 			return either(begin(t, merged(i.env, map[string]string{"PORT": port}), i.args...).err == nil, "shared", "taken")

@@ -15,8 +15,6 @@ var bars = []struct{ target, title, class string }{
 	{"a", "empty gRPC server, tuned", "other"},
 	{"b", "ratelimitd in memory", "ours"},
 	{"c", "ratelimitd on Redis", "ours"},
-	{"bg", "in memory, transport grpc-go", "half"},
-	{"cg", "on Redis, transport grpc-go", "half"},
 }
 
 // ratios reads the server's CPU as a multiple of the empty server's, by target, from the page's first table.

@@ -15,9 +15,6 @@ import (
 
 // Calls that one read of a connection delivers make one trip to Redis together.
 func TestCallsOfOneReadMakeOneTrip(t *testing.T) {
-	if !lean {
-		t.Skip("grpc-go hands calls on one by one")
-	}
 	stored := redistest.Start(t)
 	client := stored.Client(t)
 	store := redis.New(redis.Options{Client: client})

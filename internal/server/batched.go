@@ -53,17 +53,6 @@ func (r *batched) places(entries int) int {
 	return max(1, (len(r.request.Descriptors)+descriptorsPerCall-1)/descriptorsPerCall, (entries+entriesPerCall-1)/entriesPerCall)
 }
 
-// more counts the call as some more calls in flight. It returns false if there are too many.
-func (c *rateLimitCall) more(calls int) bool {
-	if c.lean != nil {
-		return c.lean.More(calls)
-	}
-	if c.exchange != nil {
-		return c.exchange.More(calls)
-	}
-	return c.method.calls.More(&c.inFlight, calls)
-}
-
 // startBatch begins to decide the requests of a batch. It returns true if all are decided. Otherwise it returns false, and done is
 // called later, once, from another goroutine.
 func (c *rateLimitCall) startBatch(ctx context.Context, b *limiter.Batch, done func(error)) (decided bool) {

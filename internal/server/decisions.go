@@ -1,10 +1,10 @@
 package server
 
 import (
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
 const (
@@ -30,18 +30,23 @@ type decisions struct {
 	bounds Requests
 }
 
-func registerDecisions(to grpc.ServiceRegistrar, d *deciding) *method {
+func describeDecisions(to *transport.Services, d *deciding) *method {
 	s := &decisions{d.bounds}
 	m := newMethod(d, "/"+decisionService+"/DecideBatch")
 	m.batches, m.decode, m.encode = true, s.readBatch, appendBatch
 	m.pool, m.most = &batchPool, maxKeptMessages
-	register(to, decisionService, decisionFile, m)
+	describeMethods(to, decisionService, decisionFile, m)
 	return m
 }
 
 // readBatch reads a ratelimitd.v1.DecideBatchRequest. The error concerns the whole call. A request that is beyond a bound has an error
 // of its own.
 func (s *decisions) readBatch(c *rateLimitCall, data []byte, text string) error {
+	return s.readCounted(c, data, text, c.wire.More)
+}
+
+// readCounted is readBatch with the function that counts the call as some more calls in flight.
+func (s *decisions) readCounted(c *rateLimitCall, data []byte, text string, more func(calls int) bool) error {
 	const message = "ratelimitd.v1.DecideBatchRequest"
 	d := decoder{data: data, text: text, end: len(data), bounds: s.bounds}
 	all := 0.0      // entries
@@ -66,7 +71,7 @@ func (s *decisions) readBatch(c *rateLimitCall, data []byte, text string) error 
 				return tooMuch("requests", "more than %.0f entries in one batch", s.bounds.maxEntries())
 			}
 			if uncounted += r.places(entries); uncounted >= countedAtOnce {
-				if !c.more(uncounted) {
+				if !more(uncounted) {
 					return errTooManyCalls
 				}
 				uncounted = 0
@@ -79,7 +84,7 @@ func (s *decisions) readBatch(c *rateLimitCall, data []byte, text string) error 
 	if len(c.batch) == 0 {
 		return tooMuch("requests", "a batch must have at least one")
 	}
-	if !c.more(uncounted) {
+	if !more(uncounted) {
 		return errTooManyCalls
 	}
 	return nil

@@ -25,8 +25,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
@@ -381,12 +383,13 @@ func descriptorsCountAsCalls(t *testing.T, opts []grpc.CallOption) {
 
 // A batch counts while it is decoded: when there are too many calls, nothing more of it takes memory.
 func TestRefusedBatchIsNotDecoded(t *testing.T) {
-	m, err := intake.NewMetrics(nil)
+	counted, err := intake.NewMetrics(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls := intake.NewCalls(100, m)
-	decisions := registerDecisions(grpc.NewServer(), &deciding{decider: inMemory(t), calls: calls, bounds: Requests{MaxDescriptors: 256, MaxEntries: 256, MaxTextBytes: 100}})
+	calls := intake.NewCalls(100, counted)
+	bounds := Requests{MaxDescriptors: 256, MaxEntries: 256, MaxTextBytes: 100}
+	reader, m := &decisions{bounds}, describeDecisions(new(transport.Services), &deciding{bounds: bounds})
 	long, wide := hundred(1)[0], hundred(1)[0]
 	for len(long.Descriptors) < 256 {
 		long.Descriptors = append(long.Descriptors, long.Descriptors[0])
@@ -402,19 +405,20 @@ func TestRefusedBatchIsNotDecoded(t *testing.T) {
 				all.Requests = append(all.Requests, request)
 			}
 			data := encode(t, &all)
-			c := decisions.pool.Get().(*rateLimitCall)
-			c.method, c.size = decisions, len(data)
-			var ok bool
-			if c.inFlight, ok = calls.Begin(nil); !ok {
+			c := m.pool.Get().(*rateLimitCall)
+			c.method, c.size = m, len(data)
+			inFlight, ok := calls.Begin(nil)
+			if !ok {
 				t.Fatal("no place is free")
 			}
-			if err := decisions.read(c, data, string(data)); err != errTooManyCalls { //nolint:errorlint // it is returned as it is
+			more := func(n int) bool { return calls.More(&inFlight, n) }
+			if err := reader.readCounted(c, data, string(data), more); err != errTooManyCalls { //nolint:errorlint // it is returned as it is
 				t.Errorf("%v", err)
 			}
 			if n, in := len(c.batch), calls.InFlight(); n != 7 || in != 96 { // of 16 places each
 				t.Errorf("%d requests were decoded, and %d calls are in flight", n, in)
 			}
-			calls.End(c.inFlight, 0)
+			calls.End(inFlight)
 			c.release()
 			if n := calls.InFlight(); n != 0 {
 				t.Errorf("%d calls in flight at the end", n)
@@ -595,18 +599,29 @@ func TestMalformedBatches(t *testing.T) {
 	}
 }
 
+// alwaysRoom counts a call as more calls, without a bound.
+func alwaysRoom(int) bool { return true }
+
+// decideHere decides a call whose request is read, and waits for that.
+func (m *method) decideHere(b *limiter.Batch, c *rateLimitCall) error {
+	w := async.NewWaiter()
+	decided, err := m.decide(context.Background(), b, c, w.Done)
+	b.Send()
+	return limiter.Ended(w, decided, err)
+}
+
 // In steady state a batch costs the string of its message. The race detector empties pools at random, so allocations say nothing there.
 func TestBatchAllocatesOneString(t *testing.T) {
-	g := grpc.NewServer()
-	m := registerDecisions(g, &deciding{decider: manyLimits(t, memory.New(memory.Options{}), limiter.Settings{}), bounds: unbounded})
+	m := describeDecisions(new(transport.Services), &deciding{decider: manyLimits(t, memory.New(memory.Options{}), limiter.Settings{}), bounds: unbounded})
+	reader, together := &decisions{unbounded}, new(limiter.Batch)
 	data := encode(t, &ratelimitdv1.DecideBatchRequest{Requests: hundred(100)})
 	if n := testing.AllocsPerRun(100, func() {
 		c := m.pool.Get().(*rateLimitCall)
 		c.method, c.size, c.start = m, len(data), stoppedAt
-		if err := m.read(c, data, string(data)); err != nil {
+		if err := reader.readCounted(c, data, string(data), alwaysRoom); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.wait(context.Background(), c); err != nil {
+		if err := m.decideHere(together, c); err != nil {
 			t.Fatal(err)
 		}
 		if err := c.encode(); err != nil {
@@ -628,14 +643,15 @@ func FuzzDecideBatch(f *testing.F) {
 		f.Add(data)
 	}
 	l := inMemory(f)
-	m := registerDecisions(grpc.NewServer(), &deciding{decider: l, bounds: Requests{MaxDescriptors: 256, MaxEntries: 256, MaxTextBytes: 64 << 10}})
+	bounds := Requests{MaxDescriptors: 256, MaxEntries: 256, MaxTextBytes: 64 << 10}
+	reader, m := &decisions{bounds}, describeDecisions(new(transport.Services), &deciding{decider: l, bounds: bounds})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var want ratelimitdv1.DecideBatchRequest
 		wantErr := proto.Unmarshal(data, &want)
 		c := m.pool.Get().(*rateLimitCall)
 		c.method, c.size, c.start = m, len(data), stoppedAt
 		defer c.release()
-		err := m.read(c, data, string(data))
+		err := reader.readCounted(c, data, string(data), alwaysRoom)
 		if err != nil && strings.Contains(err.Error(), "requests: ") {
 			return // a bound that the generated code does not have
 		}
@@ -656,7 +672,7 @@ func FuzzDecideBatch(f *testing.F) {
 		for i, w := range want.GetRequests() {
 			checkDecideRequest(t, &c.batch[i].request, w)
 		}
-		_ = m.wait(t.Context(), c)
+		_ = m.decideHere(new(limiter.Batch), c)
 		if err := c.encode(); err != nil {
 			t.Fatal(err)
 		}

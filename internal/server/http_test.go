@@ -19,9 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -327,34 +324,6 @@ func TestMetricsAreServed(t *testing.T) {
 	code, body := get(t, r.HTTPAddr, "/metrics")
 	if want := `ratelimitd_requests_total{code="OK",transport="grpc"} 1`; code != 200 || !strings.Contains(body, want) {
 		t.Errorf("got %d without %s:\n%s", code, want, body)
-	}
-}
-
-// Codes that cannot happen have no series. Codes that can happen have a series before they first happen.
-func TestSeriesOfCodes(t *testing.T) {
-	onGRPCGo(t)
-	registry := prometheus.NewRegistry()
-	guard := grpc.ChainUnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
-		return nil, status.Error(codes.PermissionDenied, "not you")
-	})
-	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Metrics: Metrics{Handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}, ServerOptions: []grpc.ServerOption{guard}})
-	series := func() int {
-		t.Helper()
-		_, body := get(t, r.HTTPAddr, "/metrics")
-		return strings.Count(body, "\nratelimitd_requests_total{")
-	}
-	if n := series(); n != 14 {
-		t.Errorf("%d series", n)
-	}
-	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err == nil {
-		t.Fatal("an interceptor's refusal was ignored")
-	}
-	checkMetrics(t, registry, map[string]float64{
-		`ratelimitd_requests_total{code=PermissionDenied transport=grpc}`: 1,
-		`ratelimitd_requests_total{code=Unavailable transport=json}`:      0,
-	})
-	if n := series(); n != 15 {
-		t.Errorf("%d series after another code", n)
 	}
 }
 

@@ -4,14 +4,9 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
@@ -21,34 +16,7 @@ import (
 // UNAVAILABLE it is no 5xx to Envoy's outlier detection, which would move the traffic of a busy server to the others.
 var errTooManyCalls = status.Error(codes.ResourceExhausted, "too many calls in flight")
 
-var errTooManyLongStreams = status.Error(codes.ResourceExhausted, "too many health watches and reflection streams")
-
-// framedCredentials wraps connections, after decryption, so that they count the bytes of their frames.
-type framedCredentials struct {
-	credentials.TransportCredentials
-}
-
-// ServerHandshake implements credentials.TransportCredentials.
-func (f framedCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := f.TransportCredentials.ServerHandshake(raw)
-	if c, ok := raw.(*intake.Conn); ok && err == nil {
-		conn = c.Frames(conn)
-	}
-	return conn, info, err
-}
-
-// Clone implements credentials.TransportCredentials.
-func (f framedCredentials) Clone() credentials.TransportCredentials {
-	return framedCredentials{f.TransportCredentials.Clone()}
-}
-
-// connOf is the connection of a call, nil if it came over a listener without bounds.
-func connOf(ctx context.Context) *intake.Conn {
-	if p, ok := peer.FromContext(ctx); ok {
-		return intake.Of(p.Addr)
-	}
-	return nil
-}
+const tooManyLongStreams = "too many health watches and reflection streams"
 
 // connKey is the key of a connection in the context of a request over HTTP.
 type connKey struct{}
@@ -61,17 +29,6 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 func connOfRequest(r *http.Request) *intake.Conn {
 	c, _ := r.Context().Value(connKey{}).(*intake.Conn)
 	return c
-}
-
-// countedServices registers services whose calls count as in flight from their first frame on. A stream counts only until it is admitted
-// to the long streams: a client may keep it open for days, and it must not take the place of calls.
-type countedServices struct {
-	reflectable
-	calls *intake.Calls // nil on the built-in HTTP/2 server, which counts them itself
-	long  *longStreams
-
-	// fewer bounds the streams of these services further; nil: it does not.
-	fewer *intake.Streams
 }
 
 // longStreams bounds the streams of health watches and of reflection.
@@ -95,83 +52,33 @@ const (
 
 func newLongStreams(registry prometheus.Registerer) (*longStreams, error) {
 	s := &longStreams{intake.NewStreams(maxLongStreams), intake.NewStreams(maxReflections), make(map[intake.Refusal]prometheus.Counter)}
-	return s, registerStreams(registry, s.Streams, s.refused, "ratelimitd_long_streams", "Open health watches, reflection streams, and HTTP/2 requests that are not gRPC calls.",
+	return s, registerStreams(registry, s.Streams, s.refused, "ratelimitd_long_streams", "Open health watches and reflection streams.",
 		"Health watches and reflection streams rejected, because too many were open; reason: all (of the replica), peer (of one address), connection or reflection.",
 		overReflections)
 }
 
-// reflectable is what reflection needs from a gRPC server.
-type reflectable interface {
-	grpc.ServiceRegistrar
-	GetServiceInfo() map[string]grpc.ServiceInfo
+// admit admits a health watch.
+func (s *longStreams) admit(conn *intake.Conn) (end func(), refusal string) {
+	if why := s.Begin(conn); why != "" {
+		s.refused[why].Inc()
+		return nil, tooManyLongStreams
+	}
+	return func() { s.End(conn) }, ""
 }
 
-// RegisterService implements grpc.ServiceRegistrar.
-func (r countedServices) RegisterService(desc *grpc.ServiceDesc, service any) {
-	d := *desc
-	d.Methods, d.Streams = slices.Clone(d.Methods), slices.Clone(d.Streams)
-	for i := range d.Methods {
-		next := d.Methods[i].Handler
-		d.Methods[i].Handler = func(srv any, ctx context.Context, read func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
-			call, ok := r.calls.Begin(connOf(ctx))
-			if !ok {
-				return nil, errTooManyCalls
-			}
-			defer func() { r.calls.End(call, 0) }()
-			return next(srv, ctx, func(m any) error {
-				err := read(m)
-				if err == nil {
-					r.calls.Arrived(&call, time.Now())
-				}
-				return err
-			}, i)
-		}
+// admitReflection admits a stream of reflection.
+func (s *longStreams) admitReflection(conn *intake.Conn) (func(), string) {
+	if s.reflections.Begin(nil) != "" {
+		s.refused[overReflections].Inc()
+		return nil, tooManyLongStreams
 	}
-	for i := range d.Streams {
-		next := d.Streams[i].Handler
-		d.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
-			conn := connOf(stream.Context())
-			x := exchangeOf(stream.Context())
-			if x != nil {
-				conn = x.conn
-			}
-			call, ok := r.calls.Begin(conn)
-			if !ok {
-				return errTooManyCalls
-			}
-			defer func() { r.calls.End(call, 0) }()
-			if why := r.begin(conn); why != "" {
-				r.long.refused[why].Inc()
-				return errTooManyLongStreams
-			}
-			defer r.end(conn)
-			r.calls.Detach(&call)
-			if x != nil {
-				x.Detach()
-				stream = &exchangedStream{ServerStream: stream, x: x}
-			}
-			return next(srv, stream)
-		}
+	endLong, refusal := s.admit(conn)
+	if refusal != "" {
+		s.reflections.End(nil)
+		return nil, refusal
 	}
-	r.reflectable.RegisterService(&d, service)
-}
-
-// begin admits a stream to the long streams.
-func (r countedServices) begin(conn *intake.Conn) intake.Refusal {
-	if r.fewer != nil && r.fewer.Begin(nil) != "" {
-		return overReflections
-	}
-	why := r.long.Begin(conn)
-	if why != "" && r.fewer != nil {
-		r.fewer.End(nil)
-	}
-	return why
-}
-
-// end ends a stream that begin has admitted.
-func (r countedServices) end(conn *intake.Conn) {
-	r.long.End(conn)
-	if r.fewer != nil {
-		r.fewer.End(nil)
-	}
+	return func() {
+		endLong()
+		s.reflections.End(nil)
+	}, ""
 }

@@ -57,7 +57,7 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.calls.Arrived(&inFlight, start) // the HTTP server has timeouts of its own
-	defer func() { h.calls.End(inFlight, 0) }()
+	defer func() { h.calls.End(inFlight) }()
 
 	var d limiter.Decision
 	body, err := h.decide(w, r, start, &d)

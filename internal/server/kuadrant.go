@@ -6,7 +6,6 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
 // kuadrantService is the service that Kuadrant's gateway calls: check a limit, and report later what was used; or reserve, and
@@ -27,7 +27,7 @@ const (
 // kuadrant is that service. It uses the messages of Envoy's service, and a few of its own.
 type kuadrant struct{ reservations }
 
-func registerKuadrant(to grpc.ServiceRegistrar, d *deciding, ids *reservation.Signer) []*method {
+func describeKuadrantService(to *transport.Services, d *deciding, ids *reservation.Signer) []*method {
 	describeKuadrant()
 	s := &kuadrant{reservations{ids, d.bounds}}
 	add := func(name string, decode func(*rateLimitCall, []byte, string) error, encode func(*rateLimitCall, []byte) ([]byte, error)) *method {
@@ -41,7 +41,7 @@ func registerKuadrant(to grpc.ServiceRegistrar, d *deciding, ids *reservation.Si
 		add("Reserve", s.readReserve, s.appendReserved),
 		add("Commit", s.readCommit, s.appendCommitted),
 	}
-	register(to, kuadrantService, kuadrantFile, methods...)
+	describeMethods(to, kuadrantService, kuadrantFile, methods...)
 	return methods
 }
 

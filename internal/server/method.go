@@ -8,24 +8,20 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
 // method is one method of the services for callers: how its messages become a request for a decision, and a decision its answer.
 type method struct {
 	*deciding
 
-	info *grpc.UnaryServerInfo // the same for every call's interceptor, like next
-	next grpc.UnaryHandler
+	path string // "/package.Service/Method"
 
 	// decode reads a message, which text has as a string, into c.request. encode appends the answer to b. Nil: the functions
 	// of ShouldRateLimit.
@@ -44,51 +40,21 @@ type deciding struct {
 	decider Decider
 	answers *answers
 	shared  *endpoint.Shared
-	calls   *intake.Calls // nil on the built-in HTTP/2 server, which counts them itself
 	bounds  Requests
 }
 
-// newMethod returns a method of a service. srv is what interceptors see as the server.
+// newMethod returns a method of a service.
 func newMethod(d *deciding, path string) *method {
-	m := &method{deciding: d, info: &grpc.UnaryServerInfo{Server: d, FullMethod: path}, pool: &callPool, most: maxKept}
-	m.next = m.decideAndWait
-	return m
+	return &method{deciding: d, path: path, pool: &callPool, most: maxKept}
 }
 
-// handler answers the method over grpc-go. It has its own recover, because the message is read before any interceptor runs.
-//
-//nolint:revive // grpc.MethodHandler fixes the order of the parameters
-func (m *method) handler(_ any, ctx context.Context, read func(any) error, interceptor grpc.UnaryServerInterceptor) (answer any, err error) {
-	inFlight, ok := m.calls.Begin(connOf(ctx))
-	if !ok {
-		m.answers.observe(time.Time{}, codes.ResourceExhausted)
-		return nil, errTooManyCalls
+// describeMethods describes a service whose methods decide. file is the name of its file descriptor.
+func describeMethods(to *transport.Services, service string, file any, methods ...*method) {
+	desc := &grpc.ServiceDesc{ServiceName: service, Metadata: file}
+	for _, m := range methods {
+		desc.Methods = append(desc.Methods, grpc.MethodDesc{MethodName: m.path[len(service)+2:]}) // "/" service "/" name
 	}
-	c := m.pool.Get().(*rateLimitCall)
-	c.method, c.inFlight, c.start, c.size = m, inFlight, time.Time{}, 0
-	if m.calls == nil {
-		c.exchange = exchangeOf(ctx)
-	}
-	defer func() {
-		p := recover()
-		m.calls.End(c.inFlight, c.size)
-		if p != nil {
-			answer, err = nil, m.shared.Panicked(p, m.info.FullMethod)
-		}
-		m.answers.observe(c.start, status.Code(err))
-		if p == nil {
-			c.release() // after a panic something may still refer to it
-		}
-	}()
-	if err := read(c); err != nil {
-		return nil, err
-	}
-	c.start = time.Now()
-	m.calls.Arrived(&c.inFlight, c.start)
-	if interceptor != nil {
-		return interceptor(ctx, c, m.info, m.next)
-	}
-	return m.decideAndWait(ctx, c)
+	to.Describe(desc)
 }
 
 // decide begins to decide a call whose request is read, as limiter.Decider does.
@@ -100,41 +66,6 @@ func (m *method) decide(ctx context.Context, b *limiter.Batch, c *rateLimitCall,
 		return c.startBatch(ctx, b, done), nil
 	}
 	return m.decider.Start(ctx, c.start, b, &c.request, &c.decision, done)
-}
-
-// wait decides a call, and waits for the decision.
-func (m *method) wait(ctx context.Context, c *rateLimitCall) error {
-	w := async.NewWaiter()
-	decided, err := m.decide(ctx, &c.outgoing, c, w.Done)
-	c.outgoing.Send()
-	return limiter.Ended(w, decided, err)
-}
-
-// decideAndWait decides a call over grpc-go, and returns the answer.
-func (m *method) decideAndWait(ctx context.Context, req any) (any, error) {
-	c, ok := req.(*rateLimitCall)
-	if !ok {
-		return nil, status.Errorf(codes.Internal, "an interceptor replaced the request by %T", req)
-	}
-	if _, ok := status.FromError(c.err); c.err != nil && ok {
-		return nil, c.err
-	}
-	if c.err != nil {
-		return nil, grpcstatus.Of(c.err)
-	}
-	if err := m.wait(ctx, c); err != nil {
-		return nil, grpcstatus.Of(err)
-	}
-	if c.decision.Delay > 0 {
-		if err := grpc.SetHeader(ctx, metadata.Pairs(descriptor.DelayHeader, delayMillis(&c.decision))); err != nil {
-			return nil, status.Errorf(codes.Internal, "set the header of the answer: %v", err)
-		}
-	}
-	r, err := newReply(c)
-	if err != nil {
-		return nil, grpcstatus.Of(err)
-	}
-	return r, nil
 }
 
 // read reads a message, which text has as a string.
@@ -170,7 +101,7 @@ func overdue(ctx context.Context, now time.Time) error {
 // statusOf is the gRPC status for an error. A panic is logged.
 func (m *method) statusOf(err error) *status.Status {
 	if p, ok := errors.AsType[*async.PanicError](err); ok {
-		err = m.shared.PanickedAt(p.Value, m.info.FullMethod, p.Stack)
+		err = m.shared.PanickedAt(p.Value, m.path, p.Stack)
 	} else if err != errTooManyCalls { //nolint:errorlint // it is returned as it is
 		err = grpcstatus.Of(err)
 	}

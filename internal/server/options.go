@@ -7,14 +7,23 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
+)
+
+const (
+	handshakeTimeout = 10 * time.Second // until a connection must speak the protocol
+
+	pingAfter   = 30 * time.Second // without a frame from a client
+	pingTimeout = 10 * time.Second // for its answer; then the connection is closed
+
+	// Envoy pings as often as its connection_keepalive says, also without calls, and people write 1 s and less there. A
+	// client that pings more often than this is disconnected (GOAWAY ENHANCE_YOUR_CALM). grpc-go's default is 5 min.
+	leastPingInterval = 10 * time.Millisecond
 )
 
 // Options are what a Server is made of. Only Decider is required.
@@ -41,11 +50,7 @@ type Options struct {
 	// Reservations signs the ids of reservations; nil: with a random key, so that no other replica accepts them.
 	Reservations *reservation.Signer
 
-	// Lean answers the calls of callers' methods with package transport, and leaves all other calls on the same port to grpc-go.
-	Lean bool
-
-	DrainDelay    time.Duration       // from red health to rejecting new calls; default 0
-	ServerOptions []grpc.ServerOption // of grpc-go, applied last. An interceptor may not keep a request after it returned; with Lean it does not see callers' methods
+	DrainDelay time.Duration // from red health to rejecting new calls; default 0
 }
 
 // QuotaStreams hands out shares of limits to the clients of the rate limit quota service.
@@ -95,8 +100,7 @@ type Requests struct {
 
 // Calls bounds the calls in flight.
 type Calls struct {
-	Max     int    // on all connections; default 4,096. More are rejected with RESOURCE_EXHAUSTED
-	Workers uint32 // goroutines that are kept for calls over gRPC; default 128
+	Max int // on all connections; default 4,096. More are rejected with RESOURCE_EXHAUSTED
 }
 
 // Connections bounds the connections of callers, and how long they may be idle or slow.
@@ -112,8 +116,7 @@ type Connections struct {
 	MessageTimeout   time.Duration // a connection is closed when a call's message takes longer to arrive; default 10 s
 	WriteTimeout     time.Duration // a gRPC connection is closed when its client reads nothing for this time; default 10 s
 
-	// MaxBytes bounds what is held for one gRPC connection: messages that have not arrived in full, and on the built-in HTTP/2 server
-	// also messages in work, headers, and answers that the client does not take. Default 16 MiB. Shared.Budget bounds what is held for all.
+	// MaxBytes bounds what is held for one gRPC connection: messages, headers, and answers that the client does not take. Default 16 MiB. Shared.Budget bounds what is held for all.
 	MaxBytes int64
 
 	MaxAge      time.Duration // a gRPC client is asked to reconnect after this time; default 24 h
@@ -135,7 +138,6 @@ func (o *Options) setDefaults() {
 	defaultTo(&o.Requests.MaxEntries, limiter.MaxEntries)
 	defaultTo(&o.Requests.MaxTextBytes, limiter.MaxTextBytes)
 	defaultTo(&o.Calls.Max, 4_096)
-	defaultTo(&o.Calls.Workers, 128)
 	defaultTo(&o.QuotaStreamsMax, 1_000)
 	defaultTo(&o.Connections.Max, 10_000)
 	defaultTo(&o.Connections.MaxStreams, 1_000)
@@ -157,11 +159,4 @@ func defaultTo[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
-}
-
-func (l *Listen) credentials() credentials.TransportCredentials {
-	if l.Credentials != nil {
-		return l.Credentials
-	}
-	return insecure.NewCredentials()
 }

@@ -69,7 +69,7 @@ func TestHostilePeers(t *testing.T) {
 	r := start(t, Options{Reflection: true, Quota: &shares{}})
 	var methods []string
 	messages := make(map[string]int) // on each stream
-	for name, service := range r.grpc.GetServiceInfo() {
+	for name, service := range r.services.GetServiceInfo() {
 		for _, m := range service.Methods {
 			methods = append(methods, name+"/"+m.Name)
 			if m.IsClientStream {

@@ -84,7 +84,10 @@ func (s *share) Report(_ time.Time, domain string, all []assigner.Usage) {
 			}})
 		}
 	}
-	signal(s.more)
+	select {
+	case s.more <- struct{}{}:
+	default: // Next has not seen the last one yet
+	}
 }
 
 func (s *share) Next(ctx context.Context, all []assigner.Action) ([]assigner.Action, error) {
@@ -340,9 +343,6 @@ func TestQuotaStreamMaySendForever(t *testing.T) {
 
 // A message that is read from a compressed one counts as held, so that small messages cannot take all memory.
 func TestCompressedReportIsBounded(t *testing.T) {
-	if !lean {
-		t.Skip("grpc-go does not say how long a message was before")
-	}
 	wait := make(chan struct{})
 	defer close(wait)
 	q := &shares{report: func(string, []assigner.Usage) { <-wait }}

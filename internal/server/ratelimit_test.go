@@ -267,22 +267,6 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return got
 }
 
-func TestInterceptorsSeeTheCall(t *testing.T) {
-	onGRPCGo(t)
-	var methods []string
-	r := start(t, Options{ServerOptions: []grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			methods = append(methods, info.FullMethod)
-			return next(ctx, req)
-		})}})
-	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName}, methods); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // Envoy's connection_keepalive pings at the configured interval, also without calls; grpc-go's default answers the third such
 // ping with GOAWAY.
 func TestKeepalivePingsAreTolerated(t *testing.T) {

@@ -1,11 +1,11 @@
 package server
 
 import (
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
 const (
@@ -25,7 +25,7 @@ type reservations struct {
 	bounds Requests
 }
 
-func registerReservations(to grpc.ServiceRegistrar, d *deciding, ids *reservation.Signer) []*method {
+func describeReservations(to *transport.Services, d *deciding, ids *reservation.Signer) []*method {
 	s := &reservations{ids, d.bounds}
 	add := func(name string, decode func(*rateLimitCall, []byte, string) error, encode func(*rateLimitCall, []byte) ([]byte, error)) *method {
 		m := newMethod(d, "/"+reservationService+"/"+name)
@@ -38,7 +38,7 @@ func registerReservations(to grpc.ServiceRegistrar, d *deciding, ids *reservatio
 		add("Cancel", s.readCancel, appendResult),
 		add("Extend", s.readExtend, appendExtended),
 	}
-	register(to, reservationService, reservationFile, methods...)
+	describeMethods(to, reservationService, reservationFile, methods...)
 	return methods
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
@@ -24,8 +23,8 @@ type Server struct {
 	GRPCAddr, HTTPAddr net.Addr
 
 	listeners listeners
-	grpc      *grpc.Server
-	transport *transport.Server // nil: grpc-go serves the connections
+	services  *transport.Services
+	transport *transport.Server
 	http      *http.Server
 	quota     *quotaService // nil: there is none
 
@@ -34,8 +33,6 @@ type Server struct {
 	metrics   *metrics
 	calls     *intake.Calls
 	long      *longStreams
-	most      int             // bytes of a message
-	streams   map[string]bool // the methods whose clients send any number of messages
 	ending
 }
 
@@ -96,7 +93,6 @@ func New(opts Options) (*Server, error) {
 		metrics:   m,
 		calls:     calls,
 		long:      long,
-		most:      opts.Requests.MaxBytes,
 		ending:    ending{drainDelay: opts.DrainDelay},
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
@@ -104,11 +100,8 @@ func New(opts Options) (*Server, error) {
 		s.quota = s.newQuota(&opts, streams, ofQuota)
 	}
 	var methods []*method
-	s.grpc, methods = s.newGRPC(&opts)
-	s.streams = clientStreams(s.grpc)
-	if opts.Lean {
-		s.transport = s.newTransport(&opts, methods)
-	}
+	s.services, methods = s.newServices(&opts)
+	s.transport = s.newTransport(&opts, s.services, methods)
 	s.http = s.newHTTP(&opts)
 	return s, nil
 }
@@ -157,9 +150,6 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 func (s *Server) serveGRPC(l net.Listener) error {
-	if s.transport == nil {
-		return s.grpc.Serve(l)
-	}
 	err := s.transport.Serve(l)
 	if errors.Is(err, transport.ErrServerClosed) {
 		return nil
@@ -169,18 +159,10 @@ func (s *Server) serveGRPC(l net.Listener) error {
 
 // stopGRPC rejects new calls and waits for the calls in flight. When ctx ends, it cuts these calls off.
 func (s *Server) stopGRPC(ctx context.Context) {
-	if s.transport == nil {
-		s.shared.StopGRPC(ctx, s.grpc)
-		return
-	}
 	if err := s.transport.Shutdown(ctx); err != nil {
 		s.shared.LogCutOff()
 	}
 	s.transport.Close()
-	s.shared.CutGRPC(ctx, s.grpc)
-	if s.quota != nil {
-		s.shared.CutGRPC(ctx, s.quota.grpc)
-	}
 }
 
 func (s *Server) drain() {
@@ -201,18 +183,12 @@ func (s *Server) drain() {
 
 // Services are the names of the gRPC services for callers.
 func (s *Server) Services() []string {
-	return slices.Sorted(maps.Keys(s.grpc.GetServiceInfo()))
+	return slices.Sorted(maps.Keys(s.services.GetServiceInfo()))
 }
 
 // Close frees the listeners of a server that is not run.
 func (s *Server) Close() {
 	s.stop()
 	s.listeners.close()
-	if s.transport != nil {
-		s.transport.Close()
-	}
-	s.grpc.Stop()
-	if s.quota != nil && s.quota.grpc != nil {
-		s.quota.grpc.Stop()
-	}
+	s.transport.Close()
 }

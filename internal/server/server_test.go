@@ -3,12 +3,10 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,29 +26,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// lean is set while the tests run on the built-in HTTP/2 server.
-var lean bool
-
-// onGRPCGo makes a test about interceptors run on grpc-go both times: the built-in HTTP/2 server has none.
-func onGRPCGo(t *testing.T) {
-	t.Helper()
-	was := lean
-	lean = false
-	t.Cleanup(func() { lean = was })
-}
-
-// TestMain runs all tests twice: on grpc-go, and on the built-in HTTP/2 server.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	lean = true
-	fmt.Println("on the built-in HTTP/2 server:")
-	code = max(code, m.Run())
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
@@ -115,7 +91,6 @@ func startWith(t testing.TB, shared endpoint.Options, opts Options) *running {
 	if opts.Shared, err = endpoint.New(shared); err != nil {
 		t.Fatal(err)
 	}
-	opts.Lean = opts.Lean || lean
 	defaultTo(&opts.Listen.GRPC, "127.0.0.1:0")
 	defaultTo(&opts.Listen.HTTP, "127.0.0.1:0")
 	s, err := New(opts)

@@ -55,7 +55,7 @@ func main() {
 	var o options
 	flag.BoolVar(&o.short, "short", false, "a few seconds for each attack, and less of it")
 	flag.StringVar(&o.only, "only", "", "attacks to run, by name, comma-separated; all if empty")
-	flag.StringVar(&o.transports, "transports", "lean,grpc-go", "the server's transports to attack, comma-separated: lean, grpc-go")
+	flag.StringVar(&o.transports, "transports", "lean", "the server's transports to attack, comma-separated: lean")
 	flag.StringVar(&o.binary, "binary", "", "server to attack, if it is not to be built: an older one, to compare with")
 	flag.StringVar(&o.attack, "attack", "", "used by the program itself: be the attacker of this scenario")
 	flag.StringVar(&o.at, "at", "", "used by the program itself: address to attack, on loopback")

@@ -64,7 +64,6 @@ func start(ctx context.Context, binary, dir, rules, transport string, args []str
 	s.cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LOG_FORMAT=json",
 		"GRPC_HOST=127.0.0.1", "HOST=127.0.0.1", "GRPC_PORT=0", "PORT=0", "DEBUG_PORT=0",
-		"RATELIMITD_GRPC_TRANSPORT=" + transport,
 	}
 	read, write := io.Pipe()
 	s.cmd.Stdout, s.cmd.Stderr = write, write

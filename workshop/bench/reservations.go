@@ -29,8 +29,8 @@ const (
 // reservationTargets count in memory and in Redis, under a plain rule and one with reservations.
 func reservationTargets() []*target {
 	return []*target{
-		{id: "b", name: "memory", binary: "ratelimitd", rules: true, holds: true, env: onLean},
-		{id: "c", name: "Redis", binary: "ratelimitd", rules: true, holds: true, redis: true, env: onLean},
+		{id: "b", name: "memory", binary: "ratelimitd", rules: true, holds: true},
+		{id: "c", name: "Redis", binary: "ratelimitd", rules: true, holds: true, redis: true},
 	}
 }
 

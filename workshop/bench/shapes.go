@@ -74,7 +74,7 @@ func shapeTargets(names, other string) (targets []*target, runs []*shapeRun, err
 			t := known[s.setup]
 			if t == nil {
 				t = new(in)
-				t.id, t.name, t.rules, t.env, t.setup = fmt.Sprint("s", len(targets)), s.name, true, onLean, s.setup
+				t.id, t.name, t.rules, t.setup = fmt.Sprint("s", len(targets)), s.name, true, s.setup
 				known[s.setup] = t
 				targets = append(targets, t)
 			}

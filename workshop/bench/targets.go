@@ -52,23 +52,15 @@ type store struct {
 // baseline is the id of the target with which the others are compared.
 const baseline = "a"
 
-var (
-	onLean   = []string{"RATELIMITD_GRPC_TRANSPORT=lean"}
-	onGRPCGo = []string{"RATELIMITD_GRPC_TRANSPORT=grpc-go"}
-)
-
 func allTargets() []*target {
 	return []*target{
 		{id: "a0", name: "empty gRPC server, grpc-go's defaults", binary: "emptyserver"},
 		{id: "a", name: "empty gRPC server, tuned", binary: "emptyserver", args: []string{"-tuned"}},
 		{id: "e", name: "empty handler on the built-in HTTP/2 server", binary: "emptyserver", args: []string{"-lean"}},
-		{id: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true, env: onLean},
-		{id: "bg", name: "the same on grpc-go", binary: "ratelimitd", rules: true, env: onGRPCGo},
-		{id: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true, env: onLean},
-		{id: "cg", name: "the same on grpc-go", binary: "ratelimitd", rules: true, redis: true, env: onGRPCGo},
-		{id: "p", name: "ratelimitd, Redis, one EVALSHA for each request", binary: "ratelimitd", rules: true, redis: true, env: append([]string{"RATELIMITD_REDIS_PLAIN=true"}, onLean...)},
-		{id: "l", name: "ratelimitd, Redis, leases", binary: "ratelimitd", rules: true, redis: true, lease: true, env: onLean},
-		{id: "lg", name: "the same on grpc-go", binary: "ratelimitd", rules: true, redis: true, lease: true, env: onGRPCGo},
+		{id: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true},
+		{id: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true},
+		{id: "p", name: "ratelimitd, Redis, one EVALSHA for each request", binary: "ratelimitd", rules: true, redis: true, env: []string{"RATELIMITD_REDIS_PLAIN=true"}},
+		{id: "l", name: "ratelimitd, Redis, leases", binary: "ratelimitd", rules: true, redis: true, lease: true},
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // perUser are rules that allow each user this number of requests a day.
@@ -113,22 +111,20 @@ func TestRollingRestart(t *testing.T) {
                   "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]}`
 	const manyRetries = "circuit_breakers: {thresholds: [{max_retries: 100}]}"
 	for name, way := range map[string]struct {
-		transport string
-		drain     string // how long a stopping service is red and still answers
-		cluster   string
-		call      string
+		drain   string // how long a stopping service is red and still answers
+		cluster string
+		call    string
 	}{
 		// Envoy notices that a service is red and calls the other one. It passes changes of health to its workers once a
 		// second (update_merge_window). A service that stops sooner after its last change still gets calls when it is gone.
-		"health checks": {transport: lean, drain: "2s", cluster: often},
+		"health checks": {drain: "2s", cluster: often},
 		// When a connection is refused, Envoy calls the other service: the first one has counted nothing. By default Envoy
 		// runs at most three such retries at a time and waits a second before each; max_interval also limits how long one
 		// may take.
-		"retries":          {transport: lean, drain: "0s", cluster: manyRetries, call: retries},
-		"retries, grpc-go": {transport: grpcGo, drain: "0s", cluster: manyRetries, call: retries},
+		"retries": {drain: "0s", cluster: manyRetries, call: retries},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := startFleet(t, perUser(1_000_000), servicetest.Transport+"="+way.transport, "RATELIMITD_DRAIN_DELAY="+way.drain)
+			f := startFleet(t, perUser(1_000_000), "RATELIMITD_DRAIN_DELAY="+way.drain)
 			main := byUser("failure_mode_deny: true")
 			main.Call = way.call
 			e := startEnvoy(t, bootstrap{

@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
@@ -131,13 +130,7 @@ func TestCertificateRotation(t *testing.T) {
 // Envoy pings its connections at the interval of connection_keepalive, also without calls. Each ping is answered, and no
 // connection is closed for too many pings.
 func TestKeepalive(t *testing.T) {
-	for _, transport := range []string{lean, grpcGo} {
-		t.Run(transport, func(t *testing.T) { keepsAlive(t, transport) })
-	}
-}
-
-func keepsAlive(t *testing.T, transport string) {
-	s := startService(t, "ratelimitd", rules(t, perUser(1_000_000)), servicetest.Transport+"="+transport)
+	s := startService(t, "ratelimitd", rules(t, perUser(1_000_000)))
 	e := startEnvoy(t, bootstrap{
 		Clusters: []cluster{upstreamCluster(startUpstream(t)), {
 			Name: "rls", HTTP2: true, Endpoints: []string{s.GRPC},

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/workshop/e2e/build"
 )
 
@@ -18,9 +17,6 @@ var (
 	envoyBinary string // empty: not found
 	ratelimitd  string // the service, built from this module
 )
-
-// The service's transports. The tests run on lean, unless the environment or the test chooses another one.
-const lean, grpcGo = "lean", "grpc-go"
 
 // TestMain finds Envoy and builds the service.
 func TestMain(m *testing.M) {
@@ -48,11 +44,6 @@ func runTests(m *testing.M) (code int, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if ratelimitd, err = build.Ratelimitd(dir); err != nil {
 		return 1, err
-	}
-	if os.Getenv(servicetest.Transport) == "" {
-		if err := os.Setenv(servicetest.Transport, lean); err != nil {
-			return 1, err
-		}
 	}
 	return m.Run(), nil
 }

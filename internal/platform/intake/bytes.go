@@ -3,24 +3,13 @@ package intake
 import (
 	"math/bits"
 	"sync"
-	"sync/atomic"
 )
 
-const (
-	// step is the unit of reservations. A connection that holds less does not touch the counter of all connections.
-	// Messages are usually a few hundred bytes, so this is the usual case.
-	step = 64 << 10
+// small is what a connection may hold without being one of those that must give way first.
+const small = 64 << 10
 
-	// slack is subtracted in addition to the message when a call ends: for padding, and for messages of rejected calls.
-	slack = 1 << 10
-)
-
-// Bytes bounds what is held for clients, on one connection and on all together: incomplete messages, and with Conn.Hold
-// anything else that a transport holds. A connection over its bound is closed. When the class has no room, a connection is closed that
-// holds at least half as much as any other.
-//
-// Where a Conn counts frames itself, incoming frames add to the count and calls that end subtract from it, so the count is
-// exact while no call is in flight and an estimate otherwise.
+// Bytes bounds what is held for clients, on one connection and on all together. A connection over its bound is closed. When the class has no
+// room, a connection is closed that holds at least half as much as any other.
 //
 // What a transport holds for a connection counts until the transport gives it back, also after the connection is closed: only then has the
 // memory become free.
@@ -38,51 +27,14 @@ func NewBytes(connection int64, class *Class) *Bytes {
 	return &Bytes{connection: connection, class: class}
 }
 
-// Held returns approximately how many bytes are held. Less than a step of what is estimated is not counted.
+// Held returns how many bytes are held.
 func (b *Bytes) Held() int64 { return b.class.Held() }
 
-// heldBytes counts the bytes of one connection.
+// heldBytes counts the bytes of one connection. It is changed under the mutex of Bytes.
 type heldBytes struct {
-	bytes    atomic.Int64 // estimated
-	reserved atomic.Int64 // of the estimate, a multiple of step; changed under the mutex of Bytes
-
-	// Under the mutex of Bytes.
-	exact      int64 // what a transport holds
-	all        int64 // reserved of either kind
+	all        int64
 	closed     bool  // the connection is closed, or soon will be
 	prev, next *Conn // in Bytes.holders
-}
-
-// received counts bytes that arrived on a connection. It returns false if the connection must be closed.
-func (b *Bytes) received(c *Conn, n int64) bool {
-	if b == nil {
-		return true
-	}
-	if now := c.bytes.bytes.Add(n); now <= c.bytes.reserved.Load()+step {
-		return true
-	}
-	return b.adjust(c, 0)
-}
-
-// ended subtracts the bytes of a call that has ended. The size counts twice because frames may carry padding; last
-// means that no other call is in flight.
-func (b *Bytes) ended(c *Conn, size int, last bool) {
-	if b == nil {
-		return
-	}
-	for {
-		was := c.bytes.bytes.Load()
-		is := max(0, was-2*int64(size)-slack)
-		if last {
-			is = 0 // no message is incomplete
-		}
-		if was == is || c.bytes.bytes.CompareAndSwap(was, is) {
-			break
-		}
-	}
-	if reserved := c.bytes.reserved.Load(); reserved > c.bytes.bytes.Load()+step || last && reserved > 0 {
-		b.adjust(c, 0)
-	}
 }
 
 // hasRoom reports whether more bytes may be held for a connection.
@@ -95,21 +47,14 @@ func (b *Bytes) hasRoom(c *Conn, n int64) bool {
 	return c.bytes.all+n <= b.connection && (b.class == nil || n <= b.class.Free())
 }
 
-// adjust updates a connection's reservation, with more bytes that a transport holds. It returns false if the connection must
-// be closed.
+// adjust counts more bytes, or less. It returns false if the connection must be closed.
 func (b *Bytes) adjust(c *Conn, more int64) bool {
 	if b == nil {
 		return true
 	}
 	b.mu.Lock()
-	c.bytes.exact += more
-	estimate := c.bytes.bytes.Load()
-	if c.bytes.closed {
-		estimate = 0
-	}
-	c.bytes.reserved.Store(estimate / step * step)
-	grows := b.reserve(c, estimate/step*step+c.bytes.exact)
-	fits := estimate+c.bytes.exact <= b.connection
+	grows := b.reserve(c, c.bytes.all+more)
+	fits := c.bytes.all <= b.connection
 	var cut []*Conn
 	if grows && !c.bytes.closed {
 		var room bool
@@ -126,7 +71,7 @@ func (b *Bytes) adjust(c *Conn, more int64) bool {
 	return fits
 }
 
-// reserve sets a connection's reservation. It reports whether that has become larger.
+// reserve sets what a connection holds. It reports whether that has become more.
 func (b *Bytes) reserve(c *Conn, n int64) (grows bool) {
 	more := n - c.bytes.all
 	if more == 0 {
@@ -158,7 +103,7 @@ func (b *Bytes) makeRoom(c *Conn) (cut []*Conn, stays bool) {
 		return nil, true
 	}
 	most := b.class.budget.total / overdraft
-	if c.bytes.all <= step {
+	if c.bytes.all <= small {
 		most *= 2 // it waits for the others
 	}
 	return cut, b.class.Free() >= -most
@@ -222,6 +167,4 @@ func (b *Bytes) release(c *Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.leave(c)
-	c.bytes.reserved.Store(0)
-	b.reserve(c, c.bytes.exact)
 }

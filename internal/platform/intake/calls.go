@@ -39,26 +39,16 @@ func (b *Calls) NoRoom() { b.refusedBytes.Inc() }
 
 // InFlight is a call in flight. The zero value is no call.
 type InFlight struct {
-	conn     *Conn
-	period   uint32
-	more     int32 // calls that it counts as besides itself
-	awaits   bool  // its message has not arrived yet
-	detached bool  // it counts no longer
+	conn   *Conn
+	period uint32
+	more   int32 // calls that it counts as besides itself
+	awaits bool  // its message has not arrived yet
 }
 
 // Begin admits a call before its message is read. If it returns false, the caller rejects the call and must not call
-// End. The connection may be nil. If b is nil, each call is admitted, and none is counted.
+// End. The connection may be nil.
 func (b *Calls) Begin(c *Conn) (InFlight, bool) {
-	if b == nil {
-		return InFlight{}, true
-	}
-	if c != nil {
-		c.enter()
-	}
 	if !b.admit(c, 1) {
-		if c != nil {
-			c.listener.options.Bytes.ended(c, 0, false) // its message still arrives
-		}
 		return InFlight{}, false
 	}
 	if c == nil {
@@ -98,7 +88,7 @@ func (b *Calls) admit(c *Conn, calls int64) bool {
 // More counts a call that has arrived as some more calls, because it makes as much work as they would. If it returns false, the
 // caller rejects the call, and ends it as usual.
 func (b *Calls) More(call *InFlight, calls int) bool {
-	if b == nil || calls <= 0 {
+	if calls <= 0 {
 		return true
 	}
 	if !b.admit(call.conn, int64(calls)) {
@@ -118,15 +108,10 @@ func (b *Calls) Arrived(call *InFlight, at time.Time) {
 	call.conn.last.Store(int64(at.Sub(epoch)))
 }
 
-// End ends a call whose message had size bytes.
-func (b *Calls) End(call InFlight, size int) {
-	if b == nil {
-		return
-	}
+// End ends a call.
+func (b *Calls) End(call InFlight) {
 	calls := 1 + int64(call.more)
-	if !call.detached {
-		b.total.Add(-calls)
-	}
+	b.total.Add(-calls)
 	c := call.conn
 	if c == nil {
 		return
@@ -134,10 +119,6 @@ func (b *Calls) End(call InFlight, size int) {
 	if call.awaits {
 		c.await[call.period].Add(-1)
 	}
-	left := c.calls.Load()
-	if !call.detached {
-		c.peer.calls.Add(-calls)
-		left = c.calls.Add(-calls)
-	}
-	c.listener.options.Bytes.ended(c, size, left == 0 && c.streams.Load() == 0)
+	c.peer.calls.Add(-calls)
+	c.calls.Add(-calls)
 }

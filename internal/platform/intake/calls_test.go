@@ -40,7 +40,7 @@ func TestShareOfCalls(t *testing.T) {
 		t.Errorf("%d calls in flight", n)
 	}
 	for _, call := range all {
-		calls.End(call, 0)
+		calls.End(call)
 	}
 	if n := one.calls.Load() + p.calls.Load() + one.await[0].Load(); n != 0 {
 		t.Errorf("%d calls are left", n)
@@ -94,8 +94,8 @@ func TestMessagesThatAreMissing(t *testing.T) {
 	if c.turn() {
 		t.Error("late, though the message arrived")
 	}
-	calls.End(quick, 0) // without a message: its caller has given up
-	calls.End(slow, 0)
+	calls.End(quick) // without a message: its caller has given up
+	calls.End(slow)
 	for range 2 {
 		if c.turn() {
 			t.Error("late without a call")
@@ -129,13 +129,9 @@ func TestCallsThatCountAsMore(t *testing.T) {
 	if calls.More(&second, most/2) || calls.InFlight() != most/2-4 {
 		t.Errorf("more than there are: %d calls in flight", calls.InFlight())
 	}
-	calls.End(first, 0)
-	calls.End(second, 0)
+	calls.End(first)
+	calls.End(second)
 	if n := calls.InFlight() + one.calls.Load() + p.calls.Load(); n != 0 {
 		t.Errorf("%d calls are left", n)
-	}
-	var none *Calls
-	if !none.More(&first, 1000) {
-		t.Error("refused without a bound")
 	}
 }

@@ -52,14 +52,6 @@ const (
 	// nothing more is read from its connection.
 	slowWrite = int64(time.Millisecond)
 
-	// readAtOnce is how many bytes of HTTP/2 are read at once: about twenty calls.
-	readAtOnce = 2 << 10
-
-	// maxComing is how many calls of a connection may be read but not begun; then reading waits. maxPause bounds that
-	// wait, because calls that the transport itself rejects never begin.
-	maxComing = 16
-	maxPause  = 20 * time.Millisecond
-
 	// writeBuffer bounds what the kernel keeps for a client that does not read; without it the buffer grows to
 	// megabytes. An answer has about fifty bytes.
 	writeBuffer = 256 << 10
@@ -82,7 +74,6 @@ type Conn struct {
 
 	listener *Listener
 	peer     *peer
-	addr     addr
 	accepted int64 // by clock
 
 	inAll, inPeer *list.Element // under the listener's mutex; nil: removed from the lists
@@ -94,11 +85,8 @@ type Conn struct {
 	turns   atomic.Uint32   // the current period
 	bytes   heldBytes
 
-	inBody atomic.Bool // what arrives is the body of a request over HTTP/1, not a header
-
-	coming  atomic.Int64  // calls that were read and have not begun
-	entered chan struct{} // receives a value when coming falls while the reader waits for that
-	pausing atomic.Bool   // the reader waits for entered
+	inBody atomic.Bool  // what arrives is the body of a request over HTTP/1, not a header
+	header atomic.Int64 // bytes that are held for that header
 
 	writing atomic.Int64 // when the current write began, by clock; 0: there is none
 	ahead   int          // bytes that were read during a slow write
@@ -109,34 +97,14 @@ type Conn struct {
 	closed  bool      // under mu
 }
 
-// addr is the address of a connection's client. It refers back to the connection, because HTTP/2 libraries pass only
-// the address to a call.
-type addr struct {
-	net.Addr
-	conn *Conn
-}
-
-// Of returns the connection whose RemoteAddr this is, or nil if no Listener accepted it.
-func Of(a net.Addr) *Conn {
-	if a, ok := a.(*addr); ok {
-		return a.conn
-	}
-	return nil
-}
-
 func newConn(raw net.Conn, l *Listener, p *peer, now int64) *Conn {
 	c := &Conn{Conn: raw, listener: l, peer: p, accepted: now}
-	c.addr = addr{raw.RemoteAddr(), c}
 	c.written.L = &c.mu
-	c.entered = make(chan struct{}, 1)
 	if tcp, ok := raw.(*net.TCPConn); ok && l.options.Write > 0 {
 		_ = tcp.SetWriteBuffer(writeBuffer)
 	}
 	return c
 }
-
-// RemoteAddr implements net.Conn.
-func (c *Conn) RemoteAddr() net.Addr { return &c.addr }
 
 // Read implements net.Conn. It waits while the client does not read its answers.
 func (c *Conn) Read(p []byte) (int, error) {
@@ -160,39 +128,6 @@ func (c *Conn) Read(p []byte) (int, error) {
 		c.ahead = 0
 	}
 	return n, err
-}
-
-// awaitCalls waits until most of the calls that were read have begun.
-func (c *Conn) awaitCalls() {
-	if c.coming.Load() <= maxComing {
-		return
-	}
-	c.pausing.Store(true)
-	defer c.pausing.Store(false)
-	late := time.NewTimer(maxPause)
-	defer late.Stop()
-	for c.coming.Load() > maxComing {
-		select {
-		case <-c.entered:
-		case <-late.C:
-			c.coming.Store(0)
-			return
-		}
-	}
-}
-
-// enter records that a call begins.
-func (c *Conn) enter() {
-	left := c.coming.Add(-1)
-	if left < 0 {
-		c.coming.Add(1) // the reader has already given up waiting for this call
-	}
-	if left <= maxComing && c.pausing.Load() {
-		select {
-		case c.entered <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // awaitWrite waits until the write that began at since has ended.
@@ -228,6 +163,7 @@ func (c *Conn) Close() error {
 	c.closed = true
 	c.written.Broadcast()
 	c.mu.Unlock()
+	c.releaseHeader()
 	c.listener.options.Bytes.release(c)
 	return c.Conn.Close()
 }
@@ -238,7 +174,16 @@ func (c *Conn) receivedHeader(p []byte) bool {
 	if c.listener.options.Bytes == nil {
 		return true
 	}
-	return c.Received(int64(headerCopies*len(p) + perLine*bytes.Count(p, newline)))
+	n := int64(headerCopies*len(p) + perLine*bytes.Count(p, newline))
+	c.header.Add(n)
+	fits := c.Hold(n)
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed { // perhaps before this was added
+		c.releaseHeader()
+	}
+	return fits
 }
 
 var newline = []byte{'\n'}
@@ -250,20 +195,18 @@ func (c *Conn) BeginBody() { c.inBody.Store(true) }
 // EndRequest records that a request over HTTP/1 is answered, and its body was read to its end.
 func (c *Conn) EndRequest() {
 	c.inBody.Store(false)
-	c.listener.options.Bytes.ended(c, 0, true)
+	c.releaseHeader()
 }
 
-// Received counts bytes of messages that arrived. It returns false if that is too much: then the connection is closed.
-func (c *Conn) Received(n int64) bool {
-	if c.listener.options.Bytes.received(c, n) {
-		return true
+// releaseHeader gives back what is held for the header of a request.
+func (c *Conn) releaseHeader() {
+	if n := c.header.Swap(0); n > 0 {
+		c.Hold(-n)
 	}
-	c.cut(tooManyBytes)
-	return false
 }
 
 // Hold adds to the bytes that a transport holds for this connection: of messages, header fields and answers. It returns false
-// if that is too much: then the connection is closed. A transport that calls it does not call Received.
+// if that is too much: then the connection is closed.
 func (c *Conn) Hold(n int64) bool {
 	if c.listener.options.Bytes.adjust(c, n) {
 		return true

@@ -144,7 +144,7 @@ func TestOldestIdleConnectionGivesWay(t *testing.T) {
 			t.Fatal("a call is refused")
 		}
 		calls.Arrived(&call, time.Now())
-		calls.End(call, 10)
+		calls.End(call)
 	}
 	first, s1 := r.in(t, "127.0.0.1")
 	second, s2 := r.in(t, "127.0.0.1")

@@ -1,9 +1,6 @@
 package intake
 
-import (
-	"context"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // Streams bounds calls that stay open for days. They do not count as calls in flight: a few proxies would use up the bound of all
 // callers. They are divided among connections and peers like the calls in flight.
@@ -62,43 +59,4 @@ func (b *Streams) End(c *Conn) {
 		c.peer.streams.Add(-1)
 		c.streams.Add(-1)
 	}
-}
-
-// Detach ends a call's count as a call in flight, and the wait for its message. The call continues as a stream. End must still be
-// called.
-func (b *Calls) Detach(call *InFlight) {
-	if b == nil || call.detached {
-		return
-	}
-	call.detached = true
-	b.total.Add(-1)
-	c := call.conn
-	if c == nil {
-		return
-	}
-	if call.awaits {
-		call.awaits = false
-		c.await[call.period].Add(-1)
-	}
-	c.peer.calls.Add(-1)
-	c.calls.Add(-1)
-}
-
-// Used subtracts a message of a stream, which is no longer held. Where a Conn counts frames itself, each message of a stream is
-// reported here: the stream may never end.
-func (c *Conn) Used(size int) {
-	c.listener.options.Bytes.ended(c, size, false)
-}
-
-type connKey struct{}
-
-// NewContext returns a context for the requests of a connection.
-func NewContext(ctx context.Context, c *Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, c)
-}
-
-// FromContext returns the connection of a request, or nil.
-func FromContext(ctx context.Context) *Conn {
-	c, _ := ctx.Value(connKey{}).(*Conn)
-	return c
 }

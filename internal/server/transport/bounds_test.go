@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -187,20 +186,17 @@ func TestHeldBytesAreBounded(t *testing.T) {
 	}
 }
 
-// A request for which there is no room is rejected at once, and nothing is held of it. The connection stays open.
-func TestOtherRequestsNeedRoom(t *testing.T) {
-	long := strings.Repeat("v", 100_000)
+// A stream for which there is no room is rejected at once, and nothing is held of it. The connection stays open.
+func TestStreamsNeedRoom(t *testing.T) {
 	for of, bounds := range map[string][2]int64{"a connection": {1 << 20, 1 << 40}, "all": {1 << 40, 1 << 20}} {
 		t.Run(of, func(t *testing.T) {
 			let := make(chan struct{})
-			b := startBounded(t, echo{}, bounds[0], bounds[1], func(o *Options) {
-				o.Other = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-let })
-			})
+			b := startBounded(t, echo{}, bounds[0], bounds[1], waiting(let))
 			defer close(let)
 			c := rawDial(t, b.addr)
 			var last uint32
-			for range 10 {
-				last = c.open(false, ":path", "/test.Echo/Other", "x", long)
+			for range 1<<20/streamSize + 1 {
+				last = c.open(false, ":path", otherPath)
 			}
 			if a := c.wait(last); a.field("grpc-status") != "8" || a.field("grpc-message") != noRoom {
 				t.Errorf("the last one: %v", a)
@@ -376,9 +372,12 @@ func TestNothingIsHeldInTheEnd(t *testing.T) {
 
 // A client that keeps its windows closed is disconnected, whatever answers.
 func TestClosedWindowsAreBoundedInTime(t *testing.T) {
-	for _, path := range []string{echoPath, "/other"} {
+	for _, path := range []string{echoPath, otherPath} {
 		t.Run(path, func(t *testing.T) {
-			b := startBounded(t, echo{}, 1<<40, 1<<40, func(o *Options) { o.WriteTimeout = 50 * time.Millisecond })
+			b := startBounded(t, echo{}, 1<<40, 1<<40, func(o *Options) {
+				o.WriteTimeout = 50 * time.Millisecond
+				streams(repeats)(o)
+			})
 			other := rawDial(t, b.addr)
 			c := rawDial(t, b.addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			c.begin(nil, ":path", path)

@@ -98,7 +98,7 @@ func (c *Call) endContext(done chan struct{}) {
 func (c *Call) Value(any) any { return nil }
 
 // Path returns the path of the method: "/package.Service/Method".
-func (c *Call) Path() string { return c.head.path }
+func (c *Call) Path() string { return c.head.known.path }
 
 // More counts the call as some more calls in flight. If it returns false, there are too many, and the handler rejects the call. The
 // handler may use it before it returns.
@@ -160,7 +160,7 @@ func (c *Call) release() {
 	kept := c.stream.waiting
 	if c.counted {
 		// Before the lock is released: a client that has its answer may start the next call at once.
-		conn.server.opts.Calls.End(c.inFlight, 0)
+		conn.server.opts.Calls.End(c.inFlight)
 	}
 	conn.mu.Unlock()
 	conn.wrote.Store(true)

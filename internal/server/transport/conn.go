@@ -2,7 +2,6 @@ package transport
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -74,8 +73,6 @@ type conn struct {
 	sock   *socket  // below the encryption
 	limits *intake.Conn
 	tls    *tls.ConnectionState
-	ctx    context.Context // of requests for Other
-	cancel context.CancelFunc
 
 	// The goroutine that reads the connection owns these fields.
 	buf        *bufio.Reader
@@ -109,28 +106,28 @@ type conn struct {
 
 	mostStreams int // since streams was made
 
-	ready           bool           // the handshake is over
-	mustLeave       bool           // the client must be asked to leave when the handshake is over
-	open            uint32         // requests that are not answered, whether the client has reset them or not
-	progress        bool           // something was answered since idle last asked
-	latest          uint32         // the highest stream that the client has opened
-	finished        recentlyClosed // the client ended or reset them
-	refused         recentlyClosed // this side ended them while the client had more to send
-	window          int64          // bytes of DATA that may be sent
-	initial         int64          // the window of a new stream
-	frame           int            // the largest frame that the client accepts
-	resizes         bool           // the next header block must say that the encoder's table is empty
-	blockedAnswers  []blockedAnswer
-	blockedBytes    int
-	blockedHandlers int       // handlers of other requests that wait for a window
-	held            int64     // bytes that are held for the client: messages, header fields, answers
-	reported        int64     // how many of them limits knows of
-	stuckSince      time.Time // when an answer last made progress while one waits for a window; zero: none waits
-	unread          bool      // the client does not read its answers, and loses the connection
-	leaving         bool      // GOAWAY was sent
-	left            bool      // leave was called
-	lastServed      uint32    // streams after this one are not served; with leaving
-	isClosed        bool
+	ready          bool           // the handshake is over
+	mustLeave      bool           // the client must be asked to leave when the handshake is over
+	open           uint32         // requests that are not answered, whether the client has reset them or not
+	progress       bool           // something was answered since idle last asked
+	latest         uint32         // the highest stream that the client has opened
+	finished       recentlyClosed // the client ended or reset them
+	refused        recentlyClosed // this side ended them while the client had more to send
+	window         int64          // bytes of DATA that may be sent
+	initial        int64          // the window of a new stream
+	frame          int            // the largest frame that the client accepts
+	resizes        bool           // the next header block must say that the encoder's table is empty
+	blockedAnswers []blockedAnswer
+	blockedBytes   int
+	blockedStreams int       // streams that wait for a window to send
+	held           int64     // bytes that are held for the client: messages, header fields, answers
+	reported       int64     // how many of them limits knows of
+	stuckSince     time.Time // when an answer last made progress while one waits for a window; zero: none waits
+	unread         bool      // the client does not read its answers, and loses the connection
+	leaving        bool      // GOAWAY was sent
+	left           bool      // leave was called
+	lastServed     uint32    // streams after this one are not served; with leaving
+	isClosed       bool
 }
 
 // serve serves a connection until it ends.
@@ -146,7 +143,6 @@ func (s *Server) serve(raw net.Conn) {
 	}
 	c.plain = c.sock
 	c.sock.moved = c.countMore
-	c.ctx, c.cancel = context.Background(), func() {}
 	if !s.add(c) {
 		_ = raw.Close()
 		return
@@ -285,9 +281,8 @@ func (c *conn) close() {
 		c.abort(st)
 	}
 	c.count(0)
-	plain, cancel := c.plain, c.cancel
+	plain := c.plain
 	c.mu.Unlock()
-	cancel()
 	_ = c.sock.Close()
 	if plain != net.Conn(c.sock) {
 		go func() { _ = plain.Close() }() // sends an alert, and may wait for that

@@ -15,7 +15,7 @@ import (
 // startOn serves on a listener.
 func startOn(t testing.TB, l net.Listener, h Handler, change func(*Options)) *Server {
 	t.Helper()
-	o := Options{Path: echoPath, Handler: h, Calls: newCalls(t, 4096), Other: tinyOther{}}
+	o := Options{Path: echoPath, Handler: h, Calls: newCalls(t, 4096)}
 	if change != nil {
 		change(&o)
 	}
@@ -26,7 +26,7 @@ func startOn(t testing.TB, l net.Listener, h Handler, change func(*Options)) *Se
 }
 
 // A handler gets the time at which its own call arrived, and the deadline counts from that time. This holds also if an earlier request
-// on the connection was for Other, or never became a call.
+// on the connection was no call, or never became one.
 func TestArrivalTimeIsThatOfTheCall(t *testing.T) {
 	for name, before := range map[string]func(*rawClient){
 		"nothing":           func(*rawClient) {},
@@ -189,10 +189,10 @@ func TestFewFramesForALongTimeAreNoFlood(t *testing.T) {
 		c.echo(nil)
 	})
 	t.Run("health checks", func(t *testing.T) {
-		addr, _ := start(t, echo{}, nil)
+		addr, _ := start(t, echo{}, streams(repeats))
 		c := rawDial(t, addr)
-		for range maxIdleFrames {
-			id := c.open(true, ":path", "/other", ":method", "GET")
+		for n := range maxIdleFrames {
+			id := c.open(true, ":path", []string{otherPath, "/unknown"}[n/(maxIdleFrames/2)])
 			c.ok(c.fr.WriteWindowUpdate(0, 10))
 			c.ok(c.fr.WriteWindowUpdate(0, 10))
 			c.wait(id)

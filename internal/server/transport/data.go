@@ -69,11 +69,11 @@ func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
 	}
 	st.received += size
 	over, closed := st.received > receiveWindow, st.ended
-	if st.call != nil && !ended && st.received >= creditAfter {
+	if st.long == nil && !ended && st.received >= creditAfter {
 		c.out = appendCredit(c.out, st.id, st.received)
 		st.received = 0
 	}
-	if st.exchange != nil && len(data) < int(size) { // the handler never reads the padding
+	if st.long != nil && len(data) < int(size) { // padding is never received
 		st.received -= size - int64(len(data))
 		c.out = appendCredit(c.out, st.id, size-int64(len(data)))
 	}
@@ -93,14 +93,16 @@ func (c *conn) body(st *stream, data []byte, ended bool) error {
 	if st.declared >= 0 && (st.body > st.declared || ended && st.body < st.declared) {
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
 	}
-	if st.exchange != nil {
-		if ended {
-			c.setEnded(st)
-		}
-		st.exchange.follow(data, ended)
+	if st.call == nil {
 		c.mu.Lock()
-		c.hold(st, int64(st.exchange.body.write(data, ended)))
-		c.mu.Unlock()
+		defer c.mu.Unlock()
+		st.ended = ended
+		switch {
+		case st.long != nil:
+			st.long.arrive(data)
+		case ended:
+			c.answerDeclined(st)
+		}
 		return nil
 	}
 	call := st.call

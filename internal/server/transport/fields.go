@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,7 +41,7 @@ type meaning struct {
 	wanted uint8 // 1 + its position in Options.Wanted; 0: it is not there
 	bad    bool  // it makes a request malformed (RFC 9113, section 8.2)
 
-	// n is the value, for some kinds: 1 for POST, an authority that is not empty, a content type of gRPC, and a valid binary value; the
+	// n is the value, for some kinds: 1 for POST, a content type of gRPC, and a valid binary value; the
 	// position of a method's path, the length of a body, the nanoseconds of a timeout, each -1 for any other value.
 	n int64
 }
@@ -109,28 +110,40 @@ func validValue(s []byte) bool {
 
 // vocabulary is what the header fields of a server's requests mean. It is never changed.
 type vocabulary struct {
-	methods []method
-	wanted  []string
+	methods  []method
+	services map[string]bool // of these methods
+	wanted   []string
 
 	// HPACK's static table (RFC 7541, appendix A), from index 1 on.
 	static     []field
 	staticText []byte
 }
 
-// method is the path of one of the handler's methods.
+// method is a method that the server answers.
 type method struct {
+	stream  *StreamMethod // nil: it is one of the handler's
 	path    string
 	encoded []byte // a string in Huffman code, as HPACK has it; empty if the path is too long for a length of one byte
 }
 
-func newVocabulary(paths, wanted []string) *vocabulary {
-	v := &vocabulary{wanted: wanted}
-	for _, path := range paths {
-		m := method{path: path}
+func newVocabulary(o *Options) *vocabulary {
+	v := &vocabulary{wanted: o.Wanted, services: make(map[string]bool)}
+	add := func(path string, stream *StreamMethod) {
+		m := method{stream: stream, path: path}
 		if n := hpack.HuffmanEncodeLength(path); n < 0x7f {
 			m.encoded = hpack.AppendHuffmanString([]byte{0x80 | byte(n)}, path)
 		}
 		v.methods = append(v.methods, m)
+		if service, _, ok := cutLast(strings.TrimPrefix(path, "/")); ok {
+			v.services[service] = true
+		}
+	}
+	add(o.Path, nil)
+	for _, path := range o.More {
+		add(path, nil)
+	}
+	for _, path := range slices.Sorted(maps.Keys(o.Streams)) {
+		add(path, o.Streams[path])
 	}
 	d := hpack.NewDecoder(0, nil)
 	for index := byte(1); ; index++ {
@@ -179,8 +192,6 @@ func (v *vocabulary) judge(m *meaning, value []byte) {
 		m.n = int64(slices.IndexFunc(v.methods, func(known method) bool { return known.path == string(value) }))
 	case methodField:
 		fits = string(value) == "POST"
-	case authorityField:
-		fits = len(value) > 0
 	case typeField:
 		fits = isGRPC(string(value))
 	case binaryField:
@@ -191,10 +202,10 @@ func (v *vocabulary) judge(m *meaning, value []byte) {
 	}
 }
 
-// isGRPC reports whether a content type means gRPC with protobuf messages.
+// isGRPC reports whether a content type means gRPC. All messages are protobuf, whatever its subtype says, as grpc-go has it.
 func isGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
-	return ok && (rest == "" || rest == "+proto")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
 // isBinary reports whether a value is in base64, as the values of names that end in -bin must be.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net"
-	"net/http"
 	"testing"
 	"time"
 
@@ -72,18 +71,14 @@ func TestSettingsShrinkWindowsBelowZero(t *testing.T) {
 
 // A client that keeps to its credits can send any number of bytes, even where most of them are padding.
 func TestCreditsComeBack(t *testing.T) {
-	for path, other := range map[string]http.Handler{
+	for path, change := range map[string]func(*Options){
 		echoPath: nil,
-		"/other": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			n := 0
-			for p := make([]byte, 1000); ; {
-				m, err := r.Body.Read(p)
-				n += m
-				if err != nil {
-					_, _ = fmt.Fprintf(w, "%d bytes", n)
-					return
-				}
+		otherPath: streams(func(s *Stream) error {
+			m, err := s.Recv()
+			if err != nil {
+				return err
 			}
+			return s.Send(fmt.Appendf(nil, "%d bytes", prefixSize+len(m)))
 		}),
 	} {
 		t.Run(path, func(t *testing.T) {
@@ -91,11 +86,7 @@ func TestCreditsComeBack(t *testing.T) {
 				for _, call := range calls {
 					call.Reply(echoed(fmt.Sprintf("%d bytes", prefixSize+len(call.Message))))
 				}
-			}), func(o *Options) {
-				if other != nil {
-					o.Other = other
-				}
-			})
+			}), change)
 			c := rawDial(t, addr)
 			c.roundTrip()
 			id := c.open(false, ":path", path)
@@ -129,14 +120,12 @@ func TestCreditsComeBack(t *testing.T) {
 // Whoever breaks the rules of flow control loses the stream or the connection.
 func TestFlowControlViolations(t *testing.T) {
 	release := make(chan struct{})
-	addr, _ := start(t, hold(), func(o *Options) {
-		o.Other = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release })
-	})
+	addr, _ := start(t, hold(), waiting(release))
 	defer close(release)
 	const most = 1<<31 - 1
 	t.Run("more than the window of a stream", func(t *testing.T) {
 		c := rawDial(t, addr)
-		id := c.open(false, ":path", "/other")
+		id := c.open(false, ":path", otherPath)
 		for range receiveWindow/maxFrame + 1 {
 			c.data(id, false, make([]byte, maxFrame))
 		}
@@ -212,9 +201,8 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// A request for Other waits while the client does not read its answer, even if its handler flushes every few bytes. It continues when the
-// client reads.
-func TestUnreadAnswersOfOtherAreBounded(t *testing.T) {
+// A stream waits to send while its client does not read, even if it sends a few bytes at a time. It continues when the client reads.
+func TestUnreadMessagesAreBounded(t *testing.T) {
 	const part, size = 1 << 10, 16 << 20
 	most := make(chan int64, 1)
 	var s *Server
@@ -228,22 +216,24 @@ func TestUnreadAnswersOfOtherAreBounded(t *testing.T) {
 	}
 	var addr string
 	addr, s = start(t, echo{}, func(o *Options) {
-		o.Other = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		streams(func(s *Stream) error {
 			seen := int64(0)
 			for range size / part {
-				_, _ = w.Write(make([]byte, part))
-				w.(http.Flusher).Flush()
+				if err := s.Send(make([]byte, part-prefixSize)); err != nil {
+					return err
+				}
 				seen = max(seen, unsent())
 			}
 			most <- seen
-		})
+			return nil
+		})(o)
 	})
 	c := rawDial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
 	if err := c.conn.(*net.TCPConn).SetReadBuffer(256 << 10); err != nil {
 		t.Fatal(err)
 	}
 	c.ok(c.fr.WriteWindowUpdate(0, 1<<31-1-initialWindow))
-	id := c.open(true, ":path", "/other", ":method", "GET")
+	id := c.open(true, ":path", otherPath)
 	for until := time.Now().Add(patience); unsent() <= maxUnsent; <-time.After(time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatal("the kernel takes every answer")

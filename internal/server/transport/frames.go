@@ -96,15 +96,15 @@ func (c *conn) shift(change int64) error {
 	return nil
 }
 
-// wake wakes a handler of Other if both the connection's window and the window of its stream have room. If it woke every handler that
-// waits, a client could keep the server busy with small frames. The caller holds the lock.
+// wake wakes the streams that may send, if both the connection's window and their own have room. If it woke every stream that waits, a
+// client could keep the server busy with small frames. The caller holds the lock.
 func (c *conn) wake() {
-	if c.blockedHandlers == 0 || c.window <= 0 {
+	if c.blockedStreams == 0 || c.window <= 0 {
 		return
 	}
 	for _, st := range c.streams {
-		if x := st.exchange; x != nil && st.window > 0 {
-			x.room.Signal()
+		if st.long != nil && st.window > 0 {
+			st.long.room.Signal()
 		}
 	}
 }
@@ -182,8 +182,8 @@ func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	if st.window += int64(f.Increment); st.window > maxWindow {
 		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeFlowControl}
 	}
-	if st.exchange != nil {
-		st.exchange.room.Signal()
+	if st.long != nil {
+		st.long.room.Signal()
 	} else if st.waiting {
 		c.sendBlocked()
 	}

@@ -3,15 +3,12 @@ package transport
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"net"
 	"time"
 
 	"golang.org/x/net/http2"
-
-	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 const notHTTP2 = "This port speaks gRPC over HTTP/2. This request is not HTTP/2.\n"
@@ -38,10 +35,6 @@ func (c *conn) handshake() error {
 		return err
 	}
 	_ = c.sock.SetReadDeadline(time.Time{})
-	ctx := context.WithValue(context.Background(), localAddrKey, c.sock.LocalAddr())
-	if c.limits != nil {
-		ctx = intake.NewContext(ctx, c.limits)
-	}
 	c.renewFramer()
 	c.headers.init(c.server.vocabulary, opts.MaxHeaderBytes)
 	c.mu.Lock()
@@ -49,7 +42,6 @@ func (c *conn) handshake() error {
 		c.mu.Unlock()
 		return net.ErrClosed
 	}
-	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.out = appendServerPreface(c.out, opts.MaxStreams, opts.MaxHeaderBytes)
 	c.ready = true
 	mustLeave := c.mustLeave

@@ -5,16 +5,14 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 )
 
 const (
 	// maxContinuations bounds the CONTINUATION frames of one header block. A block of 256 KiB needs 16.
 	maxContinuations = 64
 
-	// maxKeptFields and maxKeptText bound the memory that a reader keeps for the next block, in fields and in bytes of literals.
-	maxKeptFields = 64
-	maxKeptText   = 1 << 10
+	// maxKeptText bounds the memory that a reader keeps for the next block, in bytes of literals.
+	maxKeptText = 1 << 10
 
 	// maxRepeated is the size of the longest block that a reader compares with the next one, in bytes. Envoy's has 54, and more with a longer
 	// path.
@@ -23,8 +21,7 @@ const (
 
 // head is what the header fields of a request say.
 type head struct {
-	forHandler bool   // the request is a call of one of the handler's methods
-	path       string // of that method
+	known *method // what the request is a call of; nil: it is no valid call of a known method
 
 	timeout  time.Duration
 	timed    bool // there is a timeout
@@ -37,8 +34,8 @@ type head struct {
 //
 // HPACK compresses a block against a dynamic table, which both ends of a connection build up from the blocks before (RFC 7541). The calls
 // of a client differ in few fields, and most fields of a block are references to a table. Package hpack makes strings of all of them, and
-// a call needs none. This reader adds up what the fields mean. It makes strings only of what the handler wants to see, and for requests
-// that Other answers. It accepts the blocks that package hpack accepts.
+// a call needs none. This reader adds up what the fields mean. It makes strings only of what the handler wants to see. It accepts the
+// blocks that package hpack accepts.
 //
 // A client that does not trace sends the same block again and again. If a block has left the table as it was, the same bytes say the same
 // again.
@@ -53,17 +50,15 @@ type headerReader struct {
 
 	// The present block.
 	seen
-	fields []placed
 	text   []byte   // of its literals
 	last   []byte   // the block, if the same bytes say the same again
 	values []string // of the fields in Options.Wanted, by position, up to the last one that was given
 }
 
-// placed is a field of a block: where it stands, and in which text.
+// placed is where a field of a block stands, and in which text.
 type placed struct {
 	span
-	in   source
-	kind kind
+	in source
 }
 
 // source is a text that fields stand in.
@@ -97,13 +92,13 @@ type seen struct {
 	regular bool // a field that is no pseudo field was seen
 	pseudo  uint // a bit for each kind of pseudo field
 
-	method    int // by position in vocabulary.methods; -1: none of them
-	post      bool
-	authority bool
-	hosts     int
-	typed     bool // there is a content-type
-	grpc      bool // the first one is gRPC's
-	invalid   bool // a value that gRPC does not allow
+	method  int       // by position in vocabulary.methods; -1: none of them
+	places  [2]placed // of :method and :path
+	post    bool
+	hosts   int
+	typed   bool // there is a content-type
+	grpc    bool // the first one is gRPC's
+	invalid bool // a value that gRPC does not allow
 }
 
 func (r *headerReader) init(v *vocabulary, maxSize uint32) {
@@ -118,7 +113,7 @@ func (r *headerReader) read(block []byte) error {
 	}
 	r.last, r.changed = r.last[:0], false
 	r.seen = seen{head: head{declared: -1}}
-	r.fields, r.text, r.values = r.fields[:0], r.text[:0], r.values[:0]
+	r.text, r.values = r.text[:0], r.values[:0]
 	for rest := block; len(rest) > 0; {
 		next, ok := r.next(rest, len(rest) == len(block))
 		if !ok {
@@ -272,20 +267,17 @@ func readInteger(block []byte, bits uint) (n uint64, rest []byte, ok bool) {
 // add adds a field to what the block says.
 func (r *headerReader) add(f *field, in source) {
 	if r.tooLong = r.tooLong || r.size+f.size() > r.maxSize; r.tooLong {
-		r.fields, r.text = r.fields[:0], r.text[:0]
+		r.text = r.text[:0]
 		return
 	}
 	r.size += f.size()
-	if len(r.fields) <= maxFields || f.kind == typeField && !r.typed { // more are rejected, or nobody looks at them
-		r.fields = append(r.fields, placed{f.span, in, f.kind})
-	}
 	r.bad = r.bad || f.bad
 	if f.wanted > 0 {
 		_, value := r.bytes(f.span, in)
 		r.want(int(f.wanted)-1, value)
 	}
 	if f.kind.pseudo() {
-		r.addPseudo(f)
+		r.addPseudo(f, in)
 		return
 	}
 	r.regular = true
@@ -310,17 +302,15 @@ func (r *headerReader) add(f *field, in source) {
 }
 
 // addPseudo adds a pseudo field. It stands before all other fields, and is given once (RFC 9113, section 8.3).
-func (r *headerReader) addPseudo(f *field) {
+func (r *headerReader) addPseudo(f *field, in source) {
 	bit := uint(1) << f.kind
 	r.bad = r.bad || r.regular || r.pseudo&bit != 0 || f.kind == unknownPseudoField
 	r.pseudo |= bit
 	switch f.kind {
 	case methodField:
-		r.post = f.n == 1
+		r.post, r.places[0] = f.n == 1, placed{f.span, in}
 	case pathField:
-		r.method = int(f.n)
-	case authorityField:
-		r.authority = f.n == 1
+		r.method, r.places[1] = int(f.n), placed{f.span, in}
 	}
 }
 
@@ -351,8 +341,9 @@ func (r *headerReader) request() (*head, bool) {
 	if r.bad || r.tooLong || r.pseudo&required != required {
 		return nil, false
 	}
-	if r.forHandler = r.method >= 0 && r.post && r.grpc && !r.invalid && (r.authority && r.hosts == 0 || !r.authority && r.hosts == 1); r.forHandler {
-		r.path = r.methods[r.method].path
+	r.known = nil
+	if host := r.hosts == 1 || r.hosts == 0 && r.pseudo&(1<<authorityField) != 0; host && r.method >= 0 && r.post && r.grpc && !r.invalid {
+		r.known = &r.methods[r.method]
 	}
 	return &r.head, true
 }
@@ -360,25 +351,14 @@ func (r *headerReader) request() (*head, bool) {
 // trailers reports whether the block may end a request.
 func (r *headerReader) trailers() bool { return !r.bad && !r.tooLong && r.pseudo == 0 }
 
-// copyFields returns the fields of the block as strings.
-func (r *headerReader) copyFields() []hpack.HeaderField {
-	fields := make([]hpack.HeaderField, 0, len(r.fields))
-	for _, p := range r.fields {
-		name, value := r.bytes(p.span, p.in)
-		fields = append(fields, hpack.HeaderField{Name: string(name), Value: string(value)})
+// value returns the value of :method or :path.
+func (r *headerReader) value(k kind) []byte {
+	p := &r.places[0]
+	if k == pathField {
+		p = &r.places[1]
 	}
-	return fields
-}
-
-// first returns the value of the first field of a kind.
-func (r *headerReader) first(k kind) []byte {
-	for _, p := range r.fields {
-		if p.kind == k {
-			_, value := r.bytes(p.span, p.in)
-			return value
-		}
-	}
-	return nil
+	_, value := r.bytes(p.span, p.in)
+	return value
 }
 
 // letGo ends the use of the block, and releases what it needed more memory for than usual: the connection may be idle for a long time now.
@@ -386,7 +366,7 @@ func (r *headerReader) letGo() {
 	if r.changed { // else the fields stay valid, for r.last
 		r.table.compact()
 	}
-	if cap(r.fields) > maxKeptFields || cap(r.text) > maxKeptText {
-		r.fields, r.text, r.values, r.last = nil, nil, nil, nil
+	if cap(r.text) > maxKeptText {
+		r.text, r.values, r.last = nil, nil, nil
 	}
 }

@@ -77,7 +77,7 @@ func (c *conn) stuck(now time.Time) time.Duration {
 	if c.stuckSince.IsZero() {
 		return 0
 	}
-	if len(c.blockedAnswers) == 0 && c.blockedHandlers == 0 {
+	if len(c.blockedAnswers) == 0 && c.blockedStreams == 0 {
 		c.stuckSince = time.Time{}
 		return 0
 	}

@@ -18,10 +18,15 @@ const (
 
 	tooManyCalls  = "too many calls in flight"
 	secondMessage = "a unary call has more than one message"
+	notCompressed = "grpc: compressed flag set with identity or empty encoding"
 )
 
 func tooLarge(size uint32, bound int) string {
 	return fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", size, bound)
+}
+
+func unknownFormat(flag byte) string {
+	return fmt.Sprintf("grpc: received unexpected payload format %d", flag)
 }
 
 // known reports whether messages of a grpc-encoding can be read.
@@ -107,10 +112,10 @@ func (c *Call) decode(bound int) (codes.Code, string) {
 		return codes.OK, ""
 	case 1:
 	default:
-		return codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", c.buf[0])
+		return codes.Internal, unknownFormat(c.buf[0])
 	}
 	if c.head.encoding != gzipEncoding {
-		return codes.Internal, "grpc: compressed flag set with identity or empty encoding"
+		return codes.Internal, notCompressed
 	}
 	message, code, text := Unzip(rest, bound)
 	c.Message, c.unpacked = message, true
@@ -134,4 +139,19 @@ func Unzip(packed []byte, bound int) ([]byte, codes.Code, string) {
 		return nil, codes.ResourceExhausted, fmt.Sprintf("grpc: received message after decompression larger than max %d", bound)
 	}
 	return message, codes.OK, ""
+}
+
+var zippers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
+
+// appendZipped appends a message, compressed. A compressor takes 800 KB, so connections take turns.
+func (s *Server) appendZipped(b, message []byte) []byte {
+	s.large <- struct{}{}
+	defer func() { <-s.large }()
+	into := blockBuffer(b)
+	z := zippers.Get().(*gzip.Writer)
+	z.Reset(&into)
+	_, _ = z.Write(message) // writing to memory does not fail
+	_ = z.Close()
+	zippers.Put(z)
+	return into
 }

@@ -527,7 +527,7 @@ func TestTLS(t *testing.T) {
 			state := conn.ConnectionState()
 			return conn, &state, nil
 		}
-		o.Other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { seen = r.TLS; w.WriteHeader(http.StatusNoContent) })
+		streams(func(s *Stream) error { seen = s.TLS(); return nil })(o)
 	})
 	raw, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -544,7 +544,7 @@ func TestTLS(t *testing.T) {
 		c.ok(c.fr.WriteWindowUpdate(0, 200_000))
 		c.echo(make([]byte, size))
 	}
-	if a := c.wait(c.open(true, ":path", "/other")); a.field(":status") != "204" || seen == nil || seen.NegotiatedProtocol != "h2" {
+	if a := c.wait(c.open(true, ":path", otherPath)); a.field("grpc-status") != "0" || seen == nil || seen.NegotiatedProtocol != "h2" {
 		t.Errorf("%v, TLS %+v", a, seen)
 	}
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"testing"
@@ -23,6 +22,8 @@ const patience = 20 * time.Second
 
 // rawClient speaks HTTP/2 frame by frame, also what no library sends.
 type rawClient struct {
+	path string // of calls instead of the echo; may be empty
+
 	t    testing.TB
 	conn net.Conn
 	fr   *http2.Framer
@@ -187,6 +188,13 @@ func (c *rawClient) openFields(end bool, fields []hpack.HeaderField) uint32 {
 	c.t.Helper()
 	id := c.next
 	c.next += 2
+	if c.path != "" {
+		for i, f := range fields {
+			if f.Name == ":path" && f.Value == echoPath {
+				fields[i].Value = c.path
+			}
+		}
+	}
 	c.writeBlock(id, end, c.block(fields...))
 	return id
 }
@@ -442,11 +450,37 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// tinyOther answers every request with a few bytes.
-type tinyOther struct{}
+// otherPath is the path of a method that is a StreamMethod in some tests.
+const otherPath = "/test.Long/Stream"
 
-// ServeHTTP implements http.Handler.
-func (tinyOther) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body)
-	_, _ = io.WriteString(w, "tiny\n")
+// streams makes this function the method at otherPath.
+func streams(serve func(*Stream) error) func(*Options) {
+	return func(o *Options) { o.Streams = map[string]*StreamMethod{otherPath: {Serve: serve}} }
+}
+
+// waiting is a method that answers when let is closed, or when the client gives up.
+func waiting(let <-chan struct{}) func(*Options) {
+	return streams(func(s *Stream) error {
+		select {
+		case <-let:
+		case <-s.Context().Done():
+		}
+		return nil
+	})
+}
+
+// repeats is a method that answers each message with the same one.
+func repeats(s *Stream) error {
+	for {
+		m, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = s.Send(m)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }

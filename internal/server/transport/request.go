@@ -179,10 +179,13 @@ func (c *conn) request(id uint32, h *head, ended bool) error {
 	}
 	c.open++
 	c.mu.Unlock()
-	if h.forHandler {
-		return c.beginCall(id, h, ended)
+	switch {
+	case h.known == nil:
+		return c.decline(id, h, ended)
+	case h.known.stream != nil:
+		return c.beginStream(id, h, ended)
 	}
-	return c.beginExchange(id, h, ended)
+	return c.beginCall(id, h, ended)
 }
 
 // add adds a stream, for which this side holds some bytes of header fields.

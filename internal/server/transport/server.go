@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/http"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
@@ -26,21 +26,19 @@ type Handler interface {
 	Handle(now time.Time, calls []*Call)
 }
 
-// Options are the settings of a Server. Path, Handler, Other and Calls are required.
+// Options are the settings of a Server. Path and Handler, or Streams, and Calls are required.
 type Options struct {
-	Path    string        // of the method that Handler answers most: "/package.Service/Method"
+	Path    string        // of the method that Handler answers most: "/package.Service/Method"; may be empty
 	More    []string      // paths of further methods that Handler answers
 	Wanted  []string      // names of the header fields that Handler may ask for, in lower case; values of others are not kept
 	Handler Handler       // answers the calls of these methods
-	Calls   *intake.Calls // bounds the requests in flight, including requests for Other
+	Calls   *intake.Calls // bounds the calls in flight
 
-	// Other answers every other request, in a goroutine of its own. The context of a request has its connection for
-	// intake.FromContext. The http.ResponseWriter has a method Detach for requests that stay open for long.
-	Other http.Handler
+	// Streams are the other methods, by path.
+	Streams map[string]*StreamMethod
 
-	// Admit admits requests for Other with these paths before anything is kept of them. It returns what is called when the request has
-	// ended, or why it is rejected. An admitted request does not count as a call in flight.
-	Admit map[string]func(*intake.Conn) (end func(), refusal string)
+	// Panicked returns the error for the caller of a stream whose method has panicked; nil: the panic is logged.
+	Panicked func(p any, path string) error
 
 	// Failed is called for each call of these methods that is answered without Handler: because there are too many calls, or
 	// because its message cannot be read. nil: not called.
@@ -83,6 +81,12 @@ func (o *Options) setDefaults() {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	if o.Panicked == nil {
+		o.Panicked = func(p any, path string) error {
+			o.Log.Error("panic while answering", "method", path, "panic", p)
+			return status.Error(codes.Internal, "internal error")
+		}
+	}
 }
 
 // ErrServerClosed is what Serve returns after Shutdown or Close.
@@ -113,7 +117,7 @@ func New(opts Options) *Server {
 	opts.setDefaults()
 	s := &Server{
 		opts:       opts,
-		vocabulary: newVocabulary(append([]string{opts.Path}, opts.More...), opts.Wanted),
+		vocabulary: newVocabulary(&opts),
 		began:      time.Now(),
 		done:       make(chan struct{}),
 		empty:      make(chan struct{}),

@@ -21,8 +21,10 @@ type stream struct {
 	gone     bool  // the stream is closed
 	held     int64 // bytes of its message and its header fields that are held
 
-	call     *Call     // of the method
-	exchange *exchange // any other request
+	// One of these is what the request is.
+	call     *Call        // of one of the handler's methods
+	long     *Stream      // of a StreamMethod
+	declined *declination // no call
 }
 
 // recentlyClosed has the last streams that were closed in some way.
@@ -86,17 +88,20 @@ func (c *conn) remove(st *stream) {
 	if st.waiting {
 		c.drop(st)
 	}
-	if st.exchange != nil {
-		st.exchange.room.Signal()
-	}
 }
 
 // abort ends the work for a stream that the client will get no answer for. The caller holds the lock.
 func (c *conn) abort(st *stream) {
 	c.remove(st)
-	if st.exchange != nil {
-		st.exchange.cancel()
-		c.hold(st, -min(int64(st.exchange.body.fail(errReset)), st.held))
+	switch {
+	case st.long != nil:
+		st.long.cancel()
+		st.long.fail(errReset)
+		st.long.drop()
+		return
+	case st.declined != nil:
+		c.open--
+		c.hold(st, -st.held)
 		return
 	}
 	st.call.abandoned()
@@ -107,6 +112,6 @@ func (c *conn) abort(st *stream) {
 	c.hold(st, -st.held)
 	if st.call.counted {
 		st.call.counted = false
-		c.server.opts.Calls.End(st.call.inFlight, 0)
+		c.server.opts.Calls.End(st.call.inFlight)
 	}
 }

@@ -2,9 +2,7 @@ package transport
 
 import (
 	"context"
-	"io"
 	"net"
-	"net/http"
 	"testing"
 	"time"
 
@@ -41,21 +39,12 @@ func newCalls(t testing.TB, most int) *intake.Calls {
 	return intake.NewCalls(most, m)
 }
 
-// start serves on a free port of the loopback interface. Requests that are not for the method go to a gRPC server with the
-// health service.
+// start serves on a free port of the loopback interface, with the health service.
 func start(t testing.TB, h Handler, change func(*Options)) (addr string, s *Server) {
 	t.Helper()
-	others := grpc.NewServer()
-	healthv1.RegisterHealthServer(others, health.NewServer())
-	t.Cleanup(others.Stop)
-	o := Options{Path: echoPath, Handler: h, Calls: newCalls(t, 4096), Other: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet || r.Header.Get("Content-Type") == "" {
-			_, _ = io.Copy(io.Discard, r.Body)
-			_, _ = w.Write([]byte("this is gRPC\n"))
-			return
-		}
-		others.ServeHTTP(w, r)
-	})}
+	all := new(Services)
+	healthv1.RegisterHealthServer(all, health.NewServer())
+	o := Options{Path: echoPath, Handler: h, Calls: newCalls(t, 4096), Streams: all.Streams()}
 	if change != nil {
 		change(&o)
 	}

@@ -1,19 +1,16 @@
 package transport
 
 import (
-	"net/http"
 	"testing"
 
 	"golang.org/x/net/http2"
 )
 
-// An answer of Other that waits for a window continues when the window opens, whichever frame opens it, and whichever of the two windows
+// A stream that waits for a window to send continues when the window opens, whichever frame opens it, and whichever of the two windows
 // was closed.
-func TestOtherGoesOnWhenWindowsOpen(t *testing.T) {
+func TestStreamsContinueWhenWindowsOpen(t *testing.T) {
 	const size = 200_000
-	addr, _ := start(t, echo{}, func(o *Options) {
-		o.Other = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, size)) })
-	})
+	addr, _ := start(t, echo{}, streams(func(s *Stream) error { return s.Send(make([]byte, size-prefixSize)) }))
 	for name, open := range map[string]func(c *rawClient, ids []uint32){
 		"connection": func(c *rawClient, _ []uint32) {
 			c.ok(c.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: size}))
@@ -46,7 +43,7 @@ func TestOtherGoesOnWhenWindowsOpen(t *testing.T) {
 			c := rawDial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 			var ids []uint32
 			for range 3 {
-				ids = append(ids, c.open(true, ":path", "/other", ":method", "GET"))
+				ids = append(ids, c.open(true, ":path", otherPath))
 			}
 			c.roundTrip()
 			open(c, ids)

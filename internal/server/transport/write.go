@@ -133,11 +133,15 @@ func (c *conn) appendStatus(id uint32, code codes.Code, message, acceptEncoding 
 	if acceptEncoding != "" {
 		fields = append(fields, hpack.HeaderField{Name: "grpc-accept-encoding", Value: acceptEncoding})
 	}
-	fields = append(fields, hpack.HeaderField{Name: "grpc-status", Value: strconv.Itoa(int(code))})
+	c.appendBlock(id, true, encode(append(fields, statusFields(code, message)...)...))
+}
+
+func statusFields(code codes.Code, message string) []hpack.HeaderField {
+	fields := []hpack.HeaderField{{Name: "grpc-status", Value: strconv.Itoa(int(code))}}
 	if message != "" {
 		fields = append(fields, hpack.HeaderField{Name: "grpc-message", Value: percentEncode(message)})
 	}
-	c.appendBlock(id, true, encode(fields...))
+	return fields
 }
 
 // percentEncode encodes a message as the gRPC protocol asks: everything but printable ASCII, and the percent sign.
@@ -190,11 +194,20 @@ func (c *conn) answer(st *stream, m Message) {
 	c.send(st, data)
 }
 
+// appendEnd appends what ends an answer after its DATA. The caller holds the lock.
+func (c *conn) appendEnd(st *stream) {
+	if st.declined != nil {
+		c.out = appendFrame(c.out, http2.FrameData, http2.FlagDataEndStream, st.id, 0)
+		return
+	}
+	c.appendBlock(st.id, true, trailerBlock)
+}
+
 // send appends DATA and the trailers of an answer. What the windows have no room for waits. The caller holds the lock.
 func (c *conn) send(st *stream, data []byte) {
 	size := int64(cap(data))
 	if data = c.appendData(st, data); len(data) == 0 {
-		c.appendBlock(st.id, true, trailerBlock)
+		c.appendEnd(st)
 		c.answered(st)
 		return
 	}
@@ -252,7 +265,7 @@ func (c *conn) sendBlocked() {
 			continue
 		}
 		c.unblock(o)
-		c.appendBlock(o.stream.id, true, trailerBlock)
+		c.appendEnd(o.stream)
 		c.answered(o.stream)
 	}
 	if len(kept) < len(c.blockedAnswers) {

@@ -16,9 +16,6 @@ import (
 // Patience is how long anything may take on a busy machine: a process to start or to stop, a page to be read.
 const Patience = 30 * time.Second
 
-// Transport is the variable that chooses the service's transport.
-const Transport = "RATELIMITD_GRPC_TRANSPORT"
-
 // Process is a program that runs next to the test, in its own process.
 type Process struct {
 	Cmd               *exec.Cmd
@@ -32,16 +29,12 @@ type Process struct {
 }
 
 // Start starts the service on free ports and returns when it listens. The name is for messages. cmd.Env is added to what
-// the service needs in a test; of the environment only RATELIMITD_GRPC_TRANSPORT is passed on, so that all tests can run on
-// one transport. The service stops at the end of the test.
+// the service needs in a test. The service stops at the end of the test.
 func Start(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	t.Helper()
 	env := []string{ // the last value of a variable counts
 		"PATH=" + os.Getenv("PATH"), "LOG_FORMAT=json", "GORACE=halt_on_error=1",
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_PORT=0",
-	}
-	if transport := os.Getenv(Transport); transport != "" {
-		env = append(env, Transport+"="+transport)
 	}
 	cmd.Env = append(env, cmd.Env...)
 	p := Run(t, name, cmd)

@@ -27,7 +27,7 @@ const (
 )
 
 // All cases of h2spec pass, and none is skipped.
-func TestLean(t *testing.T) {
+func TestBuiltIn(t *testing.T) {
 	program, err := build.Ratelimitd(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestLean(t *testing.T) {
 		{"TLS", []string{"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + files.Path("tls.crt"), "GRPC_SERVER_TLS_KEY=" + files.Path("tls.key")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cmd := exec.Command(program, "serve", "--rules", rules, "--grpc-transport", "lean")
+			cmd := exec.Command(program, "serve", "--rules", rules)
 			cmd.Env = append([]string{"BACKEND_TYPE=memory"}, c.env...)
 			service := servicetest.Start(t, "ratelimitd", cmd)
 			host, port, err := net.SplitHostPort(service.GRPC)

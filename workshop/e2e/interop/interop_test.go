@@ -179,7 +179,7 @@ func folderOf(t *testing.T, name string) string {
 // start starts the service with bounds that the clients' largest requests need.
 func start(t *testing.T, program, name, redis string, env ...string) *servicetest.Process {
 	t.Helper()
-	cmd := exec.Command(program, "serve", "--rules", servicetest.RulesOf(t, rules), "--grpc-transport", "lean")
+	cmd := exec.Command(program, "serve", "--rules", servicetest.RulesOf(t, rules))
 	cmd.Env = append([]string{
 		"REDIS_URL=" + redis, "REDIS_OP_TIMEOUT=1m", "RATELIMITD_REUSE_PORT=true",
 		"RATELIMITD_MAX_DESCRIPTORS=10000", "RATELIMITD_MAX_TEXT_BYTES=2000000",

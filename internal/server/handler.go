@@ -3,14 +3,10 @@ package server
 import (
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
-	"net/http"
-	"strings"
 	"sync"
 	"time"
 
-	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 
@@ -18,23 +14,23 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
-	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// newTransport returns the built-in HTTP/2 server: callers' methods are answered here, everything else by grpc-go.
-func (s *Server) newTransport(opts *Options, methods []*method) *transport.Server {
-	h := &leanHandler{method: methods[0], more: make(map[string]*method)}
+// newTransport returns the HTTP/2 server.
+func (s *Server) newTransport(opts *Options, services *transport.Services, methods []*method) *transport.Server {
+	h := &callHandler{method: methods[0], more: make(map[string]*method)}
 	var more []string
 	for _, m := range methods[1:] {
-		more = append(more, m.info.FullMethod)
-		h.more[m.info.FullMethod] = m
+		more = append(more, m.path)
+		h.more[m.path] = m
 	}
 	o := transport.Options{
-		Path:             h.info.FullMethod,
+		Path:             h.path,
 		More:             more,
 		Handler:          h,
-		Other:            s.shared.Recovering(http.HandlerFunc(s.serveOther)),
+		Streams:          services.Streams(),
+		Panicked:         s.shared.Panicked,
 		Calls:            s.calls,
 		Failed:           func(code codes.Code) { h.answers.observe(time.Time{}, code) },
 		HandshakeTimeout: handshakeTimeout,
@@ -48,11 +44,6 @@ func (s *Server) newTransport(opts *Options, methods []*method) *transport.Serve
 		MaxConnectionAge: max(opts.Connections.MaxAge, 0),
 		MaxAgeGrace:      opts.Connections.MaxAgeGrace,
 		Log:              s.shared.Log,
-	}
-	if s.quota != nil {
-		o.Admit = map[string]func(*intake.Conn) (func(), string){
-			quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName: s.quota.admit,
-		}
 	}
 	if opts.Tracer != nil {
 		o.Wanted = traceFields
@@ -74,59 +65,23 @@ func handshake(creds credentials.TransportCredentials, raw net.Conn) (net.Conn, 
 	return conn, nil, nil
 }
 
-// notGRPC is the answer to a request over HTTP/2 that is no gRPC call.
-const notGRPC = "this port answers gRPC calls\n"
-
-// serveOther answers what is no call of the methods that the transport knows.
-func (s *Server) serveOther(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
-		if s.quota != nil && r.URL.Path == quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName {
-			s.handOver(s.quota.grpc, s.quota.most, w, r)
-			return
-		}
-		s.handOver(s.grpc, s.most, w, r)
-		return
-	}
-	s.discard(w, r)
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if r.Method != http.MethodPost {
-		w.WriteHeader(http.StatusMethodNotAllowed)
-	} else {
-		w.WriteHeader(http.StatusUnsupportedMediaType)
-	}
-	_, _ = io.WriteString(w, notGRPC)
-}
-
-// discard reads the body of a request that is no gRPC call, so that what is wrong with it is found before it is answered. A body may have
-// no end, so the request does not count as a call in flight meanwhile, but as a long stream.
-func (s *Server) discard(w http.ResponseWriter, r *http.Request) {
-	conn := intake.FromContext(r.Context())
-	if why := s.long.Begin(conn); why != "" {
-		s.long.refused[why].Inc()
-		return
-	}
-	defer s.long.End(conn)
-	w.(answering).Detach()
-	_, _ = io.Copy(io.Discard, r.Body)
-}
-
-// leanHandler answers callers' methods on the built-in HTTP/2 server.
-type leanHandler struct {
+// callHandler answers the methods that decide.
+type callHandler struct {
 	*method
 	more map[string]*method // the other ones, by path
 }
 
 // of returns the method of a call.
-func (h *leanHandler) of(call *transport.Call) *method {
+func (h *callHandler) of(call *transport.Call) *method {
 	path := call.Path()
-	if path == h.info.FullMethod {
+	if path == h.path {
 		return h.method
 	}
 	return h.more[path]
 }
 
 // Handle implements transport.Handler.
-func (h *leanHandler) Handle(now time.Time, calls []*transport.Call) {
+func (h *callHandler) Handle(now time.Time, calls []*transport.Call) {
 	a := arrivals.Get().(*arrival)
 	a.messages = a.messages[:0]
 	together := 0
@@ -162,7 +117,7 @@ func (m *method) begin(now time.Time, b *limiter.Batch, call *transport.Call, te
 	if c.answer == nil {
 		c.answer = c.finish
 	}
-	c.method, c.lean, c.start, c.size = m, call, now, len(call.Message)
+	c.method, c.wire, c.start, c.size = m, call, now, len(call.Message)
 	if decided, err := m.start(b, call, text, c); decided {
 		c.finish(err)
 	}
@@ -178,10 +133,10 @@ func (m *method) start(b *limiter.Batch, call *transport.Call, text string, c *r
 	return m.decide(call, b, c, c.answer)
 }
 
-// finish answers a call of the built-in HTTP/2 server.
+// finish answers a call.
 func (c *rateLimitCall) finish(err error) {
-	m, call := c.method, c.lean
-	c.lean = nil
+	m, call := c.method, c.wire
+	c.wire = nil
 	if err == nil {
 		err = c.encode()
 	}
