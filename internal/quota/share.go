@@ -4,7 +4,7 @@ import "time"
 
 // Ask is what one replica asks of the store that divides a limit among replicas.
 type Ask struct {
-	Key string // of the bucket
+	Key string // of the pool: limiter.QuotaBucket.Key. Replicas with buckets of other rules under it may ask with another Rate and Burst
 
 	Rate  float64 // of the whole limit, in tokens per second
 	Burst float64 // of the whole limit, in tokens

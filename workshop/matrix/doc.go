@@ -9,5 +9,7 @@
 // key without a feature in features_test.go fails TestEveryKeyHasAFeature; an algorithm needs no feature. A way to count is one row of the
 // table in ways_test.go.
 //
+// TestEveryLayerKnowsEveryFlag asks the stores themselves: each field of a request must have an effect through every layer.
+//
 // Time is an argument. Redis servers are real, and get the caller's clock.
 package matrix

@@ -2,6 +2,8 @@ package matrix
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
@@ -45,6 +47,12 @@ func features() []feature {
 		{name: "keys and values with *", rules: "- {key: 'h_*', rate_limit: {unit: hour, requests_per_unit: 10 @}}\n- {key: path, value: '/x/*', rate_limit: {unit: hour, requests_per_unit: 10 @}}", callers: []string{"h_a=1", "h_b=1", "path=/x/1", "path=/x/2"}},
 		{name: "share_threshold", keys: []string{"descriptor.share_threshold"}, rules: "- {key: path, value: '/x/*', share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 10 @}}", callers: []string{"path=/x/1", "path=/x/2"}},
 		{name: "condition", keys: []string{"descriptor.condition"}, rules: fmt.Sprintf(plans, ""), callers: []string{"plan=free|user=a", "plan=pro|user=a", "plan=pro|user=b"}},
+		{name: "conditions with a further limit", callers: []string{"plan=free|user=a", "plan=pro|user=a"}, rules: `
+- {key: plan, value: free, condition: true, descriptors: [{key: user, rate_limits: [{name: hour, unit: hour, requests_per_unit: 10 @}]}]}
+- {key: plan, value: pro, condition: true, descriptors: [{key: user, rate_limits: [{name: hour, unit: hour, requests_per_unit: 30 @}, {name: minute, unit: minute, requests_per_unit: 8 @}]}]}`},
+		{name: "conditions with several groups", callers: []string{"plan=free|ip=10.0.0.1", "plan=pro|ip=10.0.7.1", "plan=free|ip=10.0.0.2"}, rules: `
+- {key: plan, value: free, condition: true, descriptors: [{key: ip, group: ipv4/24, rate_limit: {unit: hour, requests_per_unit: 10 @}}]}
+- {key: plan, value: pro, condition: true, descriptors: [{key: ip, group: ipv4/16, rate_limit: {unit: hour, requests_per_unit: 10 @}}]}`},
 		{name: "fold_case", keys: []string{"descriptor.fold_case"}, rules: "- {key: user, value: 'A*', fold_case: true, rate_limit: {unit: hour, requests_per_unit: 10 @}}", callers: []string{"user=Ab", "user=aB", "user=b"}},
 		{name: "group", keys: []string{"descriptor.group"}, rules: "- {key: ip, value_cidr: 10.0.0.0/8, group: ipv4/24, rate_limit: {unit: hour, requests_per_unit: 10 @}}", callers: []string{"ip=10.0.0.1", "ip=10.0.0.2", "ip=10.0.1.1"}},
 		{name: "inherit", keys: []string{"descriptor.inherit"}, rules: "- {key: user, value: a, inherit: true, usage: true}\n" + limited(""), callers: ab},
@@ -95,13 +103,19 @@ func features() []feature {
 		{name: "quota_buckets", keys: []string{"file.quota_buckets", "quota_buckets.order", "quota_buckets.default"}, top: "quota_buckets: {order: [user], default: deny}", rules: limited(""), callers: ab},
 	}
 	for _, name := range descriptor.AlgorithmNames {
-		rules := "- {key: user, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: " + name + " @}}"
+		limit := "unit: hour, requests_per_unit: %d, algorithm: " + name
 		var keys []string
 		if name == descriptor.AlgorithmNames[descriptor.Concurrency] {
-			rules = "- {key: user, rate_limit: {algorithm: " + name + ", max_in_flight: 10, ttl: 1h @}}"
+			limit = "algorithm: " + name + ", max_in_flight: %d, ttl: 1h"
 			keys = []string{"limit.max_in_flight", "limit.ttl"}
 		}
-		all = append(all, feature{name: "algorithm: " + name, keys: append(keys, "limit.algorithm"), rules: rules, callers: ab})
+		small, large := fmt.Sprintf(limit, 10), fmt.Sprintf(limit, 30)
+		all = append(all, feature{name: "algorithm: " + name, keys: append(keys, "limit.algorithm"), rules: "- {key: user, rate_limit: {" + small + " @}}", callers: ab},
+			feature{
+				name: name + " under conditions", callers: []string{"plan=free|user=a", "plan=pro|user=a"},
+				rules: "- {key: plan, value: free, condition: true, descriptors: [{key: user, rate_limit: {" + small + " @}}]}\n" +
+					"- {key: plan, value: pro, condition: true, descriptors: [{key: user, rate_limit: {" + large + " @}}]}",
+			})
 	}
 	return all
 }
@@ -120,12 +134,24 @@ func raisedAndLowered(rule string) map[int]func() (string, override.Numbers) {
 }
 
 // file returns the rules of a feature as a rule file, with what a way to count needs.
-func (f *feature) file(top, inLimit string) string {
+func (f *feature) file(w *way) string {
+	top := w.top
 	if key, _, _ := strings.Cut(top, ":"); strings.HasPrefix(f.top, key+":") {
 		top = "" // the feature itself says it
 	}
-	return strings.Join([]string{"domain: d", f.top, top, "descriptors:", strings.ReplaceAll(f.rules, "@", inLimit)}, "\n")
+	rules := strings.ReplaceAll(f.rules, "@", w.inLimit)
+	if w.times > 1 {
+		rules = number.ReplaceAllStringFunc(rules, func(text string) string {
+			name, n, _ := strings.Cut(text, ": ")
+			size, _ := strconv.ParseUint(n, 10, 64)
+			return fmt.Sprintf("%s: %d", name, size*w.times)
+		})
+	}
+	return strings.Join([]string{"domain: d", f.top, top, "descriptors:", rules}, "\n")
 }
+
+// number is what is larger where a way needs larger limits.
+var number = regexp.MustCompile(`(requests_per_unit|burst|max_in_flight|max_outstanding): [0-9]+`)
 
 // entriesOf returns the entries of a caller.
 func entriesOf(caller string) (all []descriptor.Entry) {

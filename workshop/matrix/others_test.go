@@ -27,7 +27,7 @@ func inLibrary(t *testing.T, f *feature) (why string) {
 		return "package ratelimit takes no limit from a request"
 	}
 	synctest.Test(t, func(t *testing.T) {
-		l, err := ratelimit.Open(t.Context(), ratelimit.Options{Files: fstest.MapFS{"rules.yaml": {Data: []byte(f.file("", ""))}}, Strict: true})
+		l, err := ratelimit.Open(t.Context(), ratelimit.Options{Files: fstest.MapFS{"rules.yaml": {Data: []byte(f.file(&plain))}}, Strict: true})
 		if err != nil {
 			_, why, _ = strings.Cut(err.Error(), ": ")
 			return
@@ -68,7 +68,7 @@ func asQuotaBuckets(t *testing.T, f *feature) string {
 	for _, e := range entriesOf(f.callers[0]) {
 		order = append(order, strconv.Quote(e.Key))
 	}
-	tree, why := treeOf(f, "quota_buckets: {order: ["+strings.Join(order, ", ")+"]}", "")
+	tree, why := treeOf(f, &way{top: "quota_buckets: {order: [" + strings.Join(order, ", ") + "]}"})
 	if tree == nil {
 		return why
 	}

@@ -42,9 +42,11 @@ const (
 type way struct {
 	name, column string
 	grade        grade
-	bound        string // within: what the page says
+	least        uint64                      // within: so many percent pass at least
+	loose        func(*descriptor.Tree) bool // rules for which the grade is within; nil: none
 
 	top, inLimit string                                      // what the rules need
+	times        uint64                                      // limits and requests are this many times as large; 0: 1
 	run          func(t *testing.T, f *feature) (why string) // instead of what follows, for a way without a Limiter of its own
 	settings     limiter.Settings
 	stores       func(t *testing.T, prefix string) stores
@@ -58,6 +60,7 @@ type stores struct {
 	replicas []backend.Store
 	local    backend.Store
 	keys     descriptor.KeyBuilder
+	did      func() bool // the way was used: a denial was remembered, a permit was taken in advance. Nil: it always is
 }
 
 func one(s backend.Store) stores { return stores{replicas: []backend.Store{s}} }
@@ -84,18 +87,21 @@ func ways(t *testing.T) []way {
 		{name: "a Redis behind a proxy", column: "Proxy", grade: decides, stores: inRedis(single, false, true)},
 		{name: "Redis with REDIS_KEY_FORMAT=lyft", column: "lyft keys", stores: inRedis(single, true, false)},
 		{name: "the denial cache", column: "denial cache", grade: verdict, top: uncounted, stores: func(*testing.T, string) stores {
-			return one(overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}))
+			c := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})})
+			return stores{replicas: []backend.Store{c}, did: func() bool { return c.Hits() > 0 }}
 		}},
 		{name: "two replicas", column: "two replicas", grade: verdict, top: uncounted, stores: func(*testing.T, string) stores {
 			var caches [2]*overlimit.Cache
+			told := 0
 			shared := memory.New(memory.Options{})
 			for i := range caches {
-				caches[i] = overlimit.New(overlimit.Options{Store: shared, Refunded: func(key []byte) { caches[1-i].Forget(key) }})
+				caches[i] = overlimit.New(overlimit.Options{Store: shared, Refunded: func(key []byte) { told++; caches[1-i].Forget(key) }})
 			}
-			return stores{replicas: []backend.Store{caches[0], caches[1]}}
+			return stores{replicas: []backend.Store{caches[0], caches[1]}, did: func() bool { return told > 0 && caches[0].Hits() > 0 && caches[1].Hits() > 0 }}
 		}},
-		{name: "`lease: true`", column: "leases", grade: decides, inLimit: ", lease: true", stores: func(*testing.T, string) stores {
-			return one(lease.New(lease.Options{Store: memory.New(memory.Options{})}))
+		{name: "`lease: true`", column: "leases", grade: verdict, least: 85, loose: leasesLoosely, inLimit: ", lease: true", times: 10, stores: func(*testing.T, string) stores {
+			l := lease.New(lease.Options{Store: memory.New(memory.Options{})})
+			return stores{replicas: []backend.Store{l}, did: func() bool { return l.Len() > 0 }}
 		}},
 		{name: "`on_error: local`", column: "`local`", grade: decides, settings: limiter.Settings{OnError: descriptor.OnErrorLocal}, stores: func(*testing.T, string) stores {
 			s := one(gone{})
@@ -104,12 +110,24 @@ func ways(t *testing.T) []way {
 		}},
 		{name: "package ratelimit", column: "library", run: inLibrary},
 		{name: "quota buckets", column: "quota buckets", grade: within, run: asQuotaBuckets},
-		{name: "memory that is full", column: "full memory", grade: within, bound: "callers share counters", stores: func(t *testing.T, _ string) stores {
+		{name: "memory that is full", column: "full memory", grade: within, stores: func(t *testing.T, _ string) stores {
 			s := memory.New(memory.Options{MaxCounters: 1})
 			fill(t, s)
-			return one(s)
+			return stores{replicas: []backend.Store{s}, did: func() bool { return s.Len() == 1 }}
 		}},
 	}
+}
+
+// leasesLoosely reports whether leases hold back a part of a limit: of a bucket, of a log, and of a counter that several rules use.
+func leasesLoosely(tree *descriptor.Tree) bool {
+	for _, r := range tree.Rules {
+		for i := range r.Limits {
+			if l := &r.Limits[i]; r.CountedWith() != "" || !l.WindowEnds() && !l.Interval {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // gone is a store that does not answer.
@@ -146,6 +164,8 @@ func fill(t *testing.T, s *memory.Store) {
 // system is the service as callers and operators see it: one or more replicas with a way to count.
 type system struct {
 	*testing.T
+	times    int64
+	did      func() bool
 	replicas []*limiter.Limiter
 	turn     int
 	tree     *descriptor.Tree
@@ -158,7 +178,7 @@ type system struct {
 // newSystem returns why the rules cannot be counted this way, if they cannot.
 func newSystem(t *testing.T, f *feature, w *way, prefix string) (*system, string) {
 	t.Helper()
-	tree, why := treeOf(f, w.top, w.inLimit)
+	tree, why := treeOf(f, w)
 	if tree == nil {
 		return nil, why
 	}
@@ -168,6 +188,7 @@ func newSystem(t *testing.T, f *feature, w *way, prefix string) (*system, string
 		t.Fatal(err)
 	}
 	all := w.stores(t, prefix)
+	s.times, s.did = int64(max(w.times, 1)), all.did
 	for i, store := range all.replicas {
 		o := limiter.Options{Store: store, Local: all.local, Keys: all.keys, Usage: s.index, Events: s.sink}
 		if i == 0 {
@@ -183,8 +204,8 @@ func newSystem(t *testing.T, f *feature, w *way, prefix string) (*system, string
 }
 
 // treeOf returns the rules of a feature, or why check rejects them.
-func treeOf(f *feature, top, inLimit string) (*descriptor.Tree, string) {
-	tree, errs := config.Compile([]config.File{{Name: "rules.yaml", Data: []byte(f.file(top, inLimit))}}, config.CompileOptions{})
+func treeOf(f *feature, w *way) (*descriptor.Tree, string) {
+	tree, errs := config.Compile([]config.File{{Name: "rules.yaml", Data: []byte(f.file(w))}}, config.CompileOptions{})
 	if len(errs) > 0 {
 		return nil, errs[0].Msg
 	}

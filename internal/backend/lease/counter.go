@@ -60,7 +60,8 @@ func shortened(d time.Duration) time.Duration { return d - d/1000 - 1 }
 
 func lengthened(d time.Duration) time.Duration { return d + d/1000 + 1 }
 
-// of reports whether the counter's lease is for this limit: after a reload, a rule may have another number.
+// of reports whether the counter's lease is for this limit. The key does not say so: after a reload, or for another plan, the number may be
+// another one. Takes under that limit ask the store, which counts the permits as used.
 func (c *hotCounter) of(l *descriptor.Limit) bool {
 	return c.rule.Requests == l.Requests && c.rule.Burst == l.Burst &&
 		c.rule.Algorithm == l.Algorithm && c.rule.NoDelay == l.NoDelay

@@ -138,7 +138,7 @@ type group struct {
 	merged map[sharedCell]int  // the take that others are merged with
 }
 
-// groupKey is what the takes of a group have found for one key.
+// groupKey is what the takes of a group have found for one key. The takes may have other limits, costs and rules, but the rules have one share.
 type groupKey struct {
 	take   int  // the first of them
 	adder  int  // the one that has added a counter, if added

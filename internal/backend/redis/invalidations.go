@@ -55,6 +55,8 @@ type InvalidationsOptions struct {
 // message for all counters replaces them. Forgetting a denial costs a trip to Redis, and forgetting permits costs these
 // permits, but an outdated denial could keep out a caller for a whole window. A replica that is killed loses what has
 // waited for at most a moment (gather).
+//
+// A message names a counter by its key: a replica forgets what it knows of the counter under all limits and rules.
 type Invalidations struct {
 	opts InvalidationsOptions
 	name string // of this replica: it skips its own messages

@@ -17,7 +17,7 @@ import (
 type account struct {
 	record[region.Account, *region.Account]
 	home  *asker // of the region that counts
-	query Query  // how the home finds the limit
+	query Query  // how the home finds the limit: of the first take. Rules of one counter have the same `regions`, and perhaps other numbers
 
 	limit atomic.Uint64 // what the rule here says
 	seen  holding

@@ -17,7 +17,7 @@ import (
 type part struct {
 	record[region.Holding, *region.Holding]
 	home  string
-	query Query // how another home finds the limit
+	query Query // how another home finds the limit: of the first take, as in account
 	wait  awaited
 	seen  holding
 

@@ -16,7 +16,7 @@ import (
 // record and no promise: a region asks the others what they have counted, while it is asked for the counter itself. Only this replica
 // remembers the answers.
 type tally struct {
-	query    Query // how the others find their counters
+	query    Query // how the others find their counters: of the first take, but any rule of the counter finds them
 	interval time.Duration
 	fixed    *descriptor.Window // of a window on the clock: what was counted in it ends with it
 	touched  atomic.Int64
