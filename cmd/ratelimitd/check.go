@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/authoring/rulecheck"
 	"github.com/ratelimitd/ratelimitd/internal/authoring/ruletest"
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 // checkCommand is the subcommand that checks rule files.
@@ -61,7 +61,7 @@ func (o *checkCommand) Run(_ context.Context, s streams) error {
 		return misuse(err)
 	}
 	for _, p := range paths {
-		if info, err := os.Stat(p); err == nil && !info.IsDir() && ruletest.IsTestFile(p) {
+		if info, err := files.Stat(p); err == nil && !info.IsDir() && ruletest.IsTestFile(p) {
 			return misuse(fmt.Errorf("%s is a test file: ratelimitd test runs it", p))
 		}
 	}
@@ -87,7 +87,7 @@ func orDomains(paths []string) ([]string, error) {
 		return paths, nil
 	}
 	dir := filepath.Join("config", "domains")
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+	if _, err := files.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("there is no %s here: name directories or files", dir)
 	}
 	return []string{dir}, nil

@@ -92,7 +92,7 @@ func TestUnknownVariablesAreLogged(t *testing.T) {
 // What ends the service is a line of its log. It names the setting to change, even an unset one, and settings are checked before rules are
 // read.
 func TestFatalErrors(t *testing.T) {
-	cert, key := files(t, tlstest.NewAuthority(t, "one").Issue(t, "ratelimit"))
+	cert, key := pemFiles(t, tlstest.NewAuthority(t, "one").Issue(t, "ratelimit"))
 	for name, c := range map[string]struct {
 		env  map[string]string
 		want []string
@@ -197,7 +197,7 @@ func TestEmptyVariable(t *testing.T) {
 // There is one set of TLS files for both Redis, as in envoyproxy/ratelimit.
 func TestPerSecondHasTheTLSFilesOfRedis(t *testing.T) {
 	authority := tlstest.NewAuthority(t, "redis")
-	cert, key := files(t, authority.Issue(t, "counter"))
+	cert, key := pemFiles(t, authority.Issue(t, "counter"))
 	plain := redistest.Start(t)
 	for _, c := range []struct {
 		server string

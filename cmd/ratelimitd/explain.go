@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"slices"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
@@ -235,7 +235,7 @@ func (o *explainCommand) now() (time.Time, error) {
 // load reads the rules as the server would at its start, and writes the errors of files that are left out.
 func (o *ruleOptions) load(warn io.Writer, of descriptor.Options) (*descriptor.Tree, error) {
 	dir, _ := o.dir()
-	info, err := os.Stat(dir)
+	info, err := files.Stat(dir)
 	if dir == stdin.Name || err == nil && !info.IsDir() {
 		data, err := stdin.ReadFile(dir)
 		if err != nil {

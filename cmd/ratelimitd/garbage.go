@@ -25,7 +25,7 @@ const (
 
 // collection sets the targets of the garbage collector, so that clients and the garbage that they make take a bounded amount of memory.
 // Without clients, garbage stays near garbageBytes. What clients make the process keep, and garbage, may together take
-// twice the budget for clients: the more is kept, the less garbage there may be.
+// 7/4 of the budget for clients: the more is kept, the less garbage there may be.
 type collection struct {
 	held func() int64 // bytes that are kept for clients
 	most int64        // bytes that may be kept for clients
@@ -67,5 +67,5 @@ func gcPercent(live uint64) int {
 // suffice: it holds from one collection to the next, and a heap that clients make grow in between would be allowed many times its size.
 func memoryLimit(live, held, most int64) int64 {
 	own := max(live-held, 0)
-	return own + max(own, garbageBytes) - garbageBytes + besidesHeap + 2*most
+	return own + max(own, garbageBytes) - garbageBytes + besidesHeap + most*7/4
 }

@@ -14,8 +14,8 @@ func TestGarbage(t *testing.T) {
 func TestMemoryLimit(t *testing.T) {
 	const most, fixed = 128, besidesHeap >> 20
 	for _, c := range []struct{ live, held, want int64 }{
-		{6, 0, 6 + 256}, {70, 64, 6 + 256}, {134, 128, 6 + 256}, {20, 64, 256},
-		{100, 0, 100 + 256}, {1000, 0, 1000 + 872 + 256}, {1128, 128, 1000 + 872 + 256},
+		{6, 0, 6 + 224}, {70, 64, 6 + 224}, {134, 128, 6 + 224}, {20, 64, 224},
+		{100, 0, 100 + 224}, {1000, 0, 1000 + 872 + 224}, {1128, 128, 1000 + 872 + 224},
 	} {
 		if got := memoryLimit(c.live<<20, c.held<<20, most<<20) >> 20; got != c.want+fixed {
 			t.Errorf("%d MiB live, %d held: %d MiB, want %d", c.live, c.held, got, c.want+fixed)

@@ -21,7 +21,7 @@ import (
 // regionSettings are the settings of a replica in a region, without its port.
 func regionSettings(t *testing.T, ca *tlstest.Authority, name, all string) map[string]string {
 	t.Helper()
-	cert, key := files(t, ca.Issue(t, "spiffe://example.org/region/"+name))
+	cert, key := pemFiles(t, ca.Issue(t, "spiffe://example.org/region/"+name))
 	return map[string]string{
 		"RATELIMITD_REGION": name, "RATELIMITD_REGIONS": all, "RATELIMITD_REGIONS_EPOCH": "1",
 		"RATELIMITD_REGIONS_TLS_CERT": cert, "RATELIMITD_REGIONS_TLS_KEY": key, "RATELIMITD_REGIONS_TLS_CACERT": file(t, string(ca.PEM)),
@@ -32,8 +32,8 @@ func regionSettings(t *testing.T, ca *tlstest.Authority, name, all string) map[s
 func TestRegionSettings(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	good := regionSettings(t, ca, "eu", "eu=localhost:1,us=localhost:1")
-	otherCert, otherKey := files(t, ca.Issue(t, "spiffe://example.org/region/us"))
-	noCert, noKey := files(t, ca.Issue(t, "eu.example.org"))
+	otherCert, otherKey := pemFiles(t, ca.Issue(t, "spiffe://example.org/region/us"))
+	noCert, noKey := pemFiles(t, ca.Issue(t, "eu.example.org"))
 	with := func(pairs ...string) map[string]string {
 		env := merged(good)
 		for i := 0; i < len(pairs); i += 2 {

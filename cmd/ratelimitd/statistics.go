@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/platform/promcompat"
 	"github.com/ratelimitd/ratelimitd/internal/platform/statsd"
@@ -28,12 +29,14 @@ func (o *statisticsOptions) prometheusAddr() string {
 	return cmp.Or(o.PrometheusAddr, ":9090")
 }
 
+const maxMapping = 16 << 20 // bytes
+
 // mapping is the operator's mapping; empty: there is none.
 func (o *statisticsOptions) mapping(log *slog.Logger) string {
 	if o.PrometheusMapper == "" {
 		return ""
 	}
-	text, err := os.ReadFile(o.PrometheusMapper)
+	text, err := files.Read(o.PrometheusMapper, maxMapping)
 	if errors.Is(err, fs.ErrNotExist) {
 		log.Info("PROMETHEUS_MAPPER_YAML names a file that does not exist: the built-in mapping is used", "file", o.PrometheusMapper)
 		return ""
@@ -209,7 +212,7 @@ func (s *service) scrapes(registry *prometheus.Registry, budget *intake.Budget) 
 		ErrorHandling:      promhttp.ContinueOnError,
 		ErrorLog:           slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 		DisableCompression: true,
-	}), budget.Class("scrapes", 0))
+	}), budget.Class("scrapes", budget.Total()/32))
 }
 
 // both is an observer that passes values to two others; either may be nil.

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/authoring/ruletest"
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
 )
 
@@ -93,7 +93,7 @@ func (o *testCommand) coverage() bool { return o.Coverage || o.MinCoverage > 0 }
 func rulesBelow(paths []string) ([]string, error) {
 	var all []string
 	for _, p := range paths {
-		if info, err := os.Stat(p); err != nil || !info.IsDir() {
+		if info, err := files.Stat(p); err != nil || !info.IsDir() {
 			continue // a test file names its rules itself
 		}
 		names, err := ruletest.RuleFiles(p)

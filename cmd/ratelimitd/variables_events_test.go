@@ -127,7 +127,7 @@ func variablesOfEvents(t *testing.T) []variable {
 	server := &tls.Config{Certificates: []tls.Certificate{authority.Issue(t, "127.0.0.1").TLS(t)}}
 	asking := &tls.Config{Certificates: server.Certificates, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authority.Pool()}
 	ca := file(t, string(authority.PEM))
-	cert, key := files(t, authority.Issue(t, "limits"))
+	cert, key := pemFiles(t, authority.Issue(t, "limits"))
 	shown := func(r *http.Request) string {
 		if len(r.TLS.PeerCertificates) == 0 {
 			return "encrypted"

@@ -361,8 +361,8 @@ func xdsFrom(addr string, more ...string) map[string]string {
 	return env
 }
 
-// files writes a certificate and its key as PEM files.
-func files(t *testing.T, p tlstest.Pair) (cert, key string) {
+// pemFiles writes a certificate and its key as PEM files.
+func pemFiles(t *testing.T, p tlstest.Pair) (cert, key string) {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, "cert.pem", string(p.Cert))

@@ -106,7 +106,7 @@ func variablesOfXDS(t *testing.T) []variable {
 	authority := tlstest.NewAuthority(t, "rules")
 	server, named := authority.Issue(t, "127.0.0.1"), authority.Issue(t, "gateway.example")
 	ca := file(t, string(authority.PEM))
-	cert, key := files(t, authority.Issue(t, "envoy-ratelimit"))
+	cert, key := pemFiles(t, authority.Issue(t, "envoy-ratelimit"))
 
 	// fromXDS looks at the first request that an xDS server gets, with one variable set.
 	fromXDS := func(say func(*discoveryv3.DiscoveryRequest, metadata.MD) string) func(*testing.T) (map[string]string, look) {
@@ -350,7 +350,7 @@ func variablesOfListening() []variable {
 
 func variablesOfTLS(t *testing.T) []variable {
 	authority, other := tlstest.NewAuthority(t, "one"), tlstest.NewAuthority(t, "other")
-	cert, key := files(t, authority.Issue(t, "ratelimit"))
+	cert, key := pemFiles(t, authority.Issue(t, "ratelimit"))
 	ca := file(t, string(authority.PEM))
 	with := func(names ...string) map[string]string {
 		all := map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": cert, "GRPC_SERVER_TLS_KEY": key, "GRPC_CLIENT_TLS_CACERT": ca}
@@ -373,7 +373,7 @@ func variablesOfTLS(t *testing.T) []variable {
 
 func variablesOfOperators(t *testing.T) []variable {
 	authority, other := tlstest.NewAuthority(t, "one"), tlstest.NewAuthority(t, "other")
-	cert, key := files(t, authority.Issue(t, "debug"))
+	cert, key := pemFiles(t, authority.Issue(t, "debug"))
 	ca := file(t, string(authority.PEM))
 	token := file(t, "ann "+adminToken+"\n")
 	secure := map[string]string{"RATELIMITD_ADMIN_TLS_CERT": cert, "RATELIMITD_ADMIN_TLS_KEY": key}
@@ -581,7 +581,7 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 	authority := tlstest.NewAuthority(t, "redis")
 	server, named := authority.Issue(t, "127.0.0.1"), authority.Issue(t, "redis.example.com")
 	ca := file(t, string(authority.PEM))
-	cert, key := files(t, authority.Issue(t, "counter"))
+	cert, key := pemFiles(t, authority.Issue(t, "counter"))
 	password := file(t, "s3cret\n")
 	// one returns the environment for the Redis under test, and a healthy Redis as well.
 	one := func(t *testing.T, addr string, more ...string) map[string]string {

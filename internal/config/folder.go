@@ -19,6 +19,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
@@ -302,7 +303,7 @@ func (f *Folder) read(m found, quiet bool) readResult {
 	if m.err != nil {
 		return bad(m.err)
 	}
-	look, err := os.Stat(m.path)
+	look, err := files.Stat(m.path)
 	if err != nil {
 		return bad(err)
 	}
@@ -325,7 +326,7 @@ func (f *Folder) read(m found, quiet bool) readResult {
 	if err != nil {
 		return bad(err)
 	}
-	if after, err := os.Stat(m.path); err == nil && !same(look, after) {
+	if after, err := files.Stat(m.path); err == nil && !same(look, after) {
 		return readResult{growing: after}
 	}
 	s := sumOf(data)

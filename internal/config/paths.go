@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 const maxLinks = 40 // symbolic links on the path to one file, as in Linux
@@ -64,7 +66,7 @@ func (p *paths) watchName(dir, name string) {
 
 func (p *paths) add(dir string) {
 	// A directory is added again even if it is watched: it may have been replaced by another one of the same name.
-	err := p.watcher.Add(dir)
+	err := files.Watch(p.watcher, dir)
 	if err == nil || os.IsNotExist(err) || p.full {
 		return
 	}
@@ -87,11 +89,11 @@ func (p *paths) matters(e fsnotify.Event) bool {
 
 // watchBelow watches a new directory at once, instead of with the next scan, so that a reload waits while it is filled.
 func (p *paths) watchBelow(path string) {
-	if info, err := os.Lstat(path); err != nil || !info.IsDir() || strings.HasPrefix(filepath.Base(path), ".") {
+	if info, err := files.Lstat(path); err != nil || !info.IsDir() || strings.HasPrefix(filepath.Base(path), ".") {
 		return
 	}
 	p.watchAll(path)
-	entries, err := os.ReadDir(path)
+	entries, err := files.ReadDir(path)
 	if err != nil {
 		return // the scan reports the error
 	}
@@ -121,7 +123,7 @@ func (p *paths) resolve(path string) (string, error) {
 		}
 		p.watchName(at, name)
 		next := filepath.Join(at, name)
-		info, err := os.Lstat(next)
+		info, err := files.Lstat(next)
 		if err != nil {
 			return "", err
 		}
@@ -132,7 +134,7 @@ func (p *paths) resolve(path string) (string, error) {
 		if links++; links > maxLinks {
 			return "", fmt.Errorf("%s: more than %d symbolic links", path, maxLinks)
 		}
-		target, err := os.Readlink(next)
+		target, err := files.Within(next, func() (string, error) { return os.Readlink(next) })
 		if err != nil {
 			return "", err
 		}

@@ -59,7 +59,7 @@ type scanner struct {
 // directory lists one directory. within contains the directory and its parents, to detect cycles of links.
 func (s *scanner) folder(dir, name string, within []string) error {
 	s.paths.watchAll(dir) // before reading it, so that no later change is missed
-	entries, err := os.ReadDir(dir)
+	entries, err := files.ReadDir(dir)
 	if err != nil {
 		return err
 	}
@@ -72,19 +72,19 @@ func (s *scanner) folder(dir, name string, within []string) error {
 		if hidden && !e.Type().IsRegular() {
 			continue // a ConfigMap's ..data, .git
 		}
-		s.entry(filepath.Join(dir, e.Name()), path.Join(name, e.Name()), nonRuleOf(e.Name(), names), within)
+		s.entry(e.Type(), filepath.Join(dir, e.Name()), path.Join(name, e.Name()), nonRuleOf(e.Name(), names), within)
 	}
 	return nil
 }
 
-func (s *scanner) entry(at, name string, nonRule nonRule, within []string) {
-	info, err := os.Lstat(at)
-	if os.IsNotExist(err) {
-		return // removed meanwhile
-	}
-	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
+func (s *scanner) entry(kind fs.FileMode, at, name string, nonRule nonRule, within []string) {
+	var err error
+	if kind == fs.ModeSymlink {
+		if _, err := files.Lstat(at); os.IsNotExist(err) {
+			return // removed meanwhile
+		}
 		if at, err = s.paths.resolve(at); err == nil {
-			info, err = os.Stat(at)
+			kind, err = kindOf(at)
 		}
 	}
 	switch {
@@ -92,7 +92,7 @@ func (s *scanner) entry(at, name string, nonRule nonRule, within []string) {
 		if nonRule == "" {
 			s.found = append(s.found, found{name: name, err: err})
 		}
-	case info.IsDir():
+	case kind.IsDir():
 		if slices.Contains(within, at) {
 			return
 		}
@@ -103,10 +103,18 @@ func (s *scanner) entry(at, name string, nonRule nonRule, within []string) {
 		if err != nil && !os.IsNotExist(err) {
 			s.found = append(s.found, found{name: name, err: err, dir: true})
 		}
-	case info.Mode().IsRegular():
+	case kind.IsRegular():
 		below := strings.HasPrefix(at, strings.TrimSuffix(s.root, string(filepath.Separator))+string(filepath.Separator))
 		s.found = append(s.found, found{name: name, path: at, nonRule: nonRule, elsewhere: !below})
 	}
+}
+
+func kindOf(path string) (fs.FileMode, error) {
+	info, err := files.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	return info.Mode().Type(), nil
 }
 
 // sum is the hash of a file's content.
@@ -114,7 +122,7 @@ type sum [sha256.Size]byte
 
 // sumFile hashes a file without keeping it in memory.
 func sumFile(path string, limit int64) (sum, error) {
-	return files.Use(path, func(f io.Reader) (sum, error) {
+	return files.Use(path, func(f *os.File) (sum, error) {
 		h := sha256.New()
 		n, err := io.Copy(h, io.LimitReader(f, limit+1))
 		if err != nil {
@@ -128,7 +136,7 @@ func sumFile(path string, limit int64) (sum, error) {
 }
 
 func readFile(path string, limit int64) ([]byte, error) {
-	return files.Use(path, func(f io.Reader) ([]byte, error) {
+	return files.Use(path, func(f *os.File) ([]byte, error) {
 		data, err := io.ReadAll(io.LimitReader(f, limit+1))
 		if err == nil && int64(len(data)) > limit {
 			return nil, tooLarge(limit)

@@ -61,7 +61,10 @@ func (s *Server) open(name, address string, h func() *http.Server) net.Addr {
 		s.shared.Log.Error("the listener for operators or scrapers cannot be opened: the service runs without it", "error", err)
 		return nil
 	}
-	l = intake.Listen(l, intake.Options{Name: name, MaxConnections: maxConnections, PeerShare: s.peerShare, ReadsAreCalls: true, Metrics: s.shared.Connections, Log: s.shared.Log})
+	l = intake.Listen(l, intake.Options{
+		Name: name, MaxConnections: maxConnections, PeerShare: s.peerShare, ReadsAreCalls: true,
+		Places: s.shared.Places, Size: endpoint.HTTPSize, Metrics: s.shared.Connections, Log: s.shared.Log,
+	})
 	s.ports = append(s.ports, port{name, l, h()})
 	return l.Addr()
 }

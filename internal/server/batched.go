@@ -32,6 +32,32 @@ const maxKeptMessages = 64 << 10
 // batchPool has the calls of batches, whose answers are longer than others.
 var batchPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
 
+// callSize is about how many bytes a call in flight takes besides a long message.
+const callSize = 3 << 10
+
+// A decoded request takes about this many bytes for each descriptor and each entry until it is answered.
+const descriptorSize, entrySize = 384, 32
+
+// decodedSize is about how many bytes the requests of a call take besides its message. A call has room for a few descriptors.
+func (c *rateLimitCall) decodedSize() (n int64) {
+	size := func(req *limiter.Request) {
+		n += descriptorSize * int64(len(req.Descriptors))
+		for i := range req.Descriptors {
+			n += entrySize * int64(len(req.Descriptors[i].Entries))
+		}
+	}
+	if !c.method.batches {
+		size(&c.request)
+	}
+	for _, r := range c.batch {
+		size(&r.request)
+	}
+	if n <= callSize {
+		return 0
+	}
+	return n
+}
+
 // addBatched adds a request to a batch.
 func (c *rateLimitCall) addBatched() *batched {
 	r := batchedPool.Get().(*batched)

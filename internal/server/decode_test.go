@@ -2,23 +2,28 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 )
 
 var unbounded = Requests{MaxDescriptors: math.MaxInt, MaxEntries: math.MaxInt, MaxTextBytes: math.MaxInt}
@@ -263,4 +268,46 @@ func BenchmarkDecodeRequest(b *testing.B) {
 			}
 		}
 	})
+}
+
+// What a request is decoded to counts as held while it is decided: two bytes can make an entry.
+func TestDecodedRequestsAreHeld(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	deciding, decide := make(chan struct{}), make(chan struct{})
+	r := startWith(t, endpoint.Options{Metrics: registry}, Options{
+		Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
+			deciding <- struct{}{}
+			<-decide
+			return passAll(ctx, now, req, d)
+		}),
+	})
+	held := func() float64 { return gathered(t, registry)[`ratelimitd_client_bytes{class=grpc}`] }
+	short, long := &ratelimitv3.RateLimitRequest{Domain: "d"}, &ratelimitv3.RateLimitRequest{Domain: "d"}
+	for i := range 200 {
+		d := &commonv3.RateLimitDescriptor{Entries: make([]*commonv3.RateLimitDescriptor_Entry, 20)}
+		for j := range d.Entries {
+			d.Entries[j] = new(commonv3.RateLimitDescriptor_Entry)
+		}
+		if long.Descriptors = append(long.Descriptors, d); i == 0 {
+			short.Descriptors = append(short.Descriptors, d)
+		}
+	}
+	for _, c := range []struct {
+		request *ratelimitv3.RateLimitRequest
+		least   float64
+	}{{short, 0}, {long, 200 * 20 * entrySize}} {
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			if _, err := ratelimitv3.NewRateLimitServiceClient(r.conn).ShouldRateLimit(t.Context(), c.request); err != nil {
+				t.Error(err)
+			}
+		})
+		<-deciding
+		if n := held(); n < c.least || c.least == 0 && n != 0 {
+			t.Errorf("while %d descriptors are decided, %g bytes are held, want %g", len(c.request.Descriptors), n, c.least)
+		}
+		decide <- struct{}{}
+		calls.Wait()
+		soon(t, "nothing is held", func() bool { return held() == 0 })
+	}
 }

@@ -130,6 +130,9 @@ func (m *method) start(b *limiter.Batch, call *transport.Call, text string, c *r
 	if err := m.read(c, call.Message, text); err != nil {
 		return true, err
 	}
+	if n := c.decodedSize(); n > 0 {
+		call.Hold(n)
+	}
 	return m.decide(call, b, c, c.answer)
 }
 

@@ -10,13 +10,14 @@ import (
 )
 
 // newHTTP makes the server for callers without gRPC, for probes and for metrics.
-func (s *Server) newHTTP(opts *Options) *http.Server {
+func (s *Server) newHTTP(opts *Options, room *intake.Class) *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("/json", sameOrigin(&jsonHandler{
 		decider: opts.Decider,
 		bounds:  opts.Requests,
 		answers: &s.metrics.json,
 		calls:   s.calls,
+		room:    room,
 
 		medium:        make(chan struct{}, maxMedium),
 		large:         make(chan struct{}, maxLarge),
@@ -41,7 +42,7 @@ func (s *Server) newHTTP(opts *Options) *http.Server {
 	h.WriteTimeout = endpoint.WriteTimeout
 	h.ConnContext = withConn
 	h.ConnState = func(c net.Conn, state http.ConnState) {
-		if conn, ok := c.(*intake.Conn); ok && state == http.StateIdle {
+		if conn, ok := c.(*intake.Conn); ok && (state == http.StateIdle || state == http.StateClosed) {
 			conn.EndRequest()
 		}
 	}

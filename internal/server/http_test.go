@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -233,7 +234,7 @@ func TestJSONAnswerIsTheResponseAndItsHeadersAreReal(t *testing.T) {
 // many times their bytes.
 func TestHeadersOverHTTPAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(2 << 20)}, Options{Connections: Connections{MaxBytes: 16 << 20}})
+	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(3 << 20)}, Options{Connections: Connections{MaxBytes: 16 << 20}})
 	held := func() float64 { return gathered(t, registry)[`ratelimitd_client_bytes{class=http}`] }
 	lines := func(bytes int) string {
 		var b strings.Builder
@@ -301,13 +302,13 @@ func TestHeadersOverHTTPAreBounded(t *testing.T) {
 	soon(t, "nothing is held while the connection waits for a request", func() bool { return held() == 0 })
 
 	// Headers without end.
-	for range 12 {
-		send("/json", lines(8<<10))
+	for range 16 {
+		send("/json", lines(12<<10))
 	}
 	soon(t, "connections are closed", func() bool {
 		return gathered(t, registry)[`ratelimitd_connections_closed_total{listener=http reason=bytes}`] >= 2
 	})
-	if n := held(); n > 2<<20 {
+	if n := held(); n > 3<<20 {
 		t.Errorf("%v bytes are held", n)
 	}
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
@@ -379,4 +380,49 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The bodies of /json, and what they are decoded to, come from the budget. Without room they are rejected, and small ones are answered.
+func TestBodiesOverHTTPAreBounded(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	deciding, decide := make(chan struct{}), make(chan struct{})
+	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(1 << 20)}, Options{
+		Decider: decider(func(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
+			if req.Domain == "slow" {
+				deciding <- struct{}{}
+				<-decide
+			}
+			return passAll(ctx, now, req, d)
+		}),
+	})
+	held := func() float64 { return gathered(t, registry)[`ratelimitd_client_bytes{class=http}`] }
+	post := func(domain string, size int) int {
+		body := fmt.Sprintf(`{"domain":%q,"descriptors":[{"entries":[{"key":"k"}]}]}`, domain)
+		resp, err := http.Post("http://"+r.HTTPAddr.String()+"/json", "application/json", strings.NewReader(body+strings.Repeat(" ", size)))
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	if code := post("d", 900<<10); code != http.StatusServiceUnavailable {
+		t.Errorf("a body without room: %d", code)
+	}
+	var slow sync.WaitGroup
+	slow.Go(func() {
+		if code := post("slow", 32<<10); code != http.StatusOK {
+			t.Errorf("a body of 32 KiB: %d", code)
+		}
+	})
+	<-deciding
+	if n := held(); n < 32<<10 {
+		t.Errorf("while a body of 32 KiB is decided, %g bytes are held", n)
+	}
+	if code := post("d", 100); code != http.StatusOK {
+		t.Errorf("a small body: %d", code)
+	}
+	close(decide)
+	slow.Wait()
+	soon(t, "nothing is held", func() bool { return held() == 0 })
 }

@@ -29,6 +29,7 @@ type jsonHandler struct {
 	bounds  Requests
 	answers *answers
 	calls   *intake.Calls
+	room    *intake.Class // for medium and large bodies, and for what they are decoded to
 
 	medium, large                chan struct{} // have a place for each request with such a body
 	decodingSmall, decodingLarge chan struct{} // have a place for each body that is being decoded
@@ -41,6 +42,9 @@ const (
 	mediumBody, maxMedium = 4 << 10, 256
 	largeBody, maxLarge   = 64 << 10, 8
 )
+
+// Decoding a body takes about this many times its size, and this many bytes for each object in it.
+const decodedCopies, objectSize = 4, 192
 
 // errTooManyLarge rejects a request with a medium or large body.
 var errTooManyLarge = errors.New("too many large requests in flight")
@@ -119,6 +123,13 @@ func (h *jsonHandler) decode(body []byte, req *limiter.Request) error {
 	}
 	decoding <- struct{}{}
 	defer func() { <-decoding }()
+	if len(body) >= mediumBody {
+		size := decodedCopies*int64(len(body)) + objectSize*int64(objects(body))
+		if !h.room.Take(size) {
+			return errTooManyLarge
+		}
+		defer h.room.Add(-size)
+	}
 	var in ratelimitv3.RateLimitRequest
 	if err := protojson.Unmarshal(body, &in); err != nil {
 		return &limiter.InvalidError{Message: faultOf(body, in.ProtoReflect().Descriptor()), Err: err}
@@ -144,14 +155,16 @@ func (h *jsonHandler) read(w http.ResponseWriter, r *http.Request) (body []byte,
 			break
 		}
 		end() // the place of a medium body
-		select {
-		case next.places <- struct{}{}:
-			end = func() { <-next.places }
-		default:
-			return nil, nil, errTooManyLarge
+		most := min(next.most, int64(h.bounds.MaxBytes))
+		announced := min(r.ContentLength, most)
+		size := announced
+		if announced < 0 {
+			size = 2 * most // its memory grows
+		}
+		if end, err = h.place(next.places, size); err != nil {
+			return nil, nil, err
 		}
 		all := bytes.NewBuffer(body)
-		announced := min(r.ContentLength, next.most, int64(h.bounds.MaxBytes))
 		all.Grow(max(0, int(announced)-len(body)) + bytes.MinRead) // growing step by step would leave several times the memory behind
 		_, err = all.ReadFrom(io.LimitReader(from, next.most-int64(len(body))))
 		body = all.Bytes()
@@ -166,6 +179,20 @@ func (h *jsonHandler) read(w http.ResponseWriter, r *http.Request) (body []byte,
 	}
 	end()
 	return nil, nil, err
+}
+
+// place takes a place for a body of some bytes. end gives it back.
+func (h *jsonHandler) place(places chan struct{}, size int64) (end func(), err error) {
+	if !h.room.Take(size) {
+		return nil, errTooManyLarge
+	}
+	select {
+	case places <- struct{}{}:
+		return func() { <-places; h.room.Add(-size) }, nil
+	default:
+		h.room.Add(-size)
+		return nil, errTooManyLarge
+	}
 }
 
 // maxObjects is how many objects the JSON of a request has at most: itself, its descriptors, their limits and their entries.

@@ -15,19 +15,22 @@ type listeners struct {
 // clientBytes bounds what is held for the clients of each listener.
 type clientBytes struct {
 	grpc, http *intake.Bytes
+	json       *intake.Class // the bodies of /json
 }
 
-// callSize is about how many bytes a call in flight takes besides a long message.
-const callSize = 3 << 10
+// A connection over gRPC takes about this many bytes while it does nothing, for buffers and stacks, and with TLS more.
+const grpcSize, tlsSize = 12 << 10, 12 << 10
 
 // newClientBytes makes the classes of what is held for clients. A part of the budget is reserved for each, so that an attack over HTTP
 // closes no connection of gRPC.
 func newClientBytes(o *Options, calls *intake.Calls) *clientBytes {
 	budget := o.Shared.Budget
 	budget.Counted("calls", min(callSize*int64(o.Calls.Max), budget.Total()/8), func() int64 { return callSize * calls.InFlight() })
+	http := budget.Class("http", budget.Total()/16)
 	return &clientBytes{
-		grpc: intake.NewBytes(o.Connections.MaxBytes, budget.Class("grpc", budget.Total()/4)),
-		http: intake.NewBytes(o.Connections.MaxBytes, budget.Class("http", budget.Total()/8)),
+		grpc: intake.NewBytes(o.Connections.MaxBytes, budget.Class("grpc", budget.Total()/8)),
+		http: intake.NewBytes(o.Connections.MaxBytes, http),
+		json: http,
 	}
 }
 
@@ -49,13 +52,18 @@ func listen(opts *Options, bytes *clientBytes) (_ listeners, err error) {
 	if l.http, err = opts.Shared.Listen("HTTP", opts.Listen.HTTP, 0); err != nil {
 		return l, err
 	}
+	size := int64(grpcSize)
+	if opts.Listen.Credentials != nil {
+		size += tlsSize
+	}
 	c, m, log := &opts.Connections, opts.Shared.Connections, opts.Shared.Log
 	l.grpc = intake.Listen(l.grpc, intake.Options{
-		Name: "grpc", MaxConnections: c.Max, PeerShare: c.PeerShare, Bytes: bytes.grpc, Metrics: m, Log: log,
+		Name: "grpc", MaxConnections: c.Max, PeerShare: c.PeerShare, Bytes: bytes.grpc, Places: opts.Shared.Places, Size: size, Metrics: m, Log: log,
 		FirstCall: c.FirstCallTimeout, Message: c.MessageTimeout, Write: c.WriteTimeout,
 	})
 	l.http = intake.Listen(l.http, intake.Options{
 		Name: "http", MaxConnections: c.Max, PeerShare: c.PeerShare, ReadsAreCalls: true, Bytes: bytes.http, Metrics: m, Log: log,
+		Places: opts.Shared.Places, Size: endpoint.HTTPSize, Request: endpoint.RequestSize,
 	})
 	return l, nil
 }

@@ -79,7 +79,8 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	l, err := listen(&opts, newClientBytes(&opts, calls))
+	bytes := newClientBytes(&opts, calls)
+	l, err := listen(&opts, bytes)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func New(opts Options) (*Server, error) {
 	var methods []*method
 	s.services, methods = s.newServices(&opts)
 	s.transport = s.newTransport(&opts, s.services, methods)
-	s.http = s.newHTTP(&opts)
+	s.http = s.newHTTP(&opts, bytes.json)
 	return s, nil
 }
 

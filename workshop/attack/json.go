@@ -68,3 +68,24 @@ func write(c net.Conn, b []byte) error {
 	_, err := c.Write(b)
 	return err
 }
+
+// idleHTTP opens connections, makes one request on each, and keeps them open.
+func idleHTTP(ctx context.Context, at string, short bool) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for range few(short, 1_000, 10_000) {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", at); err == nil {
+					stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+					_, _ = io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: ratelimitd\r\n\r\n")
+					_, _ = io.Copy(io.Discard, conn)
+					stop()
+					_ = conn.Close()
+				}
+				wait(ctx, time.Second)
+			}
+		})
+	}
+	return nil
+}

@@ -28,7 +28,8 @@ type options struct {
 
 	transports string // to attack, comma-separated
 
-	binary string // an existing binary of the server
+	binary   string // an existing binary of the server
+	profiles string // the directory for heap profiles; "": none are kept
 
 	// For the attacking process, which this program starts itself.
 	attack, at string
@@ -57,6 +58,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "attacks to run, by name, comma-separated; all if empty")
 	flag.StringVar(&o.transports, "transports", "lean", "the server's transports to attack, comma-separated: lean")
 	flag.StringVar(&o.binary, "binary", "", "server to attack, if it is not to be built: an older one, to compare with")
+	flag.StringVar(&o.profiles, "profiles", "", "directory for the server's heap profile at the end of each attack")
 	flag.StringVar(&o.attack, "attack", "", "used by the program itself: be the attacker of this scenario")
 	flag.StringVar(&o.at, "at", "", "used by the program itself: address to attack, on loopback")
 	flag.DurationVar(&o.lasts, "for", 0, "used by the program itself: how long to attack")

@@ -14,16 +14,16 @@ const mostAbove = 300 << 20
 // report prints the table.
 func report(out io.Writer, all []*outcome) error {
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(w, "\n| attack\t| transport\t| RSS idle\t| highest\t| at the end\t| live heap\t| of clients\t| victim\t| p99 before\t| during\t| after\t| answered during\t| recovery\t|")
-	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
+	fmt.Fprintln(w, "\n| attack\t| transport\t| RSS idle\t| highest\t| at the end\t| heap idle\t| attacked\t| of clients\t| victim\t| p99 before\t| during\t| after\t| answered during\t| recovery\t|")
+	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
 	for _, r := range all {
 		for _, v := range r.victims {
 			recovery := "none"
 			if v.recovered {
 				recovery = v.recovery.String()
 			}
-			fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %.1f %%\t| %s\t|\n",
-				r.scenario.name, r.transport, megabytes(r.idle), megabytes(r.peak), megabytes(r.left), megabytes(r.kept.live), megabytes(r.kept.clients), v.name,
+			fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %.1f %%\t| %s\t|\n",
+				r.scenario.name, r.transport, megabytes(r.idle), megabytes(r.peak), megabytes(r.left), megabytes(r.own.live), megabytes(r.kept.live), megabytes(r.kept.clients), v.name,
 				short(v.before.p99), short(v.during.p99), short(v.after.p99), 100*v.during.answered, recovery)
 		}
 	}

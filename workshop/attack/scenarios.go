@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -88,6 +90,25 @@ func scenarios() []*scenario {
 				return idle(ctx, at, few(short, 1_000, 10_000))
 			},
 		},
+		{
+			name: "idle-and-endless", leanOnly: true, args: none, victims: steady(),
+			does: func(short bool) string {
+				return fmt.Sprintf("%d connections without a call, and on %d more messages of 4 MiB whose end never comes", few(short, 1_000, 10_000), few(short, 20, 100))
+			},
+			attack: func(ctx context.Context, at string, short bool) error {
+				var both sync.WaitGroup
+				both.Go(func() { _ = idle(ctx, at, few(short, 1_000, 10_000)) })
+				defer both.Wait()
+				return endless(ctx, at, short)
+			},
+		},
+		{
+			name: "idle-http", http: true, args: none, attack: idleHTTP,
+			does: func(short bool) string {
+				return fmt.Sprintf("%d connections over HTTP that make one request", few(short, 1_000, 10_000))
+			},
+			victims: []*victim{{name: "json", json: true, rate: 50, value: func(n int) string { return fmt.Sprint("old", n%100) }}},
+		},
 		{name: "rapid-reset", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, calls at full speed that are reset at once"), attack: rapidReset},
 		{name: "settings", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections with 1,000 open calls each, whose windows change 2,000 times in each SETTINGS frame"), attack: settingsFlood},
 		{name: "ping", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, PING frames at full speed"), attack: pingFlood},
@@ -166,7 +187,7 @@ type outcome struct {
 	scenario         *scenario
 	transport        string
 	idle, peak, left int64 // RSS in bytes: before, at its highest, at the end
-	kept             kept
+	own, kept        kept  // before, and at the end of the attack
 	victims          []victimOutcome
 	ended            error // why the server ended
 }
@@ -204,19 +225,26 @@ func (s *scenario) run(ctx context.Context, o *options, transport, dir string) (
 	began := time.Now()
 	wait(ctx, p.before)
 	r := &outcome{scenario: s, transport: transport, idle: server.rss()}
+	own, err := server.measure(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.own = *own
 
 	at := server.grpc
 	if s.http {
 		at = server.http
 	}
-	attacker := exec.CommandContext(ctx, os.Args[0], "-attack", s.name, "-at", at, "-for", p.during.String(), fmt.Sprintf("-short=%v", o.short))
+	attacker := exec.CommandContext(ctx, os.Args[0], "-attack", s.name, "-at", at, "-for", (p.during + stopped).String(), fmt.Sprintf("-short=%v", o.short))
 	attacker.Stderr = os.Stderr
 	attacked := time.Now()
 	if err := attacker.Start(); err != nil {
 		return nil, fmt.Errorf("start the attacker: %w", err)
 	}
-	ended := attacker.Wait()
+	wait(ctx, p.during)
 	over := time.Now()
+	most, ended := s.stop(ctx, o, attacker, server, transport)
+	released := time.Now()
 	wait(ctx, p.after)
 	end := time.Now()
 	stop()
@@ -228,16 +256,43 @@ func (s *scenario) run(ctx context.Context, o *options, transport, dir string) (
 		r.ended = errors.New("the server ended")
 	}
 	r.peak, r.left = server.peak.Load(), server.rss()
-	if most := server.kept.Load(); most != nil {
+	if most != nil {
 		r.kept = *most
 	}
 	for i, v := range s.victims {
 		c := &seen[i]
-		one := victimOutcome{name: v.name, before: c.between(began, attacked), during: c.between(attacked, over), after: c.between(over, end)}
-		one.recovery, one.recovered = c.recovered(over, end, one.before.p99)
+		one := victimOutcome{name: v.name, before: c.between(began, attacked), during: c.between(attacked, over), after: c.between(released, end)}
+		one.recovery, one.recovered = c.recovered(released, end, one.before.p99)
 		r.victims = append(r.victims, one)
 	}
 	return r, nil
+}
+
+// stopped is how long an attacker lives on at most that is stopped.
+const stopped = 30 * time.Second
+
+// stop ends an attack. The attacker is stopped first, with its connections open: so the heap and the gauges of the server are of one
+// moment.
+func (s *scenario) stop(ctx context.Context, o *options, attacker *exec.Cmd, server *server, transport string) (_ *kept, err error) {
+	defer func() {
+		_ = attacker.Process.Kill()
+		if ended := attacker.Wait(); attacker.ProcessState.Exited() { // on its own
+			err = errors.Join(err, ended)
+		}
+	}()
+	if err := attacker.Process.Signal(syscall.SIGSTOP); err != nil {
+		return nil, nil // it has ended, and nothing is kept for it
+	}
+	server.settle(ctx)
+	if !server.alive() {
+		return nil, nil
+	}
+	if o.profiles == "" {
+		return server.measure(ctx, nil)
+	}
+	var profile bytes.Buffer
+	k, err := server.measure(ctx, &profile)
+	return k, errors.Join(err, os.WriteFile(filepath.Join(o.profiles, s.name+"-"+transport+".heap"), profile.Bytes(), 0o600))
 }
 
 func wait(ctx context.Context, d time.Duration) {

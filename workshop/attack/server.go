@@ -32,16 +32,15 @@ type server struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
 
-	grpc, http string // where it listens
+	grpc, http, debug string // where it listens
 
 	peak   atomic.Int64 // highest RSS in bytes
-	kept   atomic.Pointer[kept]
 	stopIt context.CancelFunc
 }
 
-// kept is what the server's metrics said when its live heap was largest.
+// kept is what the server's metrics say after a garbage collection.
 type kept struct {
-	live    int64 // bytes of heap that the last garbage collection has found in use, and of stacks
+	live    int64 // bytes of heap that are in use, and of stacks
 	clients int64 // bytes that it says it keeps for clients
 }
 
@@ -70,7 +69,7 @@ func start(ctx context.Context, binary, dir, rules, transport string, args []str
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the server: %w", err)
 	}
-	type addresses struct{ GRPC, HTTP string }
+	type addresses struct{ GRPC, HTTP, Debug string }
 	listening := make(chan addresses, 1)
 	var said strings.Builder
 	go func() {
@@ -99,7 +98,7 @@ func start(ctx context.Context, binary, dir, rules, transport string, args []str
 	}()
 	select {
 	case at := <-listening:
-		s.grpc, s.http = at.GRPC, at.HTTP
+		s.grpc, s.http, s.debug = at.GRPC, at.HTTP, at.Debug
 	case <-s.ended:
 		return nil, fmt.Errorf("the server ended:\n%s", said.String())
 	case <-time.After(30 * time.Second):
@@ -110,7 +109,6 @@ func start(ctx context.Context, binary, dir, rules, transport string, args []str
 	watch, cancel := context.WithCancel(ctx)
 	s.stopIt = cancel
 	go s.watch(watch)
-	go s.watchMetrics(watch)
 	return s, nil
 }
 
@@ -141,46 +139,78 @@ func (s *server) watch(ctx context.Context) {
 	}
 }
 
-// watchMetrics keeps what the metrics say when the live heap is largest.
-func (s *server) watchMetrics(ctx context.Context) {
-	client := &http.Client{Timeout: time.Second}
-	for ctx.Err() == nil {
-		if now, err := s.metrics(ctx, client); err == nil {
-			if most := s.kept.Load(); most == nil || now.live > most.live {
-				s.kept.Store(now)
+// settle waits until the server has worked on what has arrived: it uses less than a fifth of a processor, as for the victim.
+func (s *server) settle(ctx context.Context) {
+	const step, ticks = 250 * time.Millisecond, 100 // of the kernel, in a second
+	used := func() (n int64) {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+		_, rest, _ := strings.Cut(string(b), ") ")
+		for i, field := range strings.Fields(rest) {
+			if i == 11 || i == 12 { // utime and stime
+				more, _ := strconv.ParseInt(field, 10, 64)
+				n += more
 			}
 		}
-		wait(ctx, 100*time.Millisecond)
+		return n
+	}
+	for range 20 {
+		before := used()
+		wait(ctx, step)
+		if used()-before < ticks/4/5 {
+			return
+		}
 	}
 }
 
-// metrics reads the server's metrics.
-func (s *server) metrics(ctx context.Context, client *http.Client) (*kept, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.http+"/metrics", nil)
-	if err != nil {
-		return nil, fmt.Errorf("ask for metrics: %w", err)
+// measure collects the garbage and returns what is kept then. profile gets the server's heap profile; nil: it is not kept.
+func (s *server) measure(ctx context.Context, profile io.Writer) (*kept, error) {
+	if profile == nil {
+		profile = io.Discard
 	}
-	resp, err := client.Do(r)
+	if err := s.get(ctx, s.debug, "/debug/pprof/heap?gc=1", func(r io.Reader) error {
+		_, err := io.Copy(profile, r)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	var k kept
+	err := s.get(ctx, s.http, "/metrics", func(r io.Reader) error {
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			name, value, _ := strings.Cut(lines.Text(), " ")
+			n, err := strconv.ParseFloat(value, 64)
+			switch {
+			case err != nil:
+			case name == "go_gc_heap_live_bytes", name == "go_memstats_stack_inuse_bytes":
+				k.live += int64(n)
+			case strings.HasPrefix(name, "ratelimitd_client_bytes{"):
+				k.clients += int64(n)
+			}
+		}
+		if k.live == 0 {
+			return errors.New("they do not show the heap")
+		}
+		return nil
+	})
+	return &k, err
+}
+
+// get reads a page of the server.
+func (s *server) get(ctx context.Context, at, path string, read func(io.Reader) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+path, nil)
 	if err != nil {
-		return nil, fmt.Errorf("read metrics: %w", err)
+		return fmt.Errorf("ask for %s: %w", path, err)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
 	}
 	defer resp.Body.Close()
-	var k kept
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		name, value, _ := strings.Cut(lines.Text(), " ")
-		n, err := strconv.ParseFloat(value, 64)
-		switch {
-		case err != nil:
-		case name == "go_gc_heap_live_bytes", name == "go_memstats_stack_inuse_bytes":
-			k.live += int64(n)
-		case strings.HasPrefix(name, "ratelimitd_client_bytes{"):
-			k.clients += int64(n)
-		}
+	if err := read(resp.Body); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
 	}
-	if k.live == 0 {
-		return nil, errors.New("read metrics: they do not show the heap")
-	}
-	return &k, nil
+	return nil
 }
 
 func (s *server) alive() bool {

@@ -276,7 +276,7 @@ func find(paths []string) ([]*set, error) {
 			sets = append(sets, s)
 			continue
 		}
-		info, err := os.Stat(p)
+		info, err := files.Stat(p)
 		if err != nil {
 			return nil, fmt.Errorf("find rule files: %w", err)
 		}
@@ -302,7 +302,7 @@ func find(paths []string) ([]*set, error) {
 			byFolder[filepath.Dir(p)] = s
 			sets = append(sets, s)
 		}
-		info, err = os.Lstat(p)
+		info, err = files.Lstat(p)
 		s.read(p, err == nil && info.Mode()&os.ModeSymlink != 0 && files.Leaves(filepath.Dir(p), p))
 	}
 	return sets, nil

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
@@ -31,7 +31,7 @@ func Find(paths []string) (found, untested []string, err error) {
 			found = append(found, p)
 			continue
 		}
-		info, err := os.Stat(p)
+		info, err := files.Stat(p)
 		if err != nil {
 			return nil, nil, fmt.Errorf("find tests: %w", err)
 		}
@@ -42,35 +42,41 @@ func Find(paths []string) (found, untested []string, err error) {
 			found = append(found, filepath.Clean(p))
 			continue
 		}
-		before := len(found)
-		err = filepath.WalkDir(p, func(name string, d fs.DirEntry, err error) error {
-			switch {
-			case err != nil:
-				return err
-			case name != p && strings.HasPrefix(d.Name(), "."):
-				if d.IsDir() {
-					return filepath.SkipDir
-				}
-			case !d.IsDir() && IsTestFile(name):
-				found = append(found, filepath.Clean(name))
-			}
-			return nil
-		})
+		below, err := files.Within(p, func() ([]string, error) { return testFiles(p) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("find tests in %s: %w", p, err)
 		}
-		if len(found) == before {
+		if len(below) == 0 {
 			untested = append(untested, p)
 		}
+		found = append(found, below...)
 	}
 	slices.Sort(found)
 	return slices.Compact(found), untested, nil
 }
 
+// testFiles returns the test files below a directory.
+func testFiles(dir string) (found []string, err error) {
+	err = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case name != dir && strings.HasPrefix(d.Name(), "."):
+			if d.IsDir() {
+				return filepath.SkipDir
+			}
+		case !d.IsDir() && IsTestFile(name):
+			found = append(found, filepath.Clean(name))
+		}
+		return nil
+	})
+	return found, err
+}
+
 func noTestFile(name string) error {
 	ext := filepath.Ext(name)
 	beside := strings.TrimSuffix(name, ext) + "_test" + ext
-	if _, err := os.Stat(beside); err == nil && IsTestFile(beside) {
+	if _, err := files.Stat(beside); err == nil && IsTestFile(beside) {
 		return fmt.Errorf("%s is no test file: did you mean %s?", name, beside)
 	}
 	return fmt.Errorf("%s is no test file: their names end in _test.yaml", name)

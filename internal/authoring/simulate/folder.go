@@ -4,17 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
 // LoadRules reads a directory of rules as the service would, or one file; - is the standard input. The service leaves bad files out. Here a bad
 // file is an error, because the result for a part of the rules would be misleading.
 func LoadRules(dir string, merge bool, o descriptor.Options) (*descriptor.Tree, error) {
-	if info, err := os.Stat(dir); dir == stdin.Name || err == nil && !info.IsDir() {
+	if info, err := files.Stat(dir); dir == stdin.Name || err == nil && !info.IsDir() {
 		return loadFile(dir, merge, o)
 	}
 	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: merge, Tree: o, Logger: slog.New(slog.DiscardHandler)}).Load()

@@ -89,7 +89,7 @@ func (e *FileError) Error() string {
 
 // load reads the file, and replaces what was read before if it can be used.
 func (f *File) load() error {
-	info, err := os.Stat(f.o.Path)
+	info, err := files.Stat(f.o.Path)
 	if err != nil {
 		return fmt.Errorf("read overrides: %w", err)
 	}
@@ -167,7 +167,7 @@ func (f *File) Run(ctx context.Context, apply func(*Set)) error {
 func (f *File) look(before fs.FileInfo) fs.FileInfo {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now, err := os.Stat(f.o.Path)
+	now, err := files.Stat(f.o.Path)
 	switch {
 	case err != nil:
 		f.report(fmt.Errorf("read overrides: %w", err))

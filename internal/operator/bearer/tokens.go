@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
@@ -118,7 +119,7 @@ func firstOf(file string, lines func(each func(_, _, text string)) error) (strin
 
 // lines calls each for every token of a file. Errors name lines, never their content.
 func lines(file string, each func(owner, role, text string)) error {
-	data, err := files.Use(file, func(f io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(f, largest+1)) })
+	data, err := files.Use(file, func(f *os.File) ([]byte, error) { return io.ReadAll(io.LimitReader(f, largest+1)) })
 	if err != nil {
 		return fmt.Errorf("read tokens: %w", err)
 	}

@@ -16,6 +16,12 @@ const maxHeader = 16 << 10
 // WriteTimeout is how long an HTTP answer may take to be written.
 const WriteTimeout = 30 * time.Second
 
+// A connection over HTTP/1 takes about HTTPSize bytes for buffers and stacks, and RequestSize more while a request is answered.
+const (
+	HTTPSize    = 20 << 10
+	RequestSize = 12 << 10
+)
+
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 15 * time.Second // of a whole request

@@ -26,6 +26,7 @@ const defaultMaxBytes = 128 << 20
 type Shared struct {
 	Connections *intake.Metrics // connections by listener, and the calls that are rejected
 	Budget      *intake.Budget  // of what peers make the process keep
+	Places      *intake.Class   // of that, what open connections take
 	Metrics     prometheus.Registerer
 	Log         *slog.Logger
 
@@ -56,6 +57,7 @@ func New(o Options) (*Shared, error) {
 	if s.Budget == nil {
 		s.Budget = intake.NewBudget(defaultMaxBytes)
 	}
+	s.Places = s.Budget.Class("connections", s.Budget.Total()/8)
 	var err error
 	if s.Connections, err = intake.NewMetrics(o.Metrics); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)

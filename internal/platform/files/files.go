@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,15 +22,51 @@ const (
 // ErrNoAnswer is the error of a file that does not answer: a network file system that hangs, or a device.
 var ErrNoAnswer = errors.New("reading it takes too long: is it a device, or on a network file system that does not answer?")
 
-// stuck are the files that did not answer in time, and are still being read.
+// stuck are the files that did not answer in time, and have not answered since.
 var stuck = struct {
 	sync.Mutex
 	names map[string]bool
 }{names: make(map[string]bool)}
 
-// Use opens a file, calls do, and closes the file. It returns ErrNoAnswer if that takes too long, and as long as an earlier read of the file has
-// no answer. Then do continues in a goroutine of its own, so it must not change anything that the caller uses.
-func Use[T any](name string, do func(io.Reader) (T, error)) (T, error) {
+// Use opens a file, calls do, and closes the file, as Within does.
+func Use[T any](name string, do func(*os.File) (T, error)) (T, error) {
+	return Within(name, func() (T, error) {
+		var none T
+		f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that nobody writes to does not hold up the opening
+		if err != nil {
+			return none, err //nolint:wrapcheck // it names the file
+		}
+		defer func() { _ = f.Close() }() // it was only read
+		return do(f)
+	})
+}
+
+// Stat is os.Stat with a deadline.
+func Stat(name string) (fs.FileInfo, error) {
+	return Within(name, func() (fs.FileInfo, error) { return os.Stat(name) })
+}
+
+// Lstat is os.Lstat with a deadline.
+func Lstat(name string) (fs.FileInfo, error) {
+	return Within(name, func() (fs.FileInfo, error) { return os.Lstat(name) })
+}
+
+// ReadDir is os.ReadDir with a deadline.
+func ReadDir(name string) ([]fs.DirEntry, error) {
+	return Within(name, func() ([]fs.DirEntry, error) { return os.ReadDir(name) })
+}
+
+// Watch adds a directory to a watcher. What does not answer is not added: it would hold up the watcher for all others.
+func Watch(w interface{ Add(dir string) error }, dir string) error {
+	if _, err := Stat(dir); err != nil {
+		return err
+	}
+	return w.Add(dir) //nolint:wrapcheck // it is the watcher's
+}
+
+// Within calls do, which asks for the file or directory of that name. It returns ErrNoAnswer if that takes too long, and as long as an earlier
+// call for it has no answer. Then do continues in a goroutine of its own, so it must not change anything that the caller uses.
+func Within[T any](name string, do func() (T, error)) (T, error) {
 	var none T
 	stuck.Lock()
 	wait, again := max(patience>>min(len(stuck.names), 10), leastPatience), stuck.names[name]
@@ -43,15 +80,8 @@ func Use[T any](name string, do func(io.Reader) (T, error)) (T, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		var r result
-		f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that nobody writes to does not hold up the opening
-		if err != nil {
-			done <- result{err: err}
-			return
-		}
-		r.value, r.err = do(f)
-		_ = f.Close() // it was only read
-		done <- r
+		value, err := do()
+		done <- result{value, err}
 	}()
 	late := time.NewTimer(wait)
 	defer late.Stop()
@@ -74,7 +104,7 @@ func Use[T any](name string, do func(io.Reader) (T, error)) (T, error) {
 
 // Read reads a file of at most so many bytes.
 func Read(name string, most int64) ([]byte, error) {
-	return Use(name, func(f io.Reader) ([]byte, error) {
+	return Use(name, func(f *os.File) ([]byte, error) {
 		data, err := io.ReadAll(io.LimitReader(f, most+1))
 		if err == nil && int64(len(data)) > most {
 			return nil, fmt.Errorf("%s has more than %d bytes", name, most)
@@ -85,11 +115,11 @@ func Read(name string, most int64) ([]byte, error) {
 
 // Leaves reports whether a name in a directory leads to a file that is not below that directory, by symbolic links.
 func Leaves(dir, name string) bool {
-	root, err := filepath.EvalSymlinks(dir)
+	root, err := follow(dir)
 	if err != nil {
 		return false
 	}
-	target, err := filepath.EvalSymlinks(name)
+	target, err := follow(name)
 	if err != nil {
 		return false
 	}
@@ -101,4 +131,9 @@ func Leaves(dir, name string) bool {
 		return false
 	}
 	return target != root && !strings.HasPrefix(target, strings.TrimSuffix(root, string(filepath.Separator))+string(filepath.Separator))
+}
+
+// follow is filepath.EvalSymlinks with a deadline.
+func follow(name string) (string, error) {
+	return Within(name, func() (string, error) { return filepath.EvalSymlinks(name) })
 }

@@ -2,7 +2,6 @@ package files_test
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -24,7 +23,7 @@ func TestAFileDoesNotAnswer(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
-		hangs := func(io.Reader) (int, error) { <-answer; return 1, nil }
+		hangs := func(*os.File) (int, error) { <-answer; return 1, nil }
 		start := time.Now()
 		for i := range 20 {
 			at := name(i)

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -110,6 +111,14 @@ func (c *Class) Free() int64 {
 		return common
 	}
 	return free + max(common, 0)
+}
+
+// certain returns how many things of some bytes there is always room for.
+func (c *Class) certain(size int64) int {
+	if c == nil || size == 0 {
+		return math.MaxInt
+	}
+	return int(c.reserved / size)
 }
 
 // Held returns how many bytes the class holds.

@@ -190,11 +190,17 @@ var newline = []byte{'\n'}
 
 // BeginBody records that the header of a request over HTTP/1 has arrived. It counts as held until EndRequest; what arrives in between is
 // the request's body, and does not count.
-func (c *Conn) BeginBody() { c.inBody.Store(true) }
+func (c *Conn) BeginBody() {
+	if !c.inBody.Swap(true) {
+		c.listener.options.Places.Add(c.listener.options.Request)
+	}
+}
 
-// EndRequest records that a request over HTTP/1 is answered, and its body was read to its end.
+// EndRequest records that a request over HTTP/1 is answered, and its body was read to its end; or that its connection has ended.
 func (c *Conn) EndRequest() {
-	c.inBody.Store(false)
+	if c.inBody.Swap(false) {
+		c.listener.options.Places.Add(-c.listener.options.Request)
+	}
 	c.releaseHeader()
 }
 

@@ -26,6 +26,9 @@ type Options struct {
 	ReadsAreCalls bool
 
 	Bytes   *Bytes   // bounds incomplete messages; nil: no bound
+	Places  *Class   // what connections take, each Size bytes; nil: they are not counted
+	Size    int64    // of a connection that does nothing
+	Request int64    // what a request over HTTP/1 takes besides, from BeginBody to EndRequest
 	Metrics *Metrics // required
 	Log     *slog.Logger
 }
@@ -69,7 +72,7 @@ func Listen(l net.Listener, o Options) *Listener {
 	b := &Listener{
 		Listener: l,
 		options:  o,
-		share:    max(1, int(float64(o.MaxConnections)*o.PeerShare)),
+		share:    max(1, int(float64(min(o.MaxConnections, o.Places.certain(o.Size)))*o.PeerShare)),
 		metrics:  o.Metrics.of(o.Name),
 		done:     make(chan struct{}),
 		peers:    make(map[string]*peer),
@@ -116,7 +119,7 @@ func (l *Listener) admit(raw net.Conn) (admitted, replaced *Conn) {
 	key := PeerOf(raw.RemoteAddr())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.options.MaxConnections > 0 && l.open.Len() >= l.options.MaxConnections {
+	if !l.hasPlace() {
 		if replaced = l.makePlace(key, now); replaced == nil {
 			return nil, nil
 		}
@@ -133,7 +136,14 @@ func (l *Listener) admit(raw net.Conn) (admitted, replaced *Conn) {
 		l.above[p] = struct{}{}
 	}
 	l.metrics.open.Inc()
+	l.options.Places.Add(l.options.Size)
 	return c, replaced
+}
+
+// hasPlace reports whether one more connection may be open.
+func (l *Listener) hasPlace() bool {
+	o := &l.options
+	return (o.MaxConnections == 0 || l.open.Len() < o.MaxConnections) && (o.Places == nil || o.Places.Free() >= o.Size)
 }
 
 // makePlace chooses the connection that a new one of a peer replaces. A peer within its share may replace any
@@ -195,6 +205,7 @@ func (l *Listener) remove(c *Conn) {
 		delete(l.peers, c.peer.key)
 	}
 	l.metrics.open.Dec()
+	l.options.Places.Add(-l.options.Size)
 }
 
 func (l *Listener) logRefusal() {

@@ -243,3 +243,56 @@ func TestPeers(t *testing.T) {
 		}
 	}
 }
+
+// Connections come from the budget, on all listeners together. Without room, a new one replaces one that is not in use.
+func TestConnectionsTakeFromTheBudget(t *testing.T) {
+	places := NewBudget(100).Class("connections", 0)
+	o := Options{MaxConnections: 100, PeerShare: 0.5, Settled: time.Nanosecond, Places: places, Size: 25, Request: 10}
+	one, two := listen(t, o), listen(t, o)
+	first, _ := one.in(t, "127.0.0.1")
+	_, busy := one.in(t, "127.0.0.2")
+	one.in(t, "127.0.0.3")
+	other, _ := two.in(t, "127.0.0.1")
+	if held := places.Held(); held != 100 {
+		t.Errorf("four connections hold %d bytes, want 100", held)
+	}
+	calls := NewCalls(100, one.options.Metrics)
+	if _, ok := calls.Begin(busy); !ok {
+		t.Fatal("a call is refused")
+	}
+	_, fifth := one.in(t, "127.0.0.4")
+	closed(t, first)
+	if held := places.Held(); held != 100 {
+		t.Errorf("after one was replaced, they hold %d bytes, want 100", held)
+	}
+	_ = other.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+	if _, err := other.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a listener has closed a connection of another one: %v", err)
+	}
+
+	fifth.BeginBody()
+	fifth.BeginBody()
+	if held := places.Held(); held != 110 {
+		t.Errorf("with a request they hold %d bytes, want 110", held)
+	}
+	_ = fifth.Close()
+	fifth.EndRequest()
+	fifth.EndRequest()
+	if held := places.Held(); held != 75 {
+		t.Errorf("after one was closed, they hold %d bytes, want 75", held)
+	}
+}
+
+// A peer keeps half of the connections for which there is always room.
+func TestPeerKeepsHalfOfWhatTheBudgetReserves(t *testing.T) {
+	places := NewBudget(100).Class("connections", 50)
+	r := listen(t, Options{MaxConnections: 100, PeerShare: 0.5, Settled: time.Hour, Places: places, Size: 25})
+	for range 4 {
+		r.in(t, "127.0.0.1")
+	}
+	r.in(t, "127.0.0.2") // replaces one of the larger peer, although it is too young to be idle
+	if held := places.Held(); held != 100 {
+		t.Errorf("they hold %d bytes, want 100", held)
+	}
+	closed(t, r.dial(t, "127.0.0.1"))
+}

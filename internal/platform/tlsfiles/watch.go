@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 // settle is the time between the first event and the read, so that a change of both certificate and key is complete.
@@ -62,7 +64,7 @@ func (f *Files) watch(w *fsnotify.Watcher) {
 		if path == "" {
 			continue
 		}
-		if err := w.Add(filepath.Dir(path)); err != nil {
+		if err := files.Watch(w, filepath.Dir(path)); err != nil {
 			f.o.Log.Debug("cannot watch a directory of TLS files; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
 		}
 	}

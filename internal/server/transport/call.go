@@ -104,6 +104,14 @@ func (c *Call) Path() string { return c.head.known.path }
 // handler may use it before it returns.
 func (c *Call) More(calls int) bool { return c.stream.conn.server.opts.Calls.More(&c.inFlight, calls) }
 
+// Hold counts bytes that the handler keeps for the call until it is answered, besides its message.
+func (c *Call) Hold(n int64) {
+	conn := c.stream.conn
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	conn.hold(&c.stream, n)
+}
+
 // Header returns the first value of a header field that stands in Options.Wanted, or "".
 func (c *Call) Header(name string) string {
 	if i := slices.Index(c.stream.conn.server.vocabulary.wanted, name); i >= 0 && i < len(c.values) {

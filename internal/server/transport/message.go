@@ -66,6 +66,9 @@ func (c *Call) size() int64 {
 	if c.unpacked {
 		n += cap(c.Message)
 	}
+	if len(c.Message) > maxKeptMessage {
+		n += len(c.Message) // the handler has it as a string too
+	}
 	return int64(n)
 }
 

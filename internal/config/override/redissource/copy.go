@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 const (
@@ -202,10 +203,14 @@ var (
 
 // read reads the copy.
 func (c *copies) read() (*override.Set, position, error) {
-	f, err := os.Open(c.path)
+	_, err := files.Stat(c.path) // a file system that does not answer does not hold up the opening; reading a large copy may take its time
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, position{}, errNoCopy
 	}
+	if err != nil {
+		return nil, position{}, fmt.Errorf("read a copy: %w", err)
+	}
+	f, err := os.Open(c.path)
 	if err != nil {
 		return nil, position{}, fmt.Errorf("read a copy: %w", err)
 	}
