@@ -17,7 +17,7 @@ func (w *work) send(kind events.Kind, d *Decision, i, j int, ends time.Duration)
 	}
 	var due events.Due
 	var ok bool
-	if rule := w.subjects[i].rule; rule != nil && !c.brought() && rule.CountedWith() == "" && c.limit == &rule.Limits[c.index] {
+	if rule := w.subjects[i].rule; rule != nil && rule.CountedWith() == "" && c.limit == &rule.Limits[c.index] {
 		due, ok = w.Events.Due(w.now, kind, take.Key, take.Limit, ends)
 	} else {
 		due, ok = w.Events.DueFor(w.now, kind, take.Key, take.Limit, ends)
