@@ -3,62 +3,43 @@ package limiter_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// Rules with all kinds of limits decide like a plain model, which knows neither takes nor votes, in memory and in Redis.
+// Rules with all kinds of limits decide like a plain model, which knows neither takes nor votes.
 func TestEnforcementModel(t *testing.T) {
-	client := servicetest.Connect(t, redisconn.Options{URL: redistest.Start(t).Addr})
-	run := 0
-	for name, open := range map[string]func() backend.Store{
-		"memory": func() backend.Store { return memory.New(memory.Options{}) },
-		"redis": func() backend.Store {
-			return redis.New(redis.Options{Client: client, Timeout: 30 * time.Second, CallerClock: true})
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			rapid.Check(t, func(rt *rapid.T) {
-				run++
-				m := drawEnforcementModel(rt)
-				f := newFixtureOn(t, open(), limiter.Settings{Admission: m.admission}, m.nodes()...)
-				for n := range rapid.IntRange(1, 12).Draw(rt, "requests") {
-					hits := uint32(rapid.IntRange(1, 4).Draw(rt, "hits"))
-					req := &limiter.Request{Domain: "d", Hits: hits}
-					asked := rapid.SliceOfNDistinct(rapid.IntRange(0, len(m.rules)-1), 1, len(m.rules), rapid.ID).Draw(rt, "descriptors")
-					caller := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "caller")
-					for _, i := range asked {
-						req.Descriptors = append(req.Descriptors, limiter.Descriptor{Entries: entries(fmt.Sprintf("k%d=%s%d", i, caller, run))})
-					}
-					d := f.decide(req)
-					code, statuses, notices := m.decide(asked, fmt.Sprint(caller, run), int64(hits))
-					if d.Code != code {
-						rt.Fatalf("request %d %v: %s, the model says %s", n, asked, d.Code, code)
-					}
-					for i := range statuses {
-						if d.Statuses[i].Code != statuses[i] {
-							rt.Fatalf("request %d %v, descriptor %d: %s, the model says %s", n, asked, i, d.Statuses[i].Code, statuses[i])
-						}
-					}
-					if len(d.Notices) != notices {
-						rt.Fatalf("request %d %v: %d notices, the model says %d: %+v", n, asked, len(d.Notices), notices, d.Notices)
-					}
-					m.compare(rt, f, run)
+	rapid.Check(t, func(rt *rapid.T) {
+		m := drawEnforcementModel(rt)
+		f := newFixture(t, limiter.Settings{Admission: m.admission}, m.nodes()...)
+		for n := range rapid.IntRange(1, 12).Draw(rt, "requests") {
+			hits := uint32(rapid.IntRange(1, 4).Draw(rt, "hits"))
+			req := &limiter.Request{Domain: "d", Hits: hits}
+			asked := rapid.SliceOfNDistinct(rapid.IntRange(0, len(m.rules)-1), 1, len(m.rules), rapid.ID).Draw(rt, "descriptors")
+			caller := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "caller")
+			for _, i := range asked {
+				req.Descriptors = append(req.Descriptors, limiter.Descriptor{Entries: entries(fmt.Sprintf("k%d=%s", i, caller))})
+			}
+			d := f.decide(req)
+			code, statuses, notices := m.decide(asked, caller, int64(hits))
+			if d.Code != code {
+				rt.Fatalf("request %d %v: %s, the model says %s", n, asked, d.Code, code)
+			}
+			for i := range statuses {
+				if d.Statuses[i].Code != statuses[i] {
+					rt.Fatalf("request %d %v, descriptor %d: %s, the model says %s", n, asked, i, d.Statuses[i].Code, statuses[i])
 				}
-			})
-		})
-	}
+			}
+			if len(d.Notices) != notices {
+				rt.Fatalf("request %d %v: %d notices, the model says %d: %+v", n, asked, len(d.Notices), notices, d.Notices)
+			}
+			m.compare(rt, f)
+		}
+	})
 }
 
 // enforcementModel has rules of fixed windows, and counts in maps. Time stands still.
@@ -143,9 +124,9 @@ func (m *enforcementModel) enforced(i, j int, caller string) bool {
 }
 
 // compare compares what is used under all limits.
-func (m *enforcementModel) compare(t *rapid.T, f *fixture, run int) {
+func (m *enforcementModel) compare(t *rapid.T, f *fixture) {
 	for i := range m.rules {
-		for _, caller := range []string{fmt.Sprint("a", run), fmt.Sprint("b", run)} {
+		for _, caller := range []string{"a", "b"} {
 			c, err := f.Peek(f.t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(fmt.Sprintf("k%d=%s", i, caller))})
 			if err != nil {
 				t.Fatal(err)

@@ -370,16 +370,11 @@ func BenchmarkOverridable(b *testing.B) {
 // withRequestMin is a fixture with request_override: min.
 func withRequestMin(t *testing.T, nodes ...descriptor.NodeSpec) *fixture {
 	t.Helper()
-	return withRequestMinOn(t, memory.New(memory.Options{}), nodes...)
-}
-
-func withRequestMinOn(t *testing.T, b backend.Store, nodes ...descriptor.NodeSpec) *fixture {
-	t.Helper()
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{RequestOverride: descriptor.RequestMin}, Children: nodes}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFixtureOn(t, b, limiter.Settings{})
+	f := newFixture(t, limiter.Settings{})
 	f.Swap(tree, limiter.Settings{})
 	return f
 }

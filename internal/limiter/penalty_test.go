@@ -1,13 +1,11 @@
 package limiter_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
@@ -32,24 +30,18 @@ func (f *fixture) penalised(s limiter.Status, left time.Duration) {
 // Who exceeds a limit is refused until the penalty ends, whatever room there is. Requests during it neither prolong it nor count.
 func TestPenalty(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
-		for name, store := range map[string]backend.Store{
-			"memory": memory.New(memory.Options{}), "cache": overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}),
-		} {
-			t.Run(fmt.Sprint(name, admission), func(t *testing.T) {
-				f := newFixtureOn(t, store, limiter.Settings{Admission: admission}, perMinute("k", "", 2, penalty(10*time.Minute)))
-				f.want(f.ask(2, "k=a"), limiter.OK, 0)
-				f.penalised(f.ask(1, "k=a"), 10*time.Minute)
-				f.want(f.ask(1, "k=b"), limiter.OK, 1)
-				f.now = noon.Add(2 * time.Minute)
-				f.penalised(f.ask(1, "k=a"), 8*time.Minute)
-				f.penalised(f.ask(0, "k=a"), 8*time.Minute)
-				f.now = noon.Add(10*time.Minute - time.Microsecond)
-				f.penalised(f.ask(1, "k=a"), time.Second) // rounded up
-				f.now = noon.Add(10 * time.Minute)
-				f.want(f.ask(2, "k=a"), limiter.OK, 0)
-				f.penalised(f.ask(1, "k=a"), 10*time.Minute)
-			})
-		}
+		f := newFixture(t, limiter.Settings{Admission: admission}, perMinute("k", "", 2, penalty(10*time.Minute)))
+		f.want(f.ask(2, "k=a"), limiter.OK, 0)
+		f.penalised(f.ask(1, "k=a"), 10*time.Minute)
+		f.want(f.ask(1, "k=b"), limiter.OK, 1)
+		f.now = noon.Add(2 * time.Minute)
+		f.penalised(f.ask(1, "k=a"), 8*time.Minute)
+		f.penalised(f.ask(0, "k=a"), 8*time.Minute)
+		f.now = noon.Add(10*time.Minute - time.Microsecond)
+		f.penalised(f.ask(1, "k=a"), time.Second) // rounded up
+		f.now = noon.Add(10 * time.Minute)
+		f.want(f.ask(2, "k=a"), limiter.OK, 0)
+		f.penalised(f.ask(1, "k=a"), 10*time.Minute)
 	}
 }
 

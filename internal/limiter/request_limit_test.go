@@ -8,14 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // A request may bring a limit with a multiple of a unit. The window identifies the counter, not its notation.
@@ -51,16 +45,8 @@ func TestRequestLimitOfSeveralUnits(t *testing.T) {
 }
 
 // Under `request_override: min` no limit that a request brings along lets more hits pass than the rule does: of any window, one after the
-// other, under every kind of rule, in memory and in Redis. Each of these windows has a counter of its own.
+// other, under every kind of rule. Each of these windows has a counter of its own.
 func TestRequestMinBoundsTheBurst(t *testing.T) {
-	t.Run("memory", func(t *testing.T) { testRequestMinBoundsTheBurst(t, memory.New(memory.Options{})) })
-	t.Run("redis", func(t *testing.T) {
-		client := servicetest.Connect(t, redisconn.Options{URL: redistest.Start(t).Addr})
-		testRequestMinBoundsTheBurst(t, redis.New(redis.Options{Client: client, Timeout: 30 * time.Second, CallerClock: true}))
-	})
-}
-
-func testRequestMinBoundsTheBurst(t *testing.T, store backend.Store) {
 	limit := func(l descriptor.Limit) func(*descriptor.Rule) { return func(r *descriptor.Rule) { r.Limits[0] = l } }
 	hour := descriptor.Window{Unit: descriptor.Hour}
 	for name, test := range map[string]struct {
@@ -78,7 +64,7 @@ func testRequestMinBoundsTheBurst(t *testing.T, store backend.Store) {
 		"penalty":        {perMinute("k", "", 3, penalty(time.Hour)), 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := withRequestMinOn(t, store, test.rule)
+			f := withRequestMin(t, test.rule)
 			for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 				f.Swap(f.Tree(), limiter.Settings{Admission: admission})
 				pair := "k=" + name + ", " + descriptor.AdmissionNames[admission]

@@ -50,10 +50,10 @@ var flags = []told{
 		want:   []string{"no 101", "yes 99", "yes 96"},
 	},
 	{
-		fields: []string{"Take.Settled"},
+		fields: []string{"Take.Settled"}, // counted although the counter is known to deny it
 		steps: []backend.Request{
 			of(false, backend.Take{Hits: 90}), of(false, backend.Take{Hits: 5}), of(false, backend.Take{Hits: 9, Settled: true, CountDenied: true}),
-			of(false, backend.Take{Hits: 30, Settled: true, CountDenied: true}), of(false, backend.Take{Hits: -1}),
+			of(true, backend.Take{Hits: 30, Settled: true, CountDenied: true}), of(false, backend.Take{Hits: -1}),
 		},
 		want: []string{"yes 96", "no 96", "no 105", "no 135", "yes 134"},
 	},

@@ -202,19 +202,3 @@ func TestCommitEndsTheDenialOfAnotherPlan(t *testing.T) {
 		t.Errorf("after the commit of 2 of 10: %+v", o)
 	}
 }
-
-// Hits that have passed are counted although the cache knows that the counter is exhausted.
-func TestSettledHitsPassAKnownRefusal(t *testing.T) {
-	for _, together := range []bool{false, true} {
-		c := New(Options{Store: memory.New(memory.Options{})})
-		l := fixed(3)
-		settle(t, c, noon, together, take("k", l, 3))
-		settle(t, c, noon, together, take("k", l, 1))
-		settled := take("k", l, 2)
-		settled.Settled, settled.CountDenied = true, true
-		settle(t, c, noon, together, settled)
-		if o := settle(t, c, noon, together, take("k", l, -1))[0]; o.Used != 4 {
-			t.Errorf("together %t: %d are used after 3, 2 that had passed, and a refund of 1", together, o.Used)
-		}
-	}
-}
