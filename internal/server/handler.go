@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -49,20 +48,9 @@ func (s *Server) newTransport(opts *Options, services *transport.Services, metho
 		o.Wanted = traceFields
 	}
 	if creds := opts.Listen.Credentials; creds != nil {
-		o.Handshake = func(raw net.Conn) (net.Conn, *tls.ConnectionState, error) { return handshake(creds, raw) }
+		o.Handshake = func(raw, _ net.Conn) (net.Conn, *tls.ConnectionState, error) { return transport.Handshake(creds, raw) }
 	}
 	return transport.New(o)
-}
-
-func handshake(creds credentials.TransportCredentials, raw net.Conn) (net.Conn, *tls.ConnectionState, error) {
-	conn, info, err := creds.ServerHandshake(raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	if t, ok := info.(credentials.TLSInfo); ok {
-		return conn, &t.State, nil
-	}
-	return conn, nil, nil
 }
 
 // callHandler answers the methods that decide.

@@ -15,7 +15,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ratelimitd_connections",
-			Help: "Open connections; listener: grpc or http.",
+			Help: "Open connections; listener: grpc, http or regions.",
 		}, []string{"listener"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_connections_refused_total",
@@ -53,7 +53,7 @@ func RegisterGauge(registry prometheus.Registerer, calls *Calls) error {
 }
 
 var heldDesc = prometheus.NewDesc("ratelimitd_client_bytes",
-	"Bytes kept for clients, approximately; class: calls, connections, grpc, http, quota or scrapes.", []string{"class"}, nil)
+	"Bytes kept for clients, approximately; class: calls, connections, grpc, http, quota, regions or scrapes.", []string{"class"}, nil)
 
 // Describe implements prometheus.Collector.
 func (b *Budget) Describe(all chan<- *prometheus.Desc) { all <- heldDesc }

@@ -6,8 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-
-	"google.golang.org/grpc/credentials"
+	"syscall"
 )
 
 // door is a listener that gives connections without a certificate few places of their own, so that they never take those of other regions. If
@@ -34,7 +33,7 @@ type visitor struct {
 func (d *door) Accept() (net.Conn, error) {
 	c, err := d.Listener.Accept()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // gRPC looks at it
+		return nil, err //nolint:wrapcheck // the transport looks at it
 	}
 	v := &visitor{Conn: c, door: d, from: sourceOf(c.RemoteAddr())}
 	d.mu.Lock()
@@ -96,7 +95,7 @@ func (v *visitor) Close() error {
 	}
 	v.gone = true
 	v.door.mu.Unlock()
-	return v.Conn.Close() //nolint:wrapcheck // gRPC looks at it
+	return v.Conn.Close() //nolint:wrapcheck // the transport looks at it
 }
 
 // sourceOf is where connections come from that are counted together: an address, or a /64 of IPv6.
@@ -110,20 +109,11 @@ func sourceOf(a net.Addr) netip.Prefix {
 	return source
 }
 
-// checked is TLS that lets those in whose certificate is good.
-type checked struct {
-	credentials.TransportCredentials
-}
-
-// ServerHandshake implements credentials.TransportCredentials.
-func (c checked) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
-	if err != nil {
-		return nil, nil, err //nolint:wrapcheck // gRPC looks at it
+// SyscallConn implements syscall.Conn, so that the transport writes without waiting.
+func (v *visitor) SyscallConn() (syscall.RawConn, error) {
+	c, ok := v.Conn.(syscall.Conn)
+	if !ok {
+		return nil, errors.ErrUnsupported
 	}
-	if err := raw.(*visitor).enter(); err != nil {
-		_ = conn.Close()
-		return nil, nil, err
-	}
-	return conn, info, nil
+	return c.SyscallConn() //nolint:wrapcheck // the transport looks at it
 }

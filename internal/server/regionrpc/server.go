@@ -3,6 +3,7 @@ package regionrpc
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,14 +16,16 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/region"
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
+	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 	regionv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/region/v1"
 )
 
@@ -43,7 +46,8 @@ const (
 	maxCalls       = 16  // at once on a connection
 	maxCallsOfOne  = 256 // at once of one region, so that the others are answered too
 	maxMessage     = 1 << 20
-	longest        = 10 * time.Second // for an answer, whatever deadline the caller has
+	maxHeld        = maxCalls * maxMessage // of a connection
+	longest        = 10 * time.Second      // for an answer, whatever deadline the caller has
 
 	// A peer that neither reads nor answers pings is disconnected, with what waits for it.
 	pingAfter, pingTimeout = 15 * time.Second, 5 * time.Second
@@ -58,6 +62,8 @@ type ServerOptions struct {
 	Store    Answerer
 	Log      *slog.Logger // default slog.Default()
 
+	Shared *endpoint.Shared // what all ports of the process share; nil: defaults
+
 	handshake time.Duration // the most for a connection to show its certificate; default pingTimeout
 }
 
@@ -65,9 +71,10 @@ type ServerOptions struct {
 type Server struct {
 	regionv1.UnimplementedRegionServiceServer
 
-	o     ServerOptions
-	grpc  *grpc.Server
-	calls map[string]*atomic.Int64 // at once, by region
+	o         ServerOptions
+	listener  net.Listener
+	transport *transport.Server
+	calls     map[string]*atomic.Int64 // at once, by region
 }
 
 // NewServer makes a server. Nothing is answered before Run.
@@ -79,29 +86,56 @@ func NewServer(o ServerOptions) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	if o.Shared == nil {
+		if o.Shared, err = endpoint.New(endpoint.Options{Log: o.Log}); err != nil {
+			return nil, err
+		}
+	}
 	s := &Server{o: o, calls: make(map[string]*atomic.Int64)}
 	for _, name := range o.Regions {
 		s.calls[name] = new(atomic.Int64)
 	}
-	s.grpc = grpc.NewServer(
-		grpc.Creds(checked{credentials.NewTLS(config)}),
-		grpc.MaxConcurrentStreams(maxCalls),
-		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.ConnectionTimeout(cmp.Or(o.handshake, pingTimeout)),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientPing / 2, PermitWithoutStream: true}),
-		grpc.UnaryInterceptor(s.admit),
-	)
-	regionv1.RegisterRegionServiceServer(s.grpc, s)
+	budget := o.Shared.Budget
+	s.listener = intake.Listen(&door{Listener: o.Listener}, intake.Options{
+		Name: "regions", MaxConnections: maxConnections + maxStrangers, PeerShare: 1, Message: longest, Write: longest,
+		Bytes: intake.NewBytes(maxHeld, budget.Class("regions", budget.Total()/16)), Metrics: o.Shared.Connections, Log: o.Log,
+	})
+	services := &transport.Services{Unary: s.admit}
+	regionv1.RegisterRegionServiceServer(services, s)
+	creds := credentials.NewTLS(config)
+	s.transport = transport.New(transport.Options{
+		Streams: services.Streams(),
+		Calls:   intake.NewCalls(maxConnections*maxCalls, o.Shared.Connections),
+		Handshake: func(raw, conn net.Conn) (net.Conn, *tls.ConnectionState, error) {
+			encrypted, state, err := transport.Handshake(creds, raw)
+			if err != nil {
+				return nil, nil, err
+			}
+			if err := conn.(*visitor).enter(); err != nil {
+				_ = encrypted.Close()
+				return nil, nil, err
+			}
+			return encrypted, state, nil
+		},
+		HandshakeTimeout: cmp.Or(o.handshake, pingTimeout),
+		MaxMessageBytes:  maxMessage,
+		MaxStreams:       maxCalls,
+		WriteTimeout:     longest,
+		PingAfter:        pingAfter,
+		PingTimeout:      pingTimeout,
+		MinPingInterval:  clientPing / 2,
+		Log:              o.Log,
+	})
 	return s, nil
 }
 
 // Run answers until ctx ends. Calls in flight are then cut off: their callers ask another replica, with the same question.
 func (s *Server) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, s.grpc.Stop)
+	stop := context.AfterFunc(ctx, s.transport.Close)
 	defer stop()
-	err := s.grpc.Serve(&door{Listener: s.o.Listener})
-	if ctx.Err() != nil || errors.Is(err, grpc.ErrServerStopped) {
+	err := s.transport.Serve(s.listener)
+	s.transport.Close()
+	if ctx.Err() != nil {
 		return nil
 	}
 	return fmt.Errorf("serve other regions: %w", err)

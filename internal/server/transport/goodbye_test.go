@@ -31,7 +31,7 @@ func TestEncryptedConnectionEndsWithAnAlert(t *testing.T) {
 		t.Fatal(err)
 	}
 	secure := func(o *Options) {
-		o.Handshake = func(raw net.Conn) (net.Conn, *tls.ConnectionState, error) {
+		o.Handshake = func(raw, _ net.Conn) (net.Conn, *tls.ConnectionState, error) {
 			c := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{http2.NextProtoTLS}})
 			if err := c.Handshake(); err != nil {
 				return nil, nil, err

@@ -3,12 +3,14 @@ package transport
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"time"
 
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc/credentials"
 )
 
 const notHTTP2 = "This port speaks gRPC over HTTP/2. This request is not HTTP/2.\n"
@@ -22,7 +24,7 @@ func (c *conn) handshake() error {
 	opts := &c.server.opts
 	_ = c.sock.SetReadDeadline(time.Now().Add(opts.HandshakeTimeout))
 	if opts.Handshake != nil {
-		plain, state, err := opts.Handshake(c.sock)
+		plain, state, err := opts.Handshake(c.sock, c.sock.kernel)
 		if err != nil {
 			return err
 		}
@@ -51,6 +53,18 @@ func (c *conn) handshake() error {
 		c.drain()
 	}
 	return nil
+}
+
+// Handshake makes the server's side of a handshake, for Options.Handshake.
+func Handshake(creds credentials.TransportCredentials, raw net.Conn) (net.Conn, *tls.ConnectionState, error) {
+	conn, info, err := creds.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t, ok := info.(credentials.TLSInfo); ok {
+		return conn, &t.State, nil
+	}
+	return conn, nil, nil
 }
 
 // renewFramer makes a framer. The framer keeps memory for the longest frame that it has read.

@@ -519,7 +519,7 @@ func TestTLS(t *testing.T) {
 	}
 	var seen *tls.ConnectionState
 	addr, s := start(t, echo{}, func(o *Options) {
-		o.Handshake = func(raw net.Conn) (net.Conn, *tls.ConnectionState, error) {
+		o.Handshake = func(raw, _ net.Conn) (net.Conn, *tls.ConnectionState, error) {
 			conn := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}})
 			if err := conn.Handshake(); err != nil {
 				return nil, nil, err

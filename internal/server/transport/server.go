@@ -44,8 +44,8 @@ type Options struct {
 	// because its message cannot be read. nil: not called.
 	Failed func(codes.Code)
 
-	// Handshake encrypts a connection; nil: plain text.
-	Handshake        func(net.Conn) (net.Conn, *tls.ConnectionState, error)
+	// Handshake encrypts a connection; nil: plain text. conn is what the listener has accepted, and what raw writes to.
+	Handshake        func(raw, conn net.Conn) (net.Conn, *tls.ConnectionState, error)
 	HandshakeTimeout time.Duration // until the client must have sent the preface of HTTP/2; default 10 s
 
 	MaxMessageBytes int    // of these methods' messages; default 4 MiB
