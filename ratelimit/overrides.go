@@ -30,7 +30,7 @@ func (l *Limiter) openOverrides(o *Options) (follow func(context.Context) error,
 		if o.Redis == nil {
 			return nil, nil, errors.New("Options.OverridesInRedis needs Options.Redis")
 		}
-		client, err := l.dial(o.Redis, o.Logger, overridePool, nil)
+		client, err := l.dial(o.Redis, o.Logger, overridePool, nil, nil)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -28,7 +28,7 @@ type counters struct {
 }
 
 // dial returns a client for a Redis, which the limiter closes unless it is the program's own.
-func (l *Limiter) dial(r *Redis, log *slog.Logger, pool int, breaker *redisconn.BreakerOptions) (goredis.UniversalClient, error) {
+func (l *Limiter) dial(r *Redis, log *slog.Logger, pool int, breaker *redisconn.BreakerOptions, made *redisconn.Connections) (goredis.UniversalClient, error) {
 	if r.Client != nil {
 		if r.URL != "" {
 			return nil, errors.New("Options.Redis has a Client and a URL: set one of them")
@@ -38,7 +38,7 @@ func (l *Limiter) dial(r *Redis, log *slog.Logger, pool int, breaker *redisconn.
 	client, err := redisconn.Dial(redisconn.Options{
 		Type: string(r.Type), URL: r.URL, Auth: r.Auth, AuthFile: r.AuthFile, SentinelAuth: r.SentinelAuth,
 		TLS:      redisconn.TLSOptions{Enabled: r.TLS, CACert: r.CACert, ClientCert: r.ClientCert, ClientKey: r.ClientKey},
-		PoolSize: pool, Breaker: breaker, Logger: log,
+		PoolSize: pool, Breaker: breaker, Connections: made, Logger: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("Options.Redis: %w", err)
@@ -68,7 +68,7 @@ func usable(client goredis.UniversalClient) error {
 // of counters.
 func (l *Limiter) openRedis(o *Options) (*counters, error) {
 	quiet := slog.New(slog.DiscardHandler) // the client that counts logs the same
-	background, err := l.dial(o.Redis, quiet, 2, nil)
+	background, err := l.dial(o.Redis, quiet, 2, nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -86,13 +86,15 @@ func (l *Limiter) openRedis(o *Options) (*counters, error) {
 			}
 		},
 	})
-	client, err := l.dial(o.Redis, o.Logger, o.Redis.PoolSize, &redisconn.BreakerOptions{Logger: o.Logger})
+	made := new(redisconn.Connections)
+	client, err := l.dial(o.Redis, o.Logger, o.Redis.PoolSize, &redisconn.BreakerOptions{Logger: o.Logger}, made)
 	if err != nil {
 		return nil, err
 	}
 	timeout := cmp.Or(o.Redis.Timeout, defaultTimeout)
 	c.redis = redis.New(redis.Options{
 		Client: client, Timeout: timeout, Logger: o.Logger, KeyPrefix: o.KeyPrefix, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Invalidations: resets,
+		Connections: made,
 	})
 	l.closers = append(l.closers, c.redis.Close)
 	c.store = lease.New(lease.Options{Store: c.redis, Timeout: timeout})

@@ -28,7 +28,7 @@ func checkEnvironment(model *kong.Application, environ []string) error {
 		if !strings.HasPrefix(name, ownPrefix) || slices.Contains(known, name) || serviceLink.MatchString(name) {
 			continue
 		}
-		if meant := yamlform.Closest(name, known); meant != "" {
+		if meant := closeVariable(name, known); meant != "" {
 			return fmt.Errorf("unknown variable %s in the environment: did you mean %s?", name, meant)
 		}
 		return fmt.Errorf("unknown variable %s in the environment: `ratelimitd help settings` lists all variables", name)

@@ -18,6 +18,7 @@ import (
 func TestUnknownVariable(t *testing.T) {
 	for _, c := range []struct{ name, says string }{
 		{"RATELIMITD_ONERROR", "unknown variable RATELIMITD_ONERROR in the environment: did you mean RATELIMITD_ON_ERROR?"},
+		{"RATELIMITD_HEADER", "unknown variable RATELIMITD_HEADER in the environment: `ratelimitd help settings` lists all variables"},
 		{"RATELIMITD_COLOUR_OF_THE_SKY", "unknown variable RATELIMITD_COLOUR_OF_THE_SKY in the environment: `ratelimitd help settings` lists all variables"},
 	} {
 		code, said := output(t, map[string]string{c.name: "1"}, "--rules", "../../config/domains")

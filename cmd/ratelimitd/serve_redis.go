@@ -132,7 +132,7 @@ func (s *service) openOne(settings string, o *redisOptions, registry prometheus.
 	s.shutdown = append(s.shutdown, client.Close)
 	store := redis.New(redis.Options{
 		Client: client, Timeout: counting.answerWithin(o), Plain: counting.Plain, Settings: settings, Logger: s.log,
-		KeyPrefix: counting.KeyPrefix, Sharded: o.Sharded,
+		KeyPrefix: counting.KeyPrefix, Sharded: o.Sharded, Connections: conns,
 		LyftKeys: counting.KeyFormat == keysLyft, LyftJitter: counting.jitter(), Invalidations: s.invalidations, GaveBack: s.gaveBack,
 	})
 	s.shutdown = append(s.shutdown, store.Close)

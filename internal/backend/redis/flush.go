@@ -16,6 +16,7 @@ import (
 // whether most takes were of a few hot counters, or returns hot if it does not know.
 func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	if !q.store.apart() {
+		q.store.lookAgain()
 		return q.send(batch)
 	}
 	switch batch = q.settleWide(batch); len(batch) {

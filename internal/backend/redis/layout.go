@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -190,6 +191,8 @@ type search struct {
 	ended chan struct{} // closed when the latest one has ended
 	work  sync.WaitGroup
 
+	opened atomic.Uint64 // how many connections had been opened when the layout was found
+
 	life context.Context // ends with Close
 	end  context.CancelFunc
 }
@@ -199,6 +202,18 @@ func (s *Store) look() (ended <-chan struct{}) {
 	if Layout(s.layout.Load()) != LayoutUnknown {
 		return nil
 	}
+	return s.begin()
+}
+
+// lookAgain begins to find the layout of a server once more if connections were opened meanwhile: they may lead to something else.
+func (s *Store) lookAgain() {
+	if c := s.opts.Connections; c != nil && c.Opened() != s.search.opened.Load() {
+		s.begin()
+	}
+}
+
+// begin begins a search, unless one has begun a moment ago.
+func (s *Store) begin() (ended <-chan struct{}) {
 	l := &s.search
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -235,8 +250,16 @@ func (s *Store) known(ctx context.Context) Layout {
 // find finds the layout. Its error is FindLayout's.
 func (s *Store) find(ctx context.Context) error {
 	found, reason, err := FindLayout(ctx, s.opts.Client, s.opts.KeyPrefix)
-	if found != LayoutUnknown {
+	if found == LayoutUnknown {
+		return err
+	}
+	if c := s.opts.Connections; c != nil {
+		s.search.opened.Store(c.Opened())
+	}
+	if found != OneServer {
 		s.settleOn(found, reason)
+	} else {
+		s.layout.CompareAndSwap(int32(LayoutUnknown), int32(OneServer)) // a call may have met several slots meanwhile
 	}
 	return err
 }
@@ -247,7 +270,7 @@ func (s *Store) settleOn(found Layout, reason error) {
 		s.opts.Logger.Error("this Redis is a node of a cluster, and counters on other nodes cannot be reached: set "+cmp.Or(s.opts.Settings, "REDIS")+"_TYPE=CLUSTER",
 			"settings", s.opts.Settings, "error", reason)
 	}
-	if Layout(s.layout.Swap(int32(found))) == found || found == OneServer {
+	if Layout(s.layout.Swap(int32(found))) == found {
 		return
 	}
 	s.opts.Logger.Warn("several servers or slots are behind this address: from now on each script gets the keys of one counter",

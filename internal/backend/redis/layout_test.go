@@ -282,6 +282,51 @@ func TestLayoutChanges(t *testing.T) {
 	}
 }
 
+// A proxy rejects nothing that a server accepts, so only the store's own question shows that one took the server's place.
+func TestLayoutOfAProxyThatReplacesAServer(t *testing.T) {
+	plain, behind := redistest.Start(t), []*redistest.Server{redistest.Start(t), redistest.Start(t)}
+	log, connections := new(logged), new(redisconn.Connections)
+	s := redis.New(redis.Options{
+		Timeout: 10 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil)), Connections: connections,
+		Client: connect(t, redisconn.Options{URL: plain.Addr, Connections: connections}),
+	})
+	t.Cleanup(func() { _ = s.Close() })
+	l := limit(1000, descriptor.Year)
+	count := func(ctx context.Context, key string) (int64, error) {
+		r := &backend.Request{Outcomes: make([]backend.Outcome, 1), Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}}
+		err := backend.Await(ctx, s, time.Now(), r)
+		return r.Outcomes[0].Used, err
+	}
+	if err := s.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := count(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	plain.Kill(t)
+	redistest.TwemproxyAt(t, plain.Addr, behind...)
+	redistest.Eventually(t, "the proxy to be noticed", func(ctx context.Context) error {
+		if _, err := count(ctx, "k"); err != nil {
+			return err
+		}
+		if log.count("several servers or slots") != 1 {
+			return errors.New(log.b.String())
+		}
+		return nil
+	})
+	for used := range int64(2) {
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() {
+				if got, err := count(t.Context(), fmt.Sprint("of", i)); err != nil || got != used+1 {
+					t.Errorf("counter %d: %d used, %v; want %d", i, got, err, used+1)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
 // A node of a cluster with other nodes cannot serve all counters: health says so, and what to set.
 func TestLayoutOfANodeAmongOthers(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})

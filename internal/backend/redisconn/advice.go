@@ -27,7 +27,7 @@ var mistakes = []mistake{
 	{"unknown command 'eval", "this server runs no scripts, which all decisions need. A Sentinel: set {}_TYPE=SENTINEL. A proxy: {}_URL must lead to a Redis that has EVAL"},
 	{"MOVED ", "this is a node of a cluster: set {}_TYPE=CLUSTER"},
 	{"CROSSSLOT", "this is a cluster, or a proxy before one: set {}_TYPE=CLUSTER, or {}_SHARDED=true for a service that accepts only keys of one slot in a script"},
-	{"CLUSTERDOWN", "the nodes form no complete cluster: some slots have no node. Repair the cluster, or set {}_TYPE=SINGLE"},
+	{"CLUSTERDOWN", "some slots of this cluster have no node: repair the cluster"},
 	{"SELECT is not allowed in cluster mode", "this is a node of a cluster, which has no other database than 0: set {}_TYPE=CLUSTER"},
 	{"DB index is out of range", "this Redis has fewer databases: correct the number at the end of {}_URL"},
 	{"invalid DB index", "this Redis has fewer databases: correct the number at the end of {}_URL"},

@@ -82,7 +82,7 @@ func TestAdvice(t *testing.T) {
 		"no cluster":                       {redisconn.Options{Type: "CLUSTER", URL: open.Addr}, []string{"REDIS_TYPE=SINGLE"}},
 		"a node of a cluster":              {redisconn.Options{URL: nodes.Nodes[0].Addr}, []string{"REDIS_TYPE=CLUSTER"}},
 		"a node of a cluster, database 3":  {redisconn.Options{URL: "redis://" + nodes.Nodes[0].Addr + "/3"}, []string{"REDIS_TYPE=CLUSTER"}},
-		"a cluster without slots":          {redisconn.Options{URL: lost.Addr}, []string{"no complete cluster"}},
+		"a cluster without slots":          {redisconn.Options{URL: lost.Addr}, []string{"have no node: repair the cluster"}},
 		"a replica":                        {redisconn.Options{URL: replica.Addr}, []string{"is a replica", "primary"}},
 		"no Sentinel":                      {redisconn.Options{Type: "SENTINEL", URL: "m," + open.Addr}, []string{"REDIS_TYPE=SINGLE"}},
 		"a Sentinel as Redis":              {redisconn.Options{URL: watched.Sentinels[0].Addr, Auth: right}, []string{"REDIS_TYPE=SENTINEL"}},

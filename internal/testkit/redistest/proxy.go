@@ -16,8 +16,15 @@ import (
 // Twemproxy starts a twemproxy (nutcracker) in front of servers, and returns its address when it answers. It routes by key.
 func Twemproxy(t testing.TB, servers ...*Server) string {
 	t.Helper()
-	binary := program(t, "nutcracker", "workshop/scripts/install-twemproxy")
-	address, statistics := FreeAddr(t), FreeAddr(t)
+	address := FreeAddr(t)
+	TwemproxyAt(t, address, servers...)
+	return address
+}
+
+// TwemproxyAt starts a twemproxy at an address.
+func TwemproxyAt(t testing.TB, address string, servers ...*Server) {
+	t.Helper()
+	binary, statistics := program(t, "nutcracker", "workshop/scripts/install-twemproxy"), FreeAddr(t)
 	var b strings.Builder
 	fmt.Fprintf(&b, "test:\n  listen: %s\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  auto_eject_hosts: false\n  timeout: 10000\n  servers:\n", address)
 	for _, s := range servers {
@@ -29,7 +36,6 @@ func Twemproxy(t testing.TB, servers ...*Server) string {
 	}
 	host, port, _ := net.SplitHostPort(statistics)
 	runProxy(t, address, exec.Command(binary, "-c", config, "-a", host, "-s", port))
-	return address
 }
 
 // RedisProxy starts an Envoy with its redis_proxy in front of servers, and returns its address when it answers. It routes by key.
