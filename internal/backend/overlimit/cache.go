@@ -232,7 +232,7 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 
 // known fills the outcome of a take whose denial is known, and reports whether it is known.
 func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
-	if t.Hits < 0 || t.Settled || t.Limit.Reservable() || t.Reservation != nil {
+	if t.Hits < 0 || t.Limit.Reservable() || t.Reservation != nil {
 		return false
 	}
 	sh := c.shard(t.Key)
