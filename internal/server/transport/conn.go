@@ -65,7 +65,8 @@ const (
 	maxStreamID = 1<<31 - 1
 )
 
-// conn is a connection.
+// conn is a connection, as far as any goroutine may use it. The goroutine that reads it has a reader, and the one that checks all
+// connections has a lifetime.
 type conn struct {
 	server *Server
 	number int64    // of the connection
@@ -74,31 +75,18 @@ type conn struct {
 	limits *intake.Conn
 	tls    *tls.ConnectionState
 
-	// The goroutine that reads the connection owns these fields.
-	buf        *bufio.Reader
-	framer     *http2.Framer
-	large      bool // the framer has read a frame that is longer than the buffer
-	headers    headerReader
-	batch      []*Call
-	received   int64 // bytes of DATA that the client has sent and has no credit for yet
-	lastPing   time.Time
-	strikes    int
-	idleFrames int
-	idleSince  time.Time // when the first of the idle frames came
-	settled    bool      // the client has sent its settings
-	now        time.Time // when the first request of this read arrived; zero: there is none
-
-	decodesLarge bool // it is one of the connections that may decode large messages; see decodeLarge
-
 	read   atomic.Int64 // when the last frame was read, in nanoseconds after the server began
 	wrote  atomic.Bool  // an answer, or a part of one, was written since the last ping of the client
 	queued atomic.Bool  // a flusher will flush the connection
 
-	lifetime lifetime // owned by the goroutine of checkConnections
-
 	flushing sync.Mutex // held while the output is written
 	spare    []byte     // under flushing
 
+	guarded
+}
+
+// guarded is what goroutines share, under the mutex.
+type guarded struct {
 	mu       sync.Mutex
 	handling bool   // the reading goroutine will flush when the batch is handled
 	out      []byte // what is not written yet
@@ -130,6 +118,26 @@ type conn struct {
 	isClosed       bool
 }
 
+// reader is the side of a connection that its own goroutine reads. Nothing else can reach these fields.
+type reader struct {
+	*conn
+
+	buf        *bufio.Reader
+	framer     *http2.Framer
+	large      bool // the framer has read a frame that is longer than the buffer
+	headers    headerReader
+	batch      []*Call
+	received   int64 // bytes of DATA that the client has sent and has no credit for yet
+	lastPing   time.Time
+	strikes    int
+	idleFrames int
+	idleSince  time.Time // when the first of the idle frames came
+	settled    bool      // the client has sent its settings
+	now        time.Time // when the first request of this read arrived; zero: there is none
+
+	decodesLarge bool // it is one of the connections that may decode large messages; see decodeLarge
+}
+
 // serve serves a connection until it ends.
 func (s *Server) serve(raw net.Conn) {
 	kernel := raw
@@ -139,7 +147,7 @@ func (s *Server) serve(raw net.Conn) {
 	}
 	c := &conn{
 		server: s, number: s.numbers.Add(1), limits: limits, sock: newSocket(raw, kernel),
-		streams: make(map[uint32]*stream), window: initialWindow, initial: initialWindow, frame: maxFrame,
+		guarded: guarded{streams: make(map[uint32]*stream), window: initialWindow, initial: initialWindow, frame: maxFrame},
 	}
 	c.plain = c.sock
 	c.sock.moved = c.countMore
@@ -149,15 +157,16 @@ func (s *Server) serve(raw net.Conn) {
 	}
 	defer s.remove(c) // not in close: a handler may still be given the last batch when another goroutine closes the connection
 	defer c.close()
-	if err := c.handshake(); err != nil {
+	r := &reader{conn: c}
+	if err := r.handshake(); err != nil {
 		s.opts.Log.Debug("connection closed before its first request", "peer", raw.RemoteAddr().String(), "error", err)
 		return
 	}
-	c.serve()
+	r.serve()
 }
 
 // serve reads frames until the connection ends.
-func (c *conn) serve() {
+func (c *reader) serve() {
 	for {
 		if !c.hasFrame() {
 			c.handle()
@@ -191,7 +200,7 @@ func (c *conn) serve() {
 
 // hasFrame reports whether a whole frame has been read from the socket. The CONTINUATION frames of a header block may arrive
 // later, so its first frame does not count.
-func (c *conn) hasFrame() bool {
+func (c *reader) hasFrame() bool {
 	n := c.buf.Buffered()
 	if n < frameHeader {
 		return false
@@ -204,7 +213,7 @@ func (c *conn) hasFrame() bool {
 }
 
 // handle passes on the calls that have arrived together.
-func (c *conn) handle() {
+func (c *reader) handle() {
 	defer c.decoded()
 	if len(c.batch) == 0 {
 		c.now = time.Time{} // the next call may come much later
@@ -290,7 +299,7 @@ func (c *conn) close() {
 }
 
 // idle counts a frame that belongs to no request. It returns false if there are too many.
-func (c *conn) idle() bool {
+func (c *reader) idle() bool {
 	if c.idleFrames == 0 {
 		c.idleSince = time.Now()
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // readData reads a DATA frame. A long one is read in parts, because the framer would keep a buffer for whole frames.
-func (c *conn) readData(fh http2.FrameHeader) error {
+func (c *reader) readData(fh http2.FrameHeader) error {
 	if fh.Flags.Has(http2.FlagDataPadded) || fh.StreamID == 0 {
 		f, err := c.framer.ReadFrameForHeader(fh)
 		c.large = c.large || fh.Length > readBuffer
@@ -41,7 +41,7 @@ func (c *conn) readData(fh http2.FrameHeader) error {
 	}
 }
 
-func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
+func (c *reader) dataOf(fh http2.FrameHeader, data []byte) error {
 	size, ended := int64(fh.Length), fh.Flags.Has(http2.FlagDataEndStream)
 	c.received += size // credit comes back long before the window is used up, so a client cannot be seen to send more
 	if size == 0 && !ended && !c.idle() {
@@ -88,7 +88,7 @@ func (c *conn) dataOf(fh http2.FrameHeader, data []byte) error {
 }
 
 // body adds data to a request.
-func (c *conn) body(st *stream, data []byte, ended bool) error {
+func (c *reader) body(st *stream, data []byte, ended bool) error {
 	st.body += int64(len(data))
 	if st.declared >= 0 && (st.body > st.declared || ended && st.body < st.declared) {
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
@@ -168,7 +168,7 @@ const largeMessage = 64 << 10
 
 // decodeLarge waits until the connection may decode large or compressed messages, and pass them on. The caller is the goroutine that
 // reads; it neither waits for the client nor for an answer until handle lets other connections do the same.
-func (c *conn) decodeLarge() {
+func (c *reader) decodeLarge() {
 	if !c.decodesLarge {
 		c.server.large <- struct{}{}
 		c.decodesLarge = true
@@ -176,7 +176,7 @@ func (c *conn) decodeLarge() {
 }
 
 // decoded lets another connection decode large messages.
-func (c *conn) decoded() {
+func (c *reader) decoded() {
 	if c.decodesLarge {
 		c.decodesLarge = false
 		<-c.server.large

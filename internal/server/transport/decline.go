@@ -26,7 +26,7 @@ type declination struct {
 const declinedSize = 512
 
 // decline answers a request that is no valid call of a known method.
-func (c *conn) decline(id uint32, h *head, ended bool) error {
+func (c *reader) decline(id uint32, h *head, ended bool) error {
 	if code, message := c.headers.objection(); code != codes.OK {
 		return c.reject(id, ended, code, message, "")
 	}
@@ -34,7 +34,7 @@ func (c *conn) decline(id uint32, h *head, ended bool) error {
 	if c.headers.post {
 		d.status = 415
 	}
-	st := &stream{conn: c, id: id, declared: h.declared, ended: ended, declined: d}
+	st := &stream{conn: c.conn, id: id, declared: h.declared, ended: ended, declined: d}
 	c.add(st, declinedSize)
 	if ended {
 		c.mu.Lock()

@@ -9,7 +9,7 @@ import (
 )
 
 // readFrame reads and handles one frame. A StreamError ends a stream, any other error the connection.
-func (c *conn) readFrame() error {
+func (c *reader) readFrame() error {
 	fh, err := c.framer.ReadFrameHeader()
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func checkPriority(id uint32, p http2.PriorityParam) error {
 	return nil
 }
 
-func (c *conn) settings(f *http2.SettingsFrame) error {
+func (c *reader) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 }
 
 // shift changes the windows of all streams. The caller holds the lock.
-func (c *conn) shift(change int64) error {
+func (c *reader) shift(change int64) error {
 	if change == 0 {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (c *conn) set(s http2.Setting) error {
 	return nil
 }
 
-func (c *conn) ping(f *http2.PingFrame, now time.Time) error {
+func (c *reader) ping(f *http2.PingFrame, now time.Time) error {
 	if f.IsAck() {
 		if f.Data == drainPing {
 			c.drained()

@@ -20,7 +20,7 @@ const answerToHTTP1 = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; cha
 var errPreface = errors.New("the client does not speak HTTP/2")
 
 // handshake returns when the client has shown that it speaks HTTP/2.
-func (c *conn) handshake() error {
+func (c *reader) handshake() error {
 	opts := &c.server.opts
 	_ = c.sock.SetReadDeadline(time.Now().Add(opts.HandshakeTimeout))
 	if opts.Handshake != nil {
@@ -68,13 +68,13 @@ func Handshake(creds credentials.TransportCredentials, raw net.Conn) (net.Conn, 
 }
 
 // renewFramer makes a framer. The framer keeps memory for the longest frame that it has read.
-func (c *conn) renewFramer() {
+func (c *reader) renewFramer() {
 	c.framer = http2.NewFramer(nil, c.buf)
 	c.framer.SetMaxReadFrameSize(maxFrame)
 	c.large = false
 }
 
-func (c *conn) preface() error {
+func (c *reader) preface() error {
 	for n := 1; n <= len(http2.ClientPreface); n++ {
 		got, err := c.buf.Peek(n)
 		if err != nil {
@@ -90,7 +90,7 @@ func (c *conn) preface() error {
 }
 
 // answerHTTP1 gives an HTTP/1 client an answer that it understands.
-func (c *conn) answerHTTP1() {
+func (c *reader) answerHTTP1() {
 	seen, _ := c.buf.Peek(c.buf.Buffered())
 	for _, method := range []string{"GET ", "HEAD ", "POST ", "PUT ", "PATCH ", "DELETE ", "OPTIONS "} {
 		if bytes.HasPrefix(seen, []byte(method)) {

@@ -7,16 +7,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// lifetime is what decides when a client is pinged, and when it must leave.
+// lifetime decides when the client of a connection is pinged, and when it must leave. The goroutine that checks all connections has it.
 type lifetime struct {
+	*conn
+
 	began   time.Time     // when the connection was checked first
 	age     time.Duration // that it may reach; 0: any
 	drained time.Time     // when the client was asked to leave; zero: it was not
 	pinged  time.Time     // zero: no ping is unanswered
 }
 
-// checkLifetime pings a silent client, and asks the client of an old connection to leave.
-func (c *conn) checkLifetime(now time.Time) {
+// check pings a silent client, and asks the client of an old connection to leave.
+func (l *lifetime) check(now time.Time) {
+	c := l.conn
 	c.mu.Lock()
 	ready := c.ready
 	if len(c.streams) == 0 && c.mostStreams > maxIdleStreams && !c.isClosed { // a map does not shrink
@@ -26,45 +29,45 @@ func (c *conn) checkLifetime(now time.Time) {
 	if !ready {
 		return // the handshake has its own bound
 	}
-	o, life := &c.server.opts, &c.lifetime
+	o := &c.server.opts
 	if o.WriteTimeout > 0 && c.stuck(now) > o.WriteTimeout {
 		_ = c.overBound(intake.NotReading)
 		c.close()
 		return
 	}
-	if life.began.IsZero() {
-		life.began = now
-		life.age = o.MaxConnectionAge
-		if life.age > 0 && life.age < 1<<62 { // a longer time means never
-			life.age += time.Duration((rand.Float64() - 0.5) / 5 * float64(life.age))
+	if l.began.IsZero() {
+		l.began = now
+		l.age = o.MaxConnectionAge
+		if l.age > 0 && l.age < 1<<62 { // a longer time means never
+			l.age += time.Duration((rand.Float64() - 0.5) / 5 * float64(l.age))
 		}
 	}
-	old := life.age > 0 && now.Sub(life.began) >= life.age
+	old := l.age > 0 && now.Sub(l.began) >= l.age
 	switch {
-	case life.drained.IsZero() && old:
-		life.drained = now
+	case l.drained.IsZero() && old:
+		l.drained = now
 		c.drain()
-	case !life.drained.IsZero() && o.MaxAgeGrace != 0 && now.Sub(life.drained) >= o.MaxAgeGrace:
+	case !l.drained.IsZero() && o.MaxAgeGrace != 0 && now.Sub(l.drained) >= o.MaxAgeGrace:
 		c.close()
 		return
 	}
 	if o.PingAfter <= 0 {
 		return
 	}
-	quiet := now.Sub(life.began)
-	if read := c.server.began.Add(time.Duration(c.read.Load())); read.After(life.began) {
+	quiet := now.Sub(l.began)
+	if read := c.server.began.Add(time.Duration(c.read.Load())); read.After(l.began) {
 		quiet = now.Sub(read)
 	}
 	switch {
 	case quiet < o.PingAfter:
-		life.pinged = time.Time{}
-	case life.pinged.IsZero():
-		life.pinged = now
+		l.pinged = time.Time{}
+	case l.pinged.IsZero():
+		l.pinged = now
 		c.mu.Lock()
 		c.out = appendPing(c.out, false, [8]byte{})
 		c.mu.Unlock()
 		c.flush()
-	case now.Sub(life.pinged) >= o.PingTimeout:
+	case now.Sub(l.pinged) >= o.PingTimeout:
 		_ = c.overBound(intake.PingNotAnswered)
 		c.close()
 	}

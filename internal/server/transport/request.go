@@ -11,7 +11,7 @@ import (
 )
 
 // readHeaders reads a HEADERS frame, and the CONTINUATION frames after it.
-func (c *conn) readHeaders(fh http2.FrameHeader) error {
+func (c *reader) readHeaders(fh http2.FrameHeader) error {
 	defer c.headers.letGo()
 	ended := fh.Flags.Has(http2.FlagHeadersEndStream)
 	if fh.Flags&^http2.FlagHeadersEndStream == http2.FlagHeadersEndHeaders && fh.Length <= readBuffer && fh.StreamID != 0 {
@@ -31,7 +31,7 @@ func (c *conn) readHeaders(fh http2.FrameHeader) error {
 }
 
 // readOtherHeaders reads a HEADERS frame that has more than a short block.
-func (c *conn) readOtherHeaders(fh http2.FrameHeader) error {
+func (c *reader) readOtherHeaders(fh http2.FrameHeader) error {
 	f, err := c.framer.ReadFrameForHeader(fh)
 	if _, ok := errors.AsType[http2.StreamError](err); ok {
 		return http2.ConnectionError(http2.ErrCodeProtocol) // the block cannot be decoded, and later ones depend on it
@@ -59,7 +59,7 @@ func (c *conn) readOtherHeaders(fh http2.FrameHeader) error {
 }
 
 // headersRead begins or ends a request after its header block.
-func (c *conn) headersRead(id uint32, ended bool) error {
+func (c *reader) headersRead(id uint32, ended bool) error {
 	c.mu.Lock()
 	st, refused := c.streams[id], c.refused.has(id) && !c.finished.has(id)
 	c.mu.Unlock()
@@ -82,7 +82,7 @@ func (c *conn) headersRead(id uint32, ended bool) error {
 }
 
 // readContinuations reads the rest of a header block and returns the whole block.
-func (c *conn) readContinuations(first []byte) ([]byte, error) {
+func (c *reader) readContinuations(first []byte) ([]byte, error) {
 	block := append([]byte(nil), first...)
 	c.countMore(int64(len(block)))
 	for range maxContinuations {
@@ -120,7 +120,7 @@ func (c *conn) refuse(id uint32, ended bool, code http2.ErrCode) error {
 }
 
 // trailers ends the body of a request.
-func (c *conn) trailers(st *stream, ended bool) error {
+func (c *reader) trailers(st *stream, ended bool) error {
 	c.mu.Lock()
 	again := st.ended
 	c.mu.Unlock()
@@ -153,7 +153,7 @@ func (c *conn) openStream(id uint32) error {
 }
 
 // request begins a request.
-func (c *conn) request(id uint32, h *head, ended bool) error {
+func (c *reader) request(id uint32, h *head, ended bool) error {
 	if err := c.openStream(id); err != nil {
 		return err
 	}
@@ -203,9 +203,9 @@ func (c *conn) add(st *stream, held int) {
 }
 
 // beginCall begins a call of the server's method.
-func (c *conn) beginCall(id uint32, h *head, ended bool) error {
+func (c *reader) beginCall(id uint32, h *head, ended bool) error {
 	call := c.server.calls.Get().(*Call)
-	call.stream = stream{conn: c, id: id, declared: h.declared, ended: ended, call: call}
+	call.stream = stream{conn: c.conn, id: id, declared: h.declared, ended: ended, call: call}
 	call.head = *h
 	held := len(h.encoding)
 	for _, value := range c.headers.values {

@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,7 +108,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
-	conns     map[*conn]struct{}
+	conns     map[*conn]*lifetime
 	draining  bool
 	closed    bool
 	empty     chan struct{} // closed when draining and no connection is left
@@ -122,7 +124,7 @@ func New(opts Options) *Server {
 		done:       make(chan struct{}),
 		empty:      make(chan struct{}),
 		listeners:  make(map[net.Listener]struct{}),
-		conns:      make(map[*conn]struct{}),
+		conns:      make(map[*conn]*lifetime),
 		large:      make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	s.calls.New = func() any { return new(Call) }
@@ -218,12 +220,8 @@ func (s *Server) Close() {
 }
 
 // open returns the open connections. The caller holds the lock.
-func (s *Server) open() []*conn {
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
-	return all
+func (s *Server) open() []*lifetime {
+	return slices.AppendSeq(make([]*lifetime, 0, len(s.conns)), maps.Values(s.conns))
 }
 
 func (s *Server) stopping() bool {
@@ -239,7 +237,7 @@ func (s *Server) add(c *conn) bool {
 	if s.draining || s.closed {
 		return false
 	}
-	s.conns[c] = struct{}{}
+	s.conns[c] = &lifetime{conn: c}
 	return true
 }
 
@@ -272,8 +270,8 @@ func (s *Server) checkConnections() {
 			s.mu.Lock()
 			conns := s.open()
 			s.mu.Unlock()
-			for _, c := range conns {
-				c.checkLifetime(now)
+			for _, l := range conns {
+				l.check(now)
 			}
 		}
 	}

@@ -83,7 +83,7 @@ type chunk struct {
 const minChunk, maxChunk = 256, 16 << 10
 
 // beginStream begins a call of a StreamMethod.
-func (c *conn) beginStream(id uint32, h *head, ended bool) error {
+func (c *reader) beginStream(id uint32, h *head, ended bool) error {
 	m, calls := h.known.stream, c.server.opts.Calls
 	if c.limits != nil && !c.limits.HasRoom(streamSize) {
 		calls.NoRoom()
@@ -93,7 +93,7 @@ func (c *conn) beginStream(id uint32, h *head, ended bool) error {
 		return c.reject(id, ended, codes.Unimplemented, unknownEncoding(h.encoding), acceptedEncodings)
 	}
 	s := &Stream{
-		stream: stream{conn: c, id: id, declared: h.declared, ended: ended},
+		stream: stream{conn: c.conn, id: id, declared: h.declared, ended: ended},
 		method: m, path: h.known.path, encoding: h.encoding,
 	}
 	if m.Admit != nil {
