@@ -142,3 +142,20 @@ func TestQuotaBucketsOfClasses(t *testing.T) {
 		}
 	}
 }
+
+// Limits of other names and classes that use one counter have an event each, even if their numbers are the same.
+func TestEventsOfNamesAndClasses(t *testing.T) {
+	plans := twoPlans(func(r *descriptor.Rule) { r.Name, r.Limits[0].Requests = "free", 30 })
+	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, plans...)
+	w.ask(31, "plan=free", "k=a")
+	w.ask(1, "plan=pro", "k=a")
+	w.wantEvents("two names", "refusal d.plan_free.k free plan=free k=a 31/30", "refusal d.plan_pro.k plan=pro k=a 32/30")
+
+	w = newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, shared(100))
+	for _, kind := range []string{"critical", "batch", "batch"} {
+		w.ask(100, "kind="+kind)
+	}
+	if all := w.sent(); len(all) != 2 {
+		t.Errorf("two classes: events %q", all)
+	}
+}
