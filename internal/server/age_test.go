@@ -94,3 +94,17 @@ func TestGraceOfOldConnections(t *testing.T) {
 		t.Errorf("within the grace: %v", err)
 	}
 }
+
+// A client with an open quota stream is asked to leave too, and the stream ends when the grace period is over: Envoy then opens a new
+// one on a new connection.
+func TestQuotaStreamOfAnOldConnection(t *testing.T) {
+	const age = 100 * time.Millisecond
+	r := start(t, Options{Quota: &shares{}, Connections: Connections{MaxAge: age, MaxAgeGrace: 2 * age}})
+	conn := dial(t, r.GRPCAddr)
+	s := openQuota(t, conn)
+	exchangeQuota(t, s, "edge", bucket("a", "b"))
+	if _, err := s.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the stream ends with %v", err)
+	}
+	exchangeQuota(t, openQuota(t, conn), "edge", bucket("a", "b"))
+}
