@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	pingEvery = time.Second // if health follows Redis
+	pingEvery = time.Second // if health follows Redis, or after Redis has refused a call
 	// pingTimeout bounds each ping. Making a connection may take longer: it continues in the background, and a later ping uses it.
 	pingTimeout = time.Second
 )
@@ -196,13 +196,12 @@ func (s *service) awaitRedis(ctx context.Context, c *redisStore) error {
 		}
 		s.server.SetMissing(c.noAnswer(), false)
 	}
-	if s.options.Backend.Active {
-		s.followRedis(ctx, c)
-	}
+	s.followRedis(ctx, c)
 	return nil
 }
 
-// followRedis makes health red while a Redis does not answer, until ctx ends.
+// followRedis makes health red while a Redis refuses the calls of this user, and, if the options say so, while it does not answer. It
+// ends with ctx.
 func (s *service) followRedis(ctx context.Context, c *redisStore) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -213,21 +212,24 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 			return
 		case <-tick.C:
 		}
+		if !s.options.Backend.Active && alive && !c.store.Refused() {
+			continue
+		}
 		pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
 		err := c.store.Ping(pingCtx)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		if (err == nil) == alive {
+		if (err == nil) == alive || !s.options.Backend.Active && err != nil && !redisconn.Refuses(err) {
 			continue
 		}
 		alive = err == nil
 		s.server.SetMissing(c.noAnswer(), !alive)
 		if alive {
-			s.log.Info("a connection to Redis works again", "settings", c.settings)
+			s.log.Info("Redis can be used again", "settings", c.settings)
 		} else {
-			s.log.Warn("no connection to Redis is alive: health is red", "settings", c.settings, "error", err)
+			s.log.Warn("Redis cannot be used: health is red", "settings", c.settings, "advice", redisconn.Advice(err, c.settings), "error", err)
 		}
 	}
 }

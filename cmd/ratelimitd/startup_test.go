@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -230,8 +231,8 @@ func TestHealthFollowsRedis(t *testing.T) {
 	} {
 		start := time.Now()
 		step.do(t)
-		p.logs(t, "no connection to Redis is alive", step.lost)
-		p.logs(t, "a connection to Redis works again", step.found)
+		p.logs(t, "Redis cannot be used: health is red", step.lost)
+		p.logs(t, "Redis can be used again", step.found)
 		p.turns(t, step.green)
 		t.Logf("%s: health knows within %v", step.what, time.Since(start))
 	}
@@ -255,4 +256,33 @@ func TestJSONWithoutRedis(t *testing.T) {
 			t.Errorf("%s: %s, want %d", body, resp.Status, code)
 		}
 	}
+}
+
+// Health is red while Redis answers and refuses every call, even if that begins after the start, and whatever the settings say. The page of health
+// says why. It is green again when Redis accepts the calls.
+func TestHealthWhenRedisRefuses(t *testing.T) {
+	server := redistest.Start(t)
+	p := startProcess(t, map[string]string{"REDIS_URL": server.Addr}, "--rules", rulesOf(t, edgeRules))
+	rights := func(all ...any) {
+		t.Helper()
+		if err := server.Client(t).Do(t.Context(), append([]any{"acl", "setuser", "default"}, all...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
+	health := func(want int) {
+		t.Helper()
+		redistest.Eventually(t, fmt.Sprint("health is ", want), func(ctx context.Context) error {
+			_, _ = client.ShouldRateLimit(ctx, ask("edge", "second", "x"))
+			if code, body := servicetest.Get(t, "http://"+p.HTTP+"/healthcheck"); code != want {
+				return fmt.Errorf("%d %s", code, body)
+			}
+			return nil
+		})
+	}
+	health(200)
+	rights("-@scripting")
+	health(500)
+	rights("+@all")
+	health(200)
 }
