@@ -41,7 +41,7 @@ func TestVerdict(t *testing.T) {
 	well := func() *outcome {
 		all := noticed{p99: time.Millisecond, answered: 1, calls: 100}
 		return &outcome{
-			scenario: scenarios()[0], transport: "lean", idle: 30 << 20, peak: 300 << 20, left: 100 << 20,
+			scenario: scenarios()[0], idle: 30 << 20, peak: 300 << 20, left: 100 << 20,
 			victims: []victimOutcome{{name: "old counters", before: all, during: all, after: all, recovered: true}},
 		}
 	}
@@ -49,9 +49,10 @@ func TestVerdict(t *testing.T) {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(*outcome){
-		"301 MB more than idle":                   func(o *outcome) { o.peak = 331 << 20 },
-		"no call was answered during the attack":  func(o *outcome) { o.victims[0].during.answered = 0 },
-		"50.0 % of the calls were answered after": func(o *outcome) { o.victims[0].after.answered = 0.5 },
+		"301 MB more than idle":                     func(o *outcome) { o.peak = 331 << 20 },
+		"keeps 100 MB for clients that it does not": func(o *outcome) { o.own.live, o.kept = 10<<20, kept{live: 120 << 20, clients: 10 << 20} },
+		"no call was answered during the attack":    func(o *outcome) { o.victims[0].during.answered = 0 },
+		"50.0 % of the calls were answered after":   func(o *outcome) { o.victims[0].after.answered = 0.5 },
 	} {
 		o := well()
 		change(o)
@@ -60,7 +61,7 @@ func TestVerdict(t *testing.T) {
 		}
 	}
 	var table bytes.Buffer
-	if err := report(&table, []*outcome{well()}); err != nil || !strings.Contains(table.String(), "| full-store | lean      | 30 MB    | 300 MB  | 100 MB") {
+	if err := report(&table, []*outcome{well()}); err != nil || !strings.Contains(table.String(), "| full-store | 30 MB    | 300 MB  | 100 MB") {
 		t.Errorf("%v\n%s", err, &table)
 	}
 }

@@ -1,6 +1,5 @@
 // Command attack shows what one client can do to the others. It builds and starts a ratelimitd, attacks it, and
-// measures the latency of a well-behaved client, the memory of the server, and the time until it recovers, on both
-// transports. It prints one table, and fails if the server ends, needs more than 300 MB above idle, or does not recover.
+// measures the latency of a well-behaved client, the memory of the server, and the time until it recovers. It prints one table, and fails if the server ends, needs more than 300 MB above idle, or does not recover.
 //
 // The attacker is a separate process that sends HTTP/2 frames without a library.
 //
@@ -25,8 +24,6 @@ import (
 type options struct {
 	short bool
 	only  string
-
-	transports string // to attack, comma-separated
 
 	binary   string // an existing binary of the server
 	profiles string // the directory for heap profiles; "": none are kept
@@ -56,7 +53,6 @@ func main() {
 	var o options
 	flag.BoolVar(&o.short, "short", false, "a few seconds for each attack, and less of it")
 	flag.StringVar(&o.only, "only", "", "attacks to run, by name, comma-separated; all if empty")
-	flag.StringVar(&o.transports, "transports", "lean", "the server's transports to attack, comma-separated: lean")
 	flag.StringVar(&o.binary, "binary", "", "server to attack, if it is not to be built: an older one, to compare with")
 	flag.StringVar(&o.profiles, "profiles", "", "directory for the server's heap profile at the end of each attack")
 	flag.StringVar(&o.attack, "attack", "", "used by the program itself: be the attacker of this scenario")
@@ -99,26 +95,19 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 	var failed []error
 	for _, s := range all {
 		fmt.Fprintf(out, "%s: %s\n", s.name, s.what(o.short))
-		for i, transport := range strings.Split(o.transports, ",") {
-			if o.short && !s.holds(transport) || s.http && i > 0 {
-				continue
-			}
-			result, err := s.run(ctx, o, transport, dir)
-			if err != nil {
-				failed = append(failed, fmt.Errorf("%s on %s: %w", s.name, transport, err))
-			}
-			if result != nil {
-				outcomes = append(outcomes, result)
-			}
+		result, err := s.run(ctx, o, dir)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
+		}
+		if result != nil {
+			outcomes = append(outcomes, result)
 		}
 	}
 	if err := report(out, outcomes); err != nil {
 		return err
 	}
 	for _, r := range outcomes {
-		if r.scenario.holds(r.transport) {
-			failed = append(failed, r.verdict())
-		}
+		failed = append(failed, r.verdict())
 	}
 	return errors.Join(failed...)
 }

@@ -11,19 +11,22 @@ import (
 // mostAbove is how much memory an attack may cost, in bytes.
 const mostAbove = 300 << 20
 
+// mostUncounted is how many bytes the server may keep for clients without counting them, besides a fifth of its heap.
+const mostUncounted = 32 << 20
+
 // report prints the table.
 func report(out io.Writer, all []*outcome) error {
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(w, "\n| attack\t| transport\t| RSS idle\t| highest\t| at the end\t| heap idle\t| attacked\t| of clients\t| victim\t| p99 before\t| during\t| after\t| answered during\t| recovery\t|")
-	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
+	fmt.Fprintln(w, "\n| attack\t| RSS idle\t| highest\t| at the end\t| heap idle\t| attacked\t| of clients\t| victim\t| p99 before\t| during\t| after\t| answered during\t| recovery\t|")
+	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
 	for _, r := range all {
 		for _, v := range r.victims {
 			recovery := "none"
 			if v.recovered {
 				recovery = v.recovery.String()
 			}
-			fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %.1f %%\t| %s\t|\n",
-				r.scenario.name, r.transport, megabytes(r.idle), megabytes(r.peak), megabytes(r.left), megabytes(r.own.live), megabytes(r.kept.live), megabytes(r.kept.clients), v.name,
+			fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %.1f %%\t| %s\t|\n",
+				r.scenario.name, megabytes(r.idle), megabytes(r.peak), megabytes(r.left), megabytes(r.own.live), megabytes(r.kept.live), megabytes(r.kept.clients), v.name,
 				short(v.before.p99), short(v.during.p99), short(v.after.p99), 100*v.during.answered, recovery)
 		}
 	}
@@ -39,10 +42,13 @@ func short(d time.Duration) string { return d.Round(10 * time.Microsecond).Strin
 func (r *outcome) verdict() error {
 	failed := []error{r.ended}
 	say := func(format string, args ...any) {
-		failed = append(failed, fmt.Errorf("%s on %s: %s", r.scenario.name, r.transport, fmt.Sprintf(format, args...)))
+		failed = append(failed, fmt.Errorf("%s: %s", r.scenario.name, fmt.Sprintf(format, args...)))
 	}
 	if above := r.peak - r.idle; above > mostAbove {
 		say("the server took %s more than idle", megabytes(above))
+	}
+	if uncounted := r.kept.live - r.own.live - r.kept.clients; uncounted > mostUncounted+r.kept.live/5 {
+		say("the server keeps %s for clients that it does not count", megabytes(uncounted))
 	}
 	for _, v := range r.victims {
 		if v.before.answered < 0.99 {

@@ -24,14 +24,8 @@ type scenario struct {
 	victims []*victim
 	attack  func(ctx context.Context, at string, short bool) error // in a separate process
 
-	http bool // attacks the HTTP port, so it runs once, not once for each gRPC transport
-
-	// grpc-go does not stand this attack. It is shown for comparison.
-	leanOnly bool
+	http bool // attacks the HTTP port
 }
-
-// holds reports whether a transport must stand the attack.
-func (s *scenario) holds(transport string) bool { return transport == "lean" || !s.leanOnly }
 
 func (s *scenario) what(short bool) string { return s.does(short) }
 
@@ -91,7 +85,7 @@ func scenarios() []*scenario {
 			},
 		},
 		{
-			name: "idle-and-endless", leanOnly: true, args: none, victims: steady(),
+			name: "idle-and-endless", args: none, victims: steady(),
 			does: func(short bool) string {
 				return fmt.Sprintf("%d connections without a call, and on %d more messages of 4 MiB whose end never comes", few(short, 1_000, 10_000), few(short, 20, 100))
 			},
@@ -109,31 +103,31 @@ func scenarios() []*scenario {
 			},
 			victims: []*victim{{name: "json", json: true, rate: 50, value: func(n int) string { return fmt.Sprint("old", n%100) }}},
 		},
-		{name: "rapid-reset", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, calls at full speed that are reset at once"), attack: rapidReset},
-		{name: "settings", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections with 1,000 open calls each, whose windows change 2,000 times in each SETTINGS frame"), attack: settingsFlood},
-		{name: "ping", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, PING frames at full speed"), attack: pingFlood},
-		{name: "windows", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections with 1,000 answers each that wait, and WINDOW_UPDATE frames of one byte at full speed"), attack: windowFlood},
-		{name: "headers", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, calls with 240 KiB of header fields that never send a message"), attack: headerBomb},
-		{name: "hpack", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, header blocks of 200 bytes that stand for 240 or 480 KiB"), attack: hpackBomb},
+		{name: "rapid-reset", args: none, victims: steady(), does: fixed("8 connections, calls at full speed that are reset at once"), attack: rapidReset},
+		{name: "settings", args: none, victims: steady(), does: fixed("8 connections with 1,000 open calls each, whose windows change 2,000 times in each SETTINGS frame"), attack: settingsFlood},
+		{name: "ping", args: none, victims: steady(), does: fixed("8 connections, PING frames at full speed"), attack: pingFlood},
+		{name: "windows", args: none, victims: steady(), does: fixed("8 connections with 1,000 answers each that wait, and WINDOW_UPDATE frames of one byte at full speed"), attack: windowFlood},
+		{name: "headers", args: none, victims: steady(), does: fixed("8 connections, calls with 240 KiB of header fields that never send a message"), attack: headerBomb},
+		{name: "hpack", args: none, victims: steady(), does: fixed("8 connections, header blocks of 200 bytes that stand for 240 or 480 KiB"), attack: hpackBomb},
 		{
-			name: "zero-window", leanOnly: true, args: none, victims: steady(), attack: zeroWindow,
+			name: "zero-window", args: none, victims: steady(), attack: zeroWindow,
 			does: func(short bool) string {
 				return fmt.Sprintf("%d connections, calls of 60 KB; the windows for the answers stay closed", few(short, 20, 100))
 			},
 		},
 		{
-			name: "never-reads-many", leanOnly: true, args: none, victims: steady(), attack: neverReadMany,
+			name: "never-reads-many", args: none, victims: steady(), attack: neverReadMany,
 			does: func(short bool) string {
 				return fmt.Sprintf("%d connections, calls at full speed, no answer is read", few(short, 100, 500))
 			},
 		},
 		{
-			name: "endless-messages", leanOnly: true, args: none, victims: steady(), attack: endless,
+			name: "endless-messages", args: none, victims: steady(), attack: endless,
 			does: func(short bool) string {
 				return fmt.Sprintf("%d connections, messages of 4 MiB whose end never comes", few(short, 20, 100))
 			},
 		},
-		{name: "gzip", leanOnly: true, args: none, victims: steady(), does: fixed("8 connections, messages of 4 KB that are 4 MB when they are decompressed"), attack: zipBomb},
+		{name: "gzip", args: none, victims: steady(), does: fixed("8 connections, messages of 4 KB that are 4 MB when they are decompressed"), attack: zipBomb},
 		{name: "continuation", args: none, victims: steady(), does: fixed("8 connections with a header block in endless CONTINUATION frames"), attack: continuation},
 		{
 			name: "json", http: true, args: none, attack: jsonFlood,
@@ -142,28 +136,28 @@ func scenarios() []*scenario {
 			},
 			victims: append(steady(), &victim{name: "json", json: true, rate: 50, value: func(n int) string { return fmt.Sprint("old", n%100) }}),
 		},
-		{name: "watches", leanOnly: true, args: none, victims: steady(), attack: watches, does: fixed("12 connections x 1,000 watches of health that stay open")},
+		{name: "watches", args: none, victims: steady(), attack: watches, does: fixed("12 connections x 1,000 watches of health that stay open")},
 		{
-			name: "reflection", leanOnly: true, args: func(bool) []string { return []string{"--grpc-reflection"} }, victims: steady(), attack: reflections,
+			name: "reflection", args: func(bool) []string { return []string{"--grpc-reflection"} }, victims: steady(), attack: reflections,
 			does: fixed("4 connections x 1,000 streams of reflection; the windows for the answers stay closed"),
 		},
 		{
-			name: "batches", leanOnly: true, args: none, victims: steady(), attack: batches,
+			name: "batches", args: none, victims: steady(), attack: batches,
 			does: func(short bool) string {
 				return fmt.Sprintf("%d connections, batches of 25,600 descriptors that are a few KB of gzip; the windows for the answers stay closed", few(short, 20, 100))
 			},
 		},
 		{
-			name: "reservations", leanOnly: true, args: none, victims: steady(), attack: reservations,
+			name: "reservations", args: none, victims: steady(), attack: reservations,
 			does: func(short bool) string {
 				return fmt.Sprintf("%d connections, requests for reservations at full speed, no answer is read", few(short, 20, 100))
 			},
 		},
-		{name: "other-headers", leanOnly: true, args: none, victims: steady(), attack: otherHeaders, does: fixed("8 connections, calls of a method that does not exist, with 7,000 header fields and no message")},
-		{name: "quota-ids", leanOnly: true, args: none, victims: steady(), attack: quotaIDs, does: fixed("one quota stream that reports buckets with ids of 60 KB")},
-		{name: "quota-unread", leanOnly: true, args: none, victims: steady(), attack: quotaUnread, does: fixed("20 connections x 20 quota streams x 1,000 buckets; no answer is read")},
+		{name: "other-headers", args: none, victims: steady(), attack: otherHeaders, does: fixed("8 connections, calls of a method that does not exist, with 7,000 header fields and no message")},
+		{name: "quota-ids", args: none, victims: steady(), attack: quotaIDs, does: fixed("one quota stream that reports buckets with ids of 60 KB")},
+		{name: "quota-unread", args: none, victims: steady(), attack: quotaUnread, does: fixed("20 connections x 20 quota streams x 1,000 buckets; no answer is read")},
 		{
-			name: "quota-zero", leanOnly: true, args: none, victims: steady(), attack: quotaZero,
+			name: "quota-zero", args: none, victims: steady(), attack: quotaZero,
 			does: func(short bool) string {
 				return fmt.Sprintf("%d connections, quota streams of 1,000 buckets again and again; the windows for the answers stay closed", few(short, 4, 20))
 			},
@@ -185,7 +179,6 @@ func expressions(n int) string {
 // outcome is what an attack did.
 type outcome struct {
 	scenario         *scenario
-	transport        string
 	idle, peak, left int64 // RSS in bytes: before, at its highest, at the end
 	own, kept        kept  // before, and at the end of the attack
 	victims          []victimOutcome
@@ -200,12 +193,12 @@ type victimOutcome struct {
 }
 
 // run starts a server with a transport and runs the attack against it.
-func (s *scenario) run(ctx context.Context, o *options, transport, dir string) (_ *outcome, err error) {
+func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome, err error) {
 	rules := s.rules
 	if rules == "" {
 		rules = expressions(0)
 	}
-	server, err := start(ctx, o.binary, dir, rules, transport, s.args(o.short))
+	server, err := start(ctx, o.binary, dir, rules, s.args(o.short))
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +217,7 @@ func (s *scenario) run(ctx context.Context, o *options, transport, dir string) (
 	wait(ctx, warm)
 	began := time.Now()
 	wait(ctx, p.before)
-	r := &outcome{scenario: s, transport: transport, idle: server.rss()}
+	r := &outcome{scenario: s, idle: server.rss()}
 	own, err := server.measure(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -243,7 +236,7 @@ func (s *scenario) run(ctx context.Context, o *options, transport, dir string) (
 	}
 	wait(ctx, p.during)
 	over := time.Now()
-	most, ended := s.stop(ctx, o, attacker, server, transport)
+	most, ended := s.stop(ctx, o, attacker, server)
 	released := time.Now()
 	wait(ctx, p.after)
 	end := time.Now()
@@ -273,7 +266,7 @@ const stopped = 30 * time.Second
 
 // stop ends an attack. The attacker is stopped first, with its connections open: so the heap and the gauges of the server are of one
 // moment.
-func (s *scenario) stop(ctx context.Context, o *options, attacker *exec.Cmd, server *server, transport string) (_ *kept, err error) {
+func (s *scenario) stop(ctx context.Context, o *options, attacker *exec.Cmd, server *server) (_ *kept, err error) {
 	defer func() {
 		_ = attacker.Process.Kill()
 		if ended := attacker.Wait(); attacker.ProcessState.Exited() { // on its own
@@ -292,7 +285,7 @@ func (s *scenario) stop(ctx context.Context, o *options, attacker *exec.Cmd, ser
 	}
 	var profile bytes.Buffer
 	k, err := server.measure(ctx, &profile)
-	return k, errors.Join(err, os.WriteFile(filepath.Join(o.profiles, s.name+"-"+transport+".heap"), profile.Bytes(), 0o600))
+	return k, errors.Join(err, os.WriteFile(filepath.Join(o.profiles, s.name+".heap"), profile.Bytes(), 0o600))
 }
 
 func wait(ctx context.Context, d time.Duration) {

@@ -51,7 +51,7 @@ descriptors:
 `
 
 // start starts a server on free ports of loopback and waits until it listens.
-func start(ctx context.Context, binary, dir, rules, transport string, args []string) (*server, error) {
+func start(ctx context.Context, binary, dir, rules string, args []string) (*server, error) {
 	folder := filepath.Join(dir, "rules")
 	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755),
 		os.WriteFile(filepath.Join(folder, "attack.yaml"), []byte(rules), 0o600), os.WriteFile(filepath.Join(folder, "victim.yaml"), []byte(victimRules), 0o600)); err != nil {
