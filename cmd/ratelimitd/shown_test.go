@@ -89,7 +89,6 @@ var notRun = map[string][]string{
 		`workshop/scripts/licences`,
 		`go run ./workshop/attack -binary ./older-ratelimitd`,
 		`go run ./workshop/attack -short -only flood,streams`,
-		`go run ./workshop/attack -transports lean`,
 		`go test ./workshop/models`,
 		`go run ./workshop/bench -keys 1`,
 		`go run ./workshop/bench -shapes .`,
