@@ -331,7 +331,7 @@ func TestRequestsOfBatchesCountAsCalls(t *testing.T) {
 func TestDescriptorsOfBatchesCountAsCalls(t *testing.T) {
 	for name, opts := range map[string][]grpc.CallOption{
 		"usual":                {},
-		"another content type": {grpc.ForceCodecV2(otherName{encoding.GetCodecV2("proto")})}, // grpc-go answers it
+		"another content type": {grpc.ForceCodecV2(otherName{encoding.GetCodecV2("proto")})},
 	} {
 		t.Run(name, func(t *testing.T) { descriptorsCountAsCalls(t, opts) })
 	}
