@@ -17,7 +17,6 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/ratelimitd/ratelimitd/internal/authoring/accesslog"
 	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
@@ -120,12 +119,13 @@ descriptors:
 	return rules
 }
 
-// timed decides at the time that the caller gives.
+// timed decides at the time that the caller gives in a last descriptor.
 type timed struct{ *limiter.Limiter }
 
 func (d timed) Start(ctx context.Context, _ time.Time, b *limiter.Batch, req *limiter.Request, out *limiter.Decision, done func(error)) (decided bool, err error) {
-	given, _ := metadata.FromIncomingContext(ctx)
-	at, err := strconv.ParseInt(given.Get("at")[0], 10, 64)
+	last := len(req.Descriptors) - 1
+	at, err := strconv.ParseInt(req.Descriptors[last].Entries[0].Value, 10, 64)
+	req.Descriptors = req.Descriptors[:last]
 	if err != nil {
 		return true, err
 	}
@@ -149,8 +149,9 @@ func (r madeUpLog) served(t *testing.T, rules simulate.Rules, lanes int) []ratel
 				if m.caller%lanes != lane {
 					continue
 				}
-				ctx := metadata.AppendToOutgoingContext(t.Context(), "at", strconv.FormatInt(m.at.UnixMicro(), 10))
-				answer, err := client.ShouldRateLimit(ctx, m.request())
+				request := m.request()
+				request.Descriptors = append(request.Descriptors, ask("", "at", strconv.FormatInt(m.at.UnixMicro(), 10)).GetDescriptors()...)
+				answer, err := client.ShouldRateLimit(t.Context(), request)
 				if err != nil {
 					return err
 				}

@@ -337,7 +337,7 @@ func TestDescriptorsOfBatchesCountAsCalls(t *testing.T) {
 	}
 }
 
-// otherName is a codec whose calls the built-in HTTP/2 server leaves to grpc-go.
+// otherName is a codec whose content type has another subtype.
 type otherName struct{ encoding.CodecV2 }
 
 func (otherName) Name() string { return "x" }

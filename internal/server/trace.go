@@ -9,7 +9,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
@@ -52,8 +51,6 @@ func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request
 	name := spanOfJSON
 	if call, ok := ctx.(*transport.Call); ok {
 		name = call.Path()[1:]
-	} else if path, ok := grpc.Method(ctx); ok {
-		name = path[1:]
 	}
 	parent, state := parentOf(func(key string) string { return fromCaller(ctx, key) })
 	ctx, span := t.tracer.Start(ctx, parent, state, name, now)
