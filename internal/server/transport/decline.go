@@ -94,9 +94,10 @@ func (r *headerReader) objection() (code codes.Code, message string) {
 		return codes.Internal, "malformed binary metadata"
 	}
 	path := shorten(r.value(pathField))
-	service, method, ok := cutLast(strings.TrimPrefix(path, "/"))
+	rest, ok := strings.CutPrefix(path, "/")
+	service, method, named := cutLast(rest)
 	switch {
-	case !ok:
+	case !ok || !named:
 		return codes.Unimplemented, fmt.Sprintf("malformed method name: %q", path)
 	case r.services[service]:
 		return codes.Unimplemented, fmt.Sprintf("unknown method %s for service %s", method, service)
