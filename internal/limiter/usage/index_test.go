@@ -189,6 +189,26 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// Long texts take more memory, so there are fewer of them. They make room when they end.
+func TestMemoryOfLongTextsIsBounded(t *testing.T) {
+	var m Memory
+	now := time.UnixMilli(1_700_000_000_000)
+	texts := make(map[string]int64)
+	for i := range 2 * maxMemory / maxBytes {
+		texts[fmt.Sprintf("%0*d", maxBytes, i)] = now.Add(time.Minute).UnixMilli()
+	}
+	for range 2 {
+		dropped, err := m.Add(t.Context(), now, map[string]map[string]int64{"set": texts})
+		if kept := len(texts) - dropped; err != nil || kept*maxBytes > maxMemory || kept*maxBytes < maxMemory*9/10 {
+			t.Errorf("%d texts of %d bytes are kept, %v", kept, maxBytes, err)
+		}
+		now = now.Add(2 * time.Minute)
+		for text := range texts {
+			texts[text] = now.Add(time.Minute).UnixMilli()
+		}
+	}
+}
+
 func TestPackedEntriesAreReadBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var entries []descriptor.Entry

@@ -14,11 +14,14 @@ type Memory struct {
 	mu    sync.Mutex
 	sets  map[string]map[string]int64
 	texts int       // in all sets
+	bytes int       // that they take
 	swept time.Time // when texts that had ended were last removed
 }
 
 const (
 	maxTexts   = 200_000
+	maxMemory  = 64 << 20 // bytes; a text may have 4 KiB
+	perText    = 100      // bytes that a text takes besides its own, about
 	sweepEvery = 10 * time.Second
 )
 
@@ -36,11 +39,12 @@ func (m *Memory) Add(_ context.Context, now time.Time, sets map[string]map[strin
 		for text, end := range texts {
 			old, known := m.sets[name][text]
 			if !known {
-				if m.texts >= maxTexts {
+				if m.texts >= maxTexts || m.bytes+cost(name, text) > maxMemory {
 					dropped++
 					continue
 				}
 				m.texts++
+				m.bytes += cost(name, text)
 			}
 			if m.sets[name] == nil {
 				m.sets[name] = make(map[string]int64)
@@ -51,6 +55,9 @@ func (m *Memory) Add(_ context.Context, now time.Time, sets map[string]map[strin
 	return dropped, nil
 }
 
+// cost is how many bytes a text of a set takes. The name of the set counts for each of its texts.
+func cost(set, text string) int { return len(set) + len(text) + perText }
+
 func (m *Memory) sweep(now time.Time) {
 	m.swept = now
 	for name, texts := range m.sets {
@@ -58,6 +65,7 @@ func (m *Memory) sweep(now time.Time) {
 			if end < now.UnixMilli() {
 				delete(texts, text)
 				m.texts--
+				m.bytes -= cost(name, text)
 			}
 		}
 		if len(texts) == 0 {
