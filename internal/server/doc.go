@@ -8,7 +8,7 @@
 //
 // A quota stream reads reports and sends assignments in goroutines of its own. QuotaStreams decides what is assigned.
 //
-// A Server is made by New and lives while Run runs. SetServing and Lack may be called concurrently at any time. What Options
+// A Server is made by New and lives while Run runs. SetServing and SetMissing may be called concurrently at any time. What Options
 // contain is called concurrently.
 //
 // The package decides nothing about limits: package limiter does. Pages and services for operators are in package operator.

@@ -18,7 +18,7 @@ type metrics struct {
 type answers struct {
 	duration prometheus.Observer
 	byCode   [codes.Unauthenticated + 1]prometheus.Counter // nil where a code is not expected
-	others   *prometheus.CounterVec                        // by code; codes that an interceptor or grpc-go itself returned
+	others   *prometheus.CounterVec                        // by code; codes that are not expected
 	off      bool                                          // nothing is counted
 
 	unexpected atomic.Uint64 // answers that are not in byCode

@@ -1,11 +1,9 @@
 package endpoint
 
 import (
-	"context"
 	"net/http"
 	"runtime/debug"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -29,26 +27,6 @@ func (s *Shared) PanickedAt(p any, method string, stack []byte) error {
 	s.panics.Inc()
 	s.Log.Error("panic while answering", "method", method, "panic", p, "stack", string(stack))
 	return errPanicked
-}
-
-// Unary is a grpc.UnaryServerInterceptor that turns a panic into an error.
-func (s *Shared) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = s.Panicked(p, info.FullMethod)
-		}
-	}()
-	return next(ctx, req)
-}
-
-// Stream is a grpc.StreamServerInterceptor that turns a panic into an error.
-func (s *Shared) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = s.Panicked(p, info.FullMethod)
-		}
-	}()
-	return next(srv, stream)
 }
 
 // Recovering answers with status 500 where next panics.

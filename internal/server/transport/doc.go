@@ -1,5 +1,5 @@
-// Package transport is an HTTP/2 server for small unary gRPC calls. It makes the calls of a few methods cheap, and passes every
-// other request to an http.Handler.
+// Package transport is an HTTP/2 server for gRPC calls. It makes small unary calls of a few methods cheap. Every other method is a stream,
+// with a goroutine for each call; Services are services of generated code on such streams.
 //
 // A Server serves listeners. One goroutine reads each connection. It collects the calls that one read has delivered, and
 // passes them to the Handler together. Answers go into the connection's output. The output is written once, after the whole
