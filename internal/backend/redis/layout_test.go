@@ -72,11 +72,13 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-func (l *logged) count(text string) int {
+func (l *logged) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), text)
+	return l.b.String()
 }
+
+func (l *logged) count(text string) int { return strings.Count(l.text(), text) }
 
 // From the first call on, whoever calls together, each limit admits exactly what it allows, whatever is behind the address.
 func TestLayoutsAreExact(t *testing.T) {
@@ -118,7 +120,7 @@ func TestLayoutsAreExact(t *testing.T) {
 			t.Errorf("health: %v", err)
 		}
 		if n := log.count("several servers or slots"); apart && n != 1 || !apart && n != 0 {
-			t.Errorf("the log says %d times what is behind the address:\n%s", n, log.b.String())
+			t.Errorf("the log says %d times what is behind the address:\n%s", n, log.text())
 		}
 	})
 }
@@ -268,7 +270,7 @@ func TestLayoutChanges(t *testing.T) {
 	round(1)
 	round(2)
 	if n := log.count("several"); n != 0 {
-		t.Errorf("a plain Redis: %s", log.b.String())
+		t.Errorf("a plain Redis: %s", log.text())
 	}
 	plain.Kill(t)
 	if err := errors.Join(os.Remove(address), os.Symlink(shard.Socket, address)); err != nil {
@@ -278,7 +280,7 @@ func TestLayoutChanges(t *testing.T) {
 	round(1)
 	round(2)
 	if n := log.count("several servers or slots"); n != 1 {
-		t.Errorf("%d lines:\n%s", n, log.b.String())
+		t.Errorf("%d lines:\n%s", n, log.text())
 	}
 }
 
@@ -310,7 +312,7 @@ func TestLayoutOfAProxyThatReplacesAServer(t *testing.T) {
 			return err
 		}
 		if log.count("several servers or slots") != 1 {
-			return errors.New(log.b.String())
+			return errors.New(log.text())
 		}
 		return nil
 	})
@@ -339,7 +341,7 @@ func TestLayoutOfANodeAmongOthers(t *testing.T) {
 		}
 	}
 	if n := log.count("set REDIS_TYPE=CLUSTER"); n != 1 {
-		t.Errorf("%d lines:\n%s", n, log.b.String())
+		t.Errorf("%d lines:\n%s", n, log.text())
 	}
 }
 
