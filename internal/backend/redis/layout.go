@@ -55,6 +55,19 @@ func mixed(i int) string { return strconv.FormatUint(uint64(i+1)*0x9e3779b97f4a7
 // the layout may still be unknown, because some answers were missing. The keys that it uses begin with prefix.
 func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix string) (found Layout, reason, err error) {
 	ctx = redisconn.Probe(ctx)
+	for range 3 {
+		if found, reason, err = probe(ctx, client, prefix); !errors.Is(err, errClockSet) {
+			return found, reason, err
+		}
+	}
+	return LayoutUnknown, nil, nil
+}
+
+// errClockSet is why a probe says nothing: the server's clock was set meanwhile.
+var errClockSet = errors.New("the server's clock was set during the probe")
+
+// probe is one try of FindLayout.
+func probe(ctx context.Context, client goredis.UniversalClient, prefix string) (found Layout, reason, err error) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // it never fails
 	name := prefix + ProbeKey + ":" + hex.EncodeToString(id[:]) + ":"
@@ -114,7 +127,7 @@ func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix stri
 	case refused != nil && len(marks) == 0:
 		return Slots, refused, nil
 	case len(marks) > 1 && changes < len(marks): // a mark that expires, because the server's clock is set, has another one after it
-		return LayoutUnknown, nil, nil
+		return LayoutUnknown, nil, errClockSet
 	case len(marks) > 1:
 		return Servers, fmt.Errorf("%d keys led to %d servers", probeKeys, len(marks)), nil
 	case len(marks) == 0 && !goredis.HasErrorPrefix(unwritten, "OOM"): // a full server still denies
