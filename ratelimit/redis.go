@@ -28,7 +28,9 @@ type counters struct {
 }
 
 // dial returns a client for a Redis, which the limiter closes unless it is the program's own.
-func (l *Limiter) dial(r *Redis, log *slog.Logger, pool int, breaker *redisconn.BreakerOptions, made *redisconn.Connections) (goredis.UniversalClient, error) {
+func (l *Limiter) dial(
+	r *Redis, log *slog.Logger, pool int, breaker *redisconn.BreakerOptions, made *redisconn.Connections,
+) (goredis.UniversalClient, error) {
 	if r.Client != nil {
 		if r.URL != "" {
 			return nil, errors.New("Options.Redis has a Client and a URL: set one of them")

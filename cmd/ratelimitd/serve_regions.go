@@ -174,7 +174,8 @@ func (s *service) listenForRegions(shared *endpoint.Shared) error {
 		return err
 	}
 	server, err := regionrpc.NewServer(regionrpc.ServerOptions{
-		Listener: listener, TLS: s.regionFiles, Region: o.Region, Regions: append(list.names, o.Before...), Store: s.regions, Log: s.log, Shared: shared,
+		Listener: listener, TLS: s.regionFiles, Region: o.Region, Regions: append(list.names, o.Before...), Store: s.regions,
+		Log: s.log, Shared: shared,
 	})
 	if err != nil {
 		return err

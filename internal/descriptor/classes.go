@@ -53,7 +53,7 @@ type ClassParts struct {
 	Names uint8
 }
 
-// Others returns what the classes other than the caller's are guaranteed, in percent.
+// Others returns the percentage of the limit that is guaranteed to the other classes.
 func (p *ClassParts) Others() (percent uint64) {
 	for i, n := range p.Percent {
 		if i+1 != int(p.Class) {

@@ -159,7 +159,7 @@ func (c *conditionalRules) tagCounters() {
 
 // joinCounters finds FirstTag of each rule.
 func (c *conditionalRules) joinCounters() {
-	type counters struct{ with, tag string } // of the same entries
+	type counters struct{ with, tag string } // counters with the same entries, and the tag of one of them
 	smaller := make(map[counters]string)     // a tag in the same set; none: it is the smallest
 	first := func(k counters) string {
 		for smaller[k] != "" {
@@ -184,9 +184,9 @@ func (c *conditionalRules) joinCounters() {
 	}
 }
 
-// FirstTag returns the smallest Tag of all counters with the same entries that limits of the rule are counted with: by the rule, by rules that
-// share one of its counters, by rules that share one of theirs, and so on. So it is the same for any two rules that share a counter. Limits
-// without a rate do not matter.
+// FirstTag returns the smallest Tag of all counters with the same entries that limits of the rule are counted with: by the rule, by
+// rules that share one of its counters, by rules that share one of theirs, and so on. So it is the same for any two rules that share a
+// counter. Limits without a rate do not matter.
 func (r *Rule) FirstTag() string {
 	if r.CountedWith() != "" {
 		return r.shared.first

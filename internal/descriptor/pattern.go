@@ -183,7 +183,7 @@ func (a *automaton) longOverlap() bool {
 	for s := range long {
 		long[s] = a.goesOn[s] == 1<<2-1
 	}
-	entries := make([]int, n) // for each state, the number of transitions to it from states that remain
+	entries := make([]int, n) // for each state, the number of transitions to it from the remaining states
 	for s := range long {
 		for _, t := range after(s) {
 			if long[s] {
@@ -258,8 +258,8 @@ func compileRegex(text string, parsed *syntax.Regexp, fold bool) (*regexp.Regexp
 	return re, nil
 }
 
-// RegexInstructions checks a value_regex, and returns how many instructions it compiles to. Its memory, and the time to prepare it, grow with
-// that number.
+// RegexInstructions checks a value_regex, and returns how many instructions it compiles to. Its memory, and the time to prepare it,
+// grow with that number.
 func RegexInstructions(text string) (int, error) {
 	parsed, err := parseRegex(text, false)
 	if err != nil {

@@ -111,7 +111,7 @@ func (q *QuotaBucket) enforce() {
 		k := &q.List[i]
 		if !k.Lifted && !k.Unenforced && !k.Inactive {
 			q.Enforced = append(q.Enforced, k)
-			if k.Kept > 0 { // buckets of all classes share what is left
+			if k.Kept > 0 { // all classes share the remaining hits of a bucket
 				k.Remaining = uint64(max(0, int64(k.Limit.Capacity())-k.Used))
 			}
 		}

@@ -66,8 +66,8 @@ func (w *work) canJoin(a, b *backend.Take) bool {
 		(a.Reservation == nil || w.subjects[a.Member].sameReservation(&w.subjects[b.Member]))
 }
 
-// join adds t to a take that is there: the sum of their hits, under the smaller of their limits. It returns the take's guard. A counter's key
-// determines neither: the descriptors may have different rules, and their order must not matter.
+// join adds t to a take that is there: the sum of their hits, under the smaller of their limits. It returns the take's guard. A
+// counter's key determines neither: the descriptors may have different rules, and their order must not matter.
 func (w *work) join(j int, t *backend.Take) (guard int) {
 	same := &w.request.Takes[j]
 	same.Hits = min(same.Hits+t.Hits, backend.MaxHits)

@@ -109,8 +109,8 @@ func (w *work) countLocally(s *subject) {
 				w.countedHere.Add(c.guard, w.request.Takes[c.guard])
 			}
 			t = w.countedHere.Add(c.take, w.request.Takes[c.take])
-			if w.req.Purpose != Settled { // such a take commits what nobody has reserved
-				t.Reservation = nil // the answer has no id, so nobody could commit it
+			if w.req.Purpose != Settled { // settled hits are a commit without a reservation
+				t.Reservation = nil // no id is returned, so the caller could not commit the reservation
 			}
 		}
 		if c.share != nil && c.limit == w.request.Takes[c.take].Limit { // of the charges of a take, the one with the smallest limit

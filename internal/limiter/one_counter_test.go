@@ -97,9 +97,13 @@ func TestRequestsLimitAfterAReservation(t *testing.T) {
 	}
 	ask := func(replica int, hits uint64, want limiter.Code, pairs ...string) {
 		t.Helper()
-		d := limiter.Descriptor{Entries: entries(pairs...), HasHits: true, Hits: hits, HasLimit: true, Limit: limiter.RequestLimit{Requests: 10, Unit: int32(descriptor.Minute)}}
+		d := limiter.Descriptor{
+			Entries: entries(pairs...), HasHits: true, Hits: hits,
+			HasLimit: true, Limit: limiter.RequestLimit{Requests: 10, Unit: int32(descriptor.Minute)},
+		}
 		var got limiter.Decision
-		if err := replicas[replica].Decide(t.Context(), noon, &limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}, &got); err != nil || got.Code != want {
+		request := limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{d}}
+		if err := replicas[replica].Decide(t.Context(), noon, &request, &got); err != nil || got.Code != want {
 			t.Errorf("replica %d, %d hits of %v: %s %v, want %s", replica, hits, pairs, got.Code, err, want)
 		}
 	}

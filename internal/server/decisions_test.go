@@ -612,7 +612,8 @@ func (m *method) decideHere(b *limiter.Batch, c *rateLimitCall) error {
 
 // In steady state a batch costs the string of its message. The race detector empties pools at random, so allocations say nothing there.
 func TestBatchAllocatesOneString(t *testing.T) {
-	m := describeDecisions(new(transport.Services), &deciding{decider: manyLimits(t, memory.New(memory.Options{}), limiter.Settings{}), bounds: unbounded})
+	decider := manyLimits(t, memory.New(memory.Options{}), limiter.Settings{})
+	m := describeDecisions(new(transport.Services), &deciding{decider: decider, bounds: unbounded})
 	reader, together := &decisions{unbounded}, new(limiter.Batch)
 	data := encode(t, &ratelimitdv1.DecideBatchRequest{Requests: hundred(100)})
 	if n := testing.AllocsPerRun(100, func() {

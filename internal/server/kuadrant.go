@@ -27,8 +27,8 @@ const (
 // kuadrant is that service. It uses the messages of Envoy's service, and a few of its own.
 type kuadrant struct{ reservations }
 
-func describeKuadrantService(to *transport.Services, d *deciding, ids *reservation.Signer) []*method {
-	describeKuadrant()
+func describeKuadrant(to *transport.Services, d *deciding, ids *reservation.Signer) []*method {
+	describeKuadrantFile()
 	s := &kuadrant{reservations{ids, d.bounds}}
 	add := func(name string, decode func(*rateLimitCall, []byte, string) error, encode func(*rateLimitCall, []byte) ([]byte, error)) *method {
 		m := newMethod(d, "/"+kuadrantService+"/"+name)
@@ -208,8 +208,8 @@ func (s *kuadrant) appendCommitted(c *rateLimitCall, b []byte) ([]byte, error) {
 	return appendUint(b, 1, 1), nil
 }
 
-// describeKuadrant adds the service to what reflection knows. Kuadrant's gateway learns the messages of a service by reflection.
-var describeKuadrant = sync.OnceFunc(func() {
+// describeKuadrantFile adds the file of the service to reflection. Kuadrant's gateway learns the messages of a service by reflection.
+var describeKuadrantFile = sync.OnceFunc(func() {
 	const (
 		request  = ".envoy.service.ratelimit.v3.RateLimitRequest"
 		response = ".envoy.service.ratelimit.v3.RateLimitResponse"

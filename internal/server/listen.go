@@ -58,7 +58,8 @@ func listen(opts *Options, bytes *clientBytes) (_ listeners, err error) {
 	}
 	c, m, log := &opts.Connections, opts.Shared.Connections, opts.Shared.Log
 	l.grpc = intake.Listen(l.grpc, intake.Options{
-		Name: "grpc", MaxConnections: c.Max, PeerShare: c.PeerShare, Bytes: bytes.grpc, Places: opts.Shared.Places, Size: size, Metrics: m, Log: log,
+		Name: "grpc", MaxConnections: c.Max, PeerShare: c.PeerShare, Bytes: bytes.grpc, Metrics: m, Log: log,
+		Places: opts.Shared.Places, Size: size,
 		FirstCall: c.FirstCallTimeout, Message: c.MessageTimeout, Write: c.WriteTimeout,
 	})
 	l.http = intake.Listen(l.http, intake.Options{

@@ -116,7 +116,8 @@ type Connections struct {
 	MessageTimeout   time.Duration // a connection is closed when a call's message takes longer to arrive; default 10 s
 	WriteTimeout     time.Duration // a gRPC connection is closed when its client reads nothing for this time; default 10 s
 
-	// MaxBytes bounds what is held for one gRPC connection: messages, headers, and answers that the client does not take. Default 16 MiB. Shared.Budget bounds what is held for all.
+	// MaxBytes bounds what is held for one gRPC connection: messages, headers, and answers that the client does not take. Default 16
+	// MiB. Shared.Budget bounds what is held for all.
 	MaxBytes int64
 
 	MaxAge      time.Duration // a gRPC client is asked to reconnect after this time; default 24 h

@@ -77,8 +77,8 @@ func (q *quotaService) serve(wire *transport.Stream) error {
 	}()
 	err := s.recovering(s.readReports)
 	cancel()
-	late := time.AfterFunc(cutAfter, func() { wire.Interrupt(errServerStops) })
-	<-sending // it may be writing a message
+	late := time.AfterFunc(cutAfter, func() { wire.Interrupt(context.Canceled) })
+	<-sending // the client may not have read the last message
 	late.Stop()
 	s.assignments.Close(time.Now())
 	return err

@@ -16,7 +16,7 @@ func (s *Server) newServices(opts *Options) (*transport.Services, []*method) {
 	describeOwn()
 	methods = append(methods, describeReservations(all, d, opts.Reservations)...)
 	methods = append(methods, describeDecisions(all, d))
-	methods = append(methods, describeKuadrantService(all, d, opts.Reservations)...)
+	methods = append(methods, describeKuadrant(all, d, opts.Reservations)...)
 	if s.quota != nil {
 		all.Describe(&quotav3.RateLimitQuotaService_ServiceDesc)
 		all.Add(quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName,

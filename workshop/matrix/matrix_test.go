@@ -55,7 +55,8 @@ func TestEveryKeyHasAFeature(t *testing.T) {
 // amounts are the hits that each caller asks for, one after the other: 0 looks, and a negative number gives back. 6 is more than is left then.
 var amounts = []int64{1, 7, 0, 6, -2, 1, 1, 1_000_000, -1, 1}
 
-// amountsOf returns the amounts for limits that are larger by a factor. Single hits come first, because permits are taken in advance for them.
+// amountsOf returns the amounts for limits that are larger by a factor. Single hits come first, because permits are taken in advance
+// for them.
 func amountsOf(times int64) []int64 {
 	if times == 1 {
 		return amounts

@@ -42,7 +42,7 @@ const (
 type way struct {
 	name, column string
 	grade        grade
-	least        uint64                      // within: so many percent pass at least
+	least        uint64                      // for the grade within: the least share of requests that pass, in percent
 	loose        func(*descriptor.Tree) bool // rules for which the grade is within; nil: none
 
 	top, inLimit string                                      // what the rules need

@@ -48,7 +48,7 @@ type Leases struct {
 
 type shard struct {
 	mu       sync.Mutex
-	counters map[string]*hotCounter // by key. Rules of one counter all have `lease` or none has; their numbers may differ: hotCounter.of
+	counters map[string]*hotCounter // by the counter's key; all rules of a counter have `lease` or none has it, and their limits may differ
 	heat     [heatSlots]heat
 }
 

@@ -138,7 +138,8 @@ type group struct {
 	merged map[sharedCell]int  // the take that others are merged with
 }
 
-// groupKey is what the takes of a group have found for one key. The takes may have other limits, costs and rules, but the rules have one share.
+// groupKey is the state of one counter's key while a group is decided. Its takes may have different limits, costs and rules, but the rules
+// have the same share.
 type groupKey struct {
 	take   int  // the first of them
 	adder  int  // the one that has added a counter, if added

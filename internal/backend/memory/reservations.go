@@ -8,8 +8,9 @@ import (
 // reservations are the reservations of one counter, by id and by time. Each operation costs at most the logarithm of
 // how many there are. No slot has a pointer.
 type reservations struct {
-	limit *descriptor.Limit // of the last reservation; Run has no other. Rules of one counter have the same `reservations`, and perhaps other numbers
-	hash  uint64            // of the counter's key
+	// limit is the limit of the last reservation. The rules of a counter have the same `reservations`, but their limits may differ.
+	limit *descriptor.Limit
+	hash  uint64 // of the counter's key
 	key   []byte
 
 	slots  []slot

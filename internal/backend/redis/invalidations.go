@@ -56,7 +56,8 @@ type InvalidationsOptions struct {
 // permits, but an outdated denial could keep out a caller for a whole window. A replica that is killed loses what has
 // waited for at most a moment (gather).
 //
-// A message names a counter by its key: a replica forgets what it knows of the counter under all limits and rules.
+// A message names the key of a counter. A replica then forgets its remembered denials and permits of that counter, for all limits and
+// rules.
 type Invalidations struct {
 	opts InvalidationsOptions
 	name string // of this replica: it skips its own messages
@@ -318,8 +319,8 @@ func (v *Invalidations) receive(ctx context.Context) {
 	}
 }
 
-// behindProxy reports whether the stream fails because a proxy sends keys to several servers. Some proxies close the connection when they get
-// a command that they do not know.
+// behindProxy reports whether the stream fails because a proxy sends keys to several servers. Some proxies close the connection when
+// they get a command that they do not know.
 func (v *Invalidations) behindProxy(ctx context.Context, err error) bool {
 	if isDeniedRight(err) || redisconn.IsTimeout(err) {
 		return false

@@ -59,8 +59,8 @@ type scriptCall struct {
 	pointers []*backend.State
 }
 
-// keyedCounter is the counter under one key, as its first take describes it. Other takes of it may have other numbers: the form depends only on
-// the algorithm and window, which are in the key, and a log that needs more room has the script ask for it.
+// keyedCounter is the counter under one key, as its first take describes it. Other takes of it may have other numbers: the form depends
+// only on the algorithm and window, which are in the key, and if a log needs more room, the script asks for it.
 type keyedCounter struct {
 	limit *descriptor.Limit
 	form  *backend.RedisForm

@@ -46,7 +46,8 @@ type Options struct {
 	KeyPrefix string
 	// Sharded says that several servers or slots are behind the address. Otherwise the store finds out. On a cluster's client it means nothing.
 	Sharded bool
-	// Connections are those of the client: when it makes new ones, the store looks again at what is behind the address. Nil: it looks once.
+	// Connections counts the connections of the client. When the client has opened a new one, the store finds the layout behind the address
+	// again. If Connections is nil, it finds the layout once.
 	Connections *redisconn.Connections
 
 	// GaveBack is called after hits were given back that were reserved in one slot of a cluster for a request that another slot denied, with

@@ -32,7 +32,7 @@ var stuck = struct {
 func Use[T any](name string, do func(*os.File) (T, error)) (T, error) {
 	return Within(name, func() (T, error) {
 		var none T
-		f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe that nobody writes to does not hold up the opening
+		f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a pipe without a writer does not block
 		if err != nil {
 			return none, err //nolint:wrapcheck // it names the file
 		}
@@ -64,8 +64,8 @@ func Watch(w interface{ Add(dir string) error }, dir string) error {
 	return w.Add(dir) //nolint:wrapcheck // it is the watcher's
 }
 
-// Within calls do, which asks for the file or directory of that name. It returns ErrNoAnswer if that takes too long, and as long as an earlier
-// call for it has no answer. Then do continues in a goroutine of its own, so it must not change anything that the caller uses.
+// Within calls do, which asks for the file or directory of that name. It returns ErrNoAnswer if that takes too long, and as long as an
+// earlier call for it has no answer. Then do continues in a goroutine of its own, so it must not change anything that the caller uses.
 func Within[T any](name string, do func() (T, error)) (T, error) {
 	var none T
 	stuck.Lock()

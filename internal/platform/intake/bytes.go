@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// small is what a connection may hold without being one of those that must give way first.
+// small is the number of bytes up to which a connection may use twice the overdraft.
 const small = 64 << 10
 
-// Bytes bounds what is held for clients, on one connection and on all together. A connection over its bound is closed. When the class has no
-// room, a connection is closed that holds at least half as much as any other.
+// Bytes bounds the memory that is held for the clients of a listener, for each connection and for all of them. A connection over its bound
+// is closed. When the class has no room, a connection is closed that holds at least half as much as any other.
 //
 // What a transport holds for a connection counts until the transport gives it back, also after the connection is closed: only then has the
 // memory become free.
@@ -71,7 +71,7 @@ func (b *Bytes) adjust(c *Conn, more int64) bool {
 	return fits
 }
 
-// reserve sets what a connection holds. It reports whether that has become more.
+// reserve sets how many bytes a connection holds, and reports whether they are more than before.
 func (b *Bytes) reserve(c *Conn, n int64) (grows bool) {
 	more := n - c.bytes.all
 	if more == 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/quota"
 )
 
-// pool is all buckets that share a counter, directly or through other buckets: limiter.QuotaBucket.Key. That is all that they have in common: see
-// terms. Replicas divide a limit by this key, so what one of them asks for must mean the same in all: worth.
+// pool is all buckets that share a counter, directly or through other buckets: limiter.QuotaBucket.Key. That is all that they have in
+// common: see terms. Replicas divide a limit by this key, so what one of them asks for must mean the same in all: worth.
 type pool struct {
 	key     string
 	planner *quota.Bucket

@@ -23,7 +23,9 @@ import (
 // echoService is the tests' method on grpc-go.
 var echoService = grpc.ServiceDesc{
 	ServiceName: "test.Echo", HandlerType: (*any)(nil),
-	Streams: []grpc.StreamDesc{{StreamName: "Stream", ServerStreams: true, ClientStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+	Streams: []grpc.StreamDesc{{StreamName: "Stream", ServerStreams: true, ClientStreams: true, Handler: func(
+		_ any, stream grpc.ServerStream,
+	) error {
 		for {
 			var message []byte
 			if err := stream.RecvMsg(&message); err != nil {

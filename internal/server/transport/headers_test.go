@@ -82,7 +82,8 @@ func FuzzHeaders(f *testing.F) {
 				if got, want := *h, want.head(vocab); got != want {
 					t.Fatalf("block %x says %+v, want %+v", block, got, want)
 				}
-				if method, path := string(r.value(methodField)), string(r.value(pathField)); method != valueOf(want.fields, ":method") || path != valueOf(want.fields, ":path") {
+				method, path := string(r.value(methodField)), string(r.value(pathField))
+				if method != valueOf(want.fields, ":method") || path != valueOf(want.fields, ":path") {
 					t.Fatalf("block %x: %q %q, want %q", block, method, path, want.fields)
 				}
 				for i, name := range vocab.wanted {

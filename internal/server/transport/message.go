@@ -146,7 +146,7 @@ func Unzip(packed []byte, bound int) ([]byte, codes.Code, string) {
 
 var zippers = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
-// appendZipped appends a message, compressed. A compressor takes 800 KB, so connections take turns.
+// appendZipped appends a compressed message. A compressor needs much memory, so connections take turns.
 func (s *Server) appendZipped(b, message []byte) []byte {
 	s.large <- struct{}{}
 	defer func() { <-s.large }()

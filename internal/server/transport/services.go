@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// Services are gRPC services. Those of generated code are answered as it describes; of others only a description is kept, for reflection.
-// The zero value has none.
+// Services is a registry of gRPC services. It answers the calls of services that have generated code. Other services are only described
+// here, for reflection. The zero value is an empty registry.
 type Services struct {
 	// Unary is called around each unary call; nil: nothing is.
 	Unary grpc.UnaryServerInterceptor

@@ -37,8 +37,7 @@ const streamSize = 16 << 10
 
 const noRoom = "too much is kept for clients"
 
-// minCompressed is the size from which on messages are sent compressed to a client that compresses its own, in bytes. Compressing shorter
-// ones saves nothing.
+// minCompressed is the size in bytes from which on messages are compressed for a client that compresses its own.
 const minCompressed = 1 << 10
 
 var (
@@ -304,8 +303,8 @@ func (s *Stream) unzip(packed []byte) ([]byte, error) {
 	return message, nil
 }
 
-// await waits until so many bytes have arrived. The error is io.EOF if the client has ended its side before, without a byte more. The
-// caller holds the lock.
+// await waits until size bytes have arrived. The error is io.EOF if the client has ended its side and no byte is left. The caller holds the
+// lock.
 func (s *Stream) await(size int) error {
 	c := s.stream.conn
 	s.wanted, s.credited = size, 0
@@ -368,7 +367,7 @@ func (s *Stream) credit() bool {
 // arrive adds what has arrived. The caller holds the lock.
 func (s *Stream) arrive(p []byte) {
 	if s.failed != nil {
-		return // nobody receives it
+		return // Recv fails from now on
 	}
 	s.pending += len(p)
 	taken := 0

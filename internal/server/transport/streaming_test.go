@@ -157,13 +157,16 @@ func TestRequestsThatAreNoCalls(t *testing.T) {
 	}
 	b.holds(t, 0)
 	c.echo(nil)
-	for name, fields := range map[string][2]string{"GET": {":method", "GET"}, "a timeout": {"grpc-timeout", "soon"}, "metadata": {"x-bin", "!"}} {
+	for name, fields := range map[string][2]string{
+		"GET": {":method", "GET"}, "a timeout": {"grpc-timeout", "soon"}, "metadata": {"x-bin", "!"},
+	} {
 		if a := c.wait(c.open(false, fields[0], fields[1])); a.field("grpc-status") != "13" || a.field("grpc-message") == "" {
 			t.Errorf("%s: %v", name, a)
 		}
 	}
 	for path, message := range map[string]string{
-		"/test.Echo/Nothing": "unknown method Nothing for service test.Echo", "/a.B/C": "unknown service a.B", "/x": `malformed method name: "/x"`,
+		"/test.Echo/Nothing": "unknown method Nothing for service test.Echo",
+		"/a.B/C":             "unknown service a.B", "/x": `malformed method name: "/x"`,
 	} {
 		if a := c.wait(c.open(false, ":path", path)); a.field("grpc-status") != "12" || a.field("grpc-message") != message {
 			t.Errorf("%s: %v", path, a)
@@ -228,7 +231,8 @@ func TestStreamsThatFail(t *testing.T) {
 		t.Error(a, path.Load())
 	}
 	a := c.wait(c.begin([]byte("send"), ":path", otherPath)) // the window has room for two thirds
-	if whole := a.field("grpc-status") == "14"; whole != (len(a.data) == 0) || !whole && (a.reset == nil || *a.reset != http2.ErrCodeInternal) {
+	whole := a.field("grpc-status") == "14"
+	if whole != (len(a.data) == 0) || !whole && (a.reset == nil || *a.reset != http2.ErrCodeInternal) {
 		t.Errorf("%v, %d bytes", a, len(a.data))
 	}
 	c.ok(c.fr.WriteWindowUpdate(0, 1<<20))

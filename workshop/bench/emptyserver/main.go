@@ -19,12 +19,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// The options that make grpc-go cheap for small messages; docs/contributing/measuring.md says what each saves. Fixed windows turn the
-// estimation of bandwidth off, with its pings. Workers keep their stacks, where a new goroutine would grow one for every call.
+// cheap are the options of grpc-go that make small messages cheap. Fixed windows turn off the estimation of bandwidth, and its pings.
+// Workers keep their stacks; a new goroutine would grow a stack for each call.
 var cheap = []grpc.ServerOption{grpc.StaticConnWindowSize(1 << 20), grpc.StaticStreamWindowSize(1 << 20), grpc.NumStreamWorkers(128)}
 
 func main() {
-	tuned := flag.Bool("tuned", false, "with options for small messages and the garbage collection of ratelimitd, instead of grpc-go's and Go's defaults")
+	tuned := flag.Bool("tuned", false, "with options for small messages and ratelimitd's garbage collection, not the defaults")
 	lean := flag.Bool("lean", false, "on the built-in HTTP/2 server of ratelimitd, with its garbage collection")
 	flag.Parse()
 	serve := func() error { return run(*tuned) }
