@@ -1,6 +1,8 @@
 package redis_test
 
 import (
+	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -55,4 +57,34 @@ func TestClose(t *testing.T) {
 		t.Error(err)
 	}
 	goleak.VerifyNone(t, before)
+}
+
+// Records may still be changed, by goroutines that nobody waits for, while their store is closed. The race detector sees if Close
+// waits for a search of the layout that such a change is about to begin. The Redis accepts connections and never answers.
+func TestCloseWhileRecordsChange(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	for i := range 20 {
+		client, err := redisconn.Dial(redisconn.Options{URL: silent.Addr().String()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := redis.New(redis.Options{Client: client, Timeout: 10 * time.Millisecond})
+		records := redis.NewRecords(s)
+		done := make(chan struct{})
+		records.Change(&backend.RecordChange{Key: []byte("k"), Kind: "test", Read: true, Done: func() { close(done) }})
+		for range i { // the change comes before, meanwhile and after
+			runtime.Gosched()
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		<-done
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -225,6 +225,13 @@ func (s *Store) lookAgain() {
 	}
 }
 
+// stop ends a search, and none begins after it: a call may still be at its start, in the records' own goroutines for example.
+func (l *search) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end()
+}
+
 // begin begins a search, unless one has begun a moment ago.
 func (s *Store) begin() (ended <-chan struct{}) {
 	l := &s.search

@@ -109,7 +109,7 @@ func New(opts Options) *Store {
 // Close sends the requests that wait in queues, waits for the answers, and ends all goroutines. A later take is sent by
 // itself. The client stays open.
 func (s *Store) Close() error {
-	s.search.end()
+	s.search.stop()
 	s.queues.close()
 	s.search.work.Wait()
 	s.failures.close()
