@@ -6,6 +6,8 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -295,4 +297,45 @@ func TestPeerKeepsHalfOfWhatTheBudgetReserves(t *testing.T) {
 		t.Errorf("they hold %d bytes, want 100", held)
 	}
 	closed(t, r.dial(t, "127.0.0.1"))
+}
+
+// Clients that send more than can be worked on take turns: none is read until the runtime interrupts it.
+func TestBusyConnectionsTakeTurns(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const connections, reads, size = 10, 20, 4 << 10
+	r := listen(t, Options{})
+	var servers []*Conn
+	for range connections {
+		client, server := r.in(t, "127.0.0.1")
+		if _, err := client.Write(make([]byte, reads*size)); err != nil { // the kernel keeps it
+			t.Fatal(err)
+		}
+		servers = append(servers, server)
+	}
+	var mu sync.Mutex
+	var order []int
+	var all sync.WaitGroup
+	for i, s := range servers {
+		all.Go(func() {
+			p := make([]byte, size)
+			for range reads {
+				if _, err := io.ReadFull(s, p); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	again := 0
+	for i := range order[1:] {
+		if order[i] == order[i+1] {
+			again++
+		}
+	}
+	if again > len(order)/4 {
+		t.Errorf("%d of %d reads follow one of the same connection", again, len(order))
+	}
 }

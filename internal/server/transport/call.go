@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
@@ -131,7 +130,7 @@ func (c *Call) Reply(m Message) { c.reply(answerBlock, m) }
 
 // ReplyWith answers the call with a message, and a header field before it. The name is in lower case.
 func (c *Call) ReplyWith(m Message, name, value string) {
-	c.reply(slices.Concat(answerBlock, encode(hpack.HeaderField{Name: name, Value: value})), m)
+	c.reply(appendField(slices.Clone(answerBlock), name, value), m)
 }
 
 func (c *Call) reply(head []byte, m Message) {
@@ -153,7 +152,7 @@ func (c *Call) fail(code codes.Code, message, acceptEncoding string) {
 	conn := c.stream.conn
 	conn.mu.Lock()
 	if !c.stream.gone {
-		conn.appendStatus(c.stream.id, code, message, acceptEncoding)
+		conn.appendStatus(c.stream.id, false, code, message, acceptEncoding)
 		conn.answered(&c.stream)
 	}
 	c.release()

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 )
 
@@ -51,11 +50,8 @@ func (c *conn) answerDeclined(st *stream) {
 	}
 	c.open--
 	c.hold(st, -st.held)
-	block := encode(
-		hpack.HeaderField{Name: ":status", Value: strconv.Itoa(st.declined.status)},
-		hpack.HeaderField{Name: "content-type", Value: "text/plain; charset=utf-8"},
-	)
-	c.appendBlock(st.id, st.declined.head, block)
+	block := appendField(nil, ":status", strconv.Itoa(st.declined.status))
+	c.appendBlock(st.id, st.declined.head, appendField(block, "content-type", "text/plain; charset=utf-8"))
 	if st.declined.head {
 		c.answered(st)
 		return
@@ -70,7 +66,7 @@ func (c *conn) reject(id uint32, ended bool, code codes.Code, message, acceptEnc
 	c.open--
 	c.progress = true
 	c.closed(id, ended)
-	c.appendStatus(id, code, message, acceptEncoding)
+	c.appendStatus(id, false, code, message, acceptEncoding)
 	if !ended {
 		c.out = appendReset(c.out, id, 0)
 	}

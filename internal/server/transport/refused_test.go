@@ -2,10 +2,13 @@ package transport
 
 import (
 	"bytes"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
 )
 
 // What a client has sent for a call before it learns that the call is refused is ignored, however many calls are refused.
@@ -73,4 +76,34 @@ func TestSecondHeadersOfARequest(t *testing.T) {
 		t.Errorf("%v", a)
 	}
 	c.echo(nil)
+}
+
+// A flood of calls that are rejected costs most in their answers: an answer without a message needs no memory of its own.
+func TestAStatusAllocatesNothing(t *testing.T) {
+	if raceDetector {
+		t.Skip("allocations cannot be counted")
+	}
+	var c conn
+	if n := testing.AllocsPerRun(100, func() {
+		c.out = c.out[:0]
+		c.appendStatus(1, false, codes.ResourceExhausted, tooManyCalls, "")
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// Errors of any length and any text reach the client.
+func TestTextsOfErrors(t *testing.T) {
+	for _, n := range []int{0, 1, 126, 127, 128, 254, 255, 300, 20_000} {
+		text := strings.Repeat("x", n)
+		addr, _ := start(t, handlerFunc(func(_ time.Time, calls []*Call) {
+			for _, call := range calls {
+				call.Fail(codes.NotFound, text)
+			}
+		}), nil)
+		c := rawDial(t, addr)
+		if a := c.wait(c.begin(nil)); a.field("grpc-status") != "5" || a.field("grpc-message") != text || a.field("content-type") != "application/grpc" {
+			t.Errorf("%d bytes: %v", n, a)
+		}
+	}
 }

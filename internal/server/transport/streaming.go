@@ -161,11 +161,8 @@ func (s *Stream) end(err error) {
 	case s.broken: // a status would look like the rest of the message
 		c.out = appendReset(c.out, s.stream.id, http2.ErrCodeInternal)
 		c.remove(&s.stream)
-	case s.began:
-		c.appendBlock(s.stream.id, true, encode(statusFields(st.Code(), st.Message())...))
-		c.answered(&s.stream)
 	default:
-		c.appendStatus(s.stream.id, st.Code(), st.Message(), "")
+		c.appendStatus(s.stream.id, s.began, st.Code(), st.Message(), "")
 		c.answered(&s.stream)
 	}
 	s.fail(errReset)

@@ -26,7 +26,8 @@ var (
 	trailerBlock = encode(hpack.HeaderField{Name: "grpc-status", Value: "0"})
 )
 
-// encode returns a header block without references to a dynamic table.
+// encode returns a constant header block, without references to a dynamic table. It makes an encoder of 4 KiB each time: what goes into a
+// single answer is appended by appendField.
 func encode(fields ...hpack.HeaderField) []byte {
 	var b blockBuffer
 	e := hpack.NewEncoder(&b)
@@ -35,6 +36,22 @@ func encode(fields ...hpack.HeaderField) []byte {
 		_ = e.WriteField(f) // writing to memory does not fail
 	}
 	return b[1:] // without the update of the table's size
+}
+
+// appendField appends a header field in the form that needs neither a table nor Huffman's code: a flood of calls that are rejected costs
+// most in its answers. The name is in lower case.
+func appendField(block []byte, name, value string) []byte {
+	const long = 1<<7 - 1 // the first length that continues in further bytes
+	block = append(block, 0)
+	for _, s := range [...]string{name, value} {
+		if len(s) < long {
+			block = append(block, byte(len(s)))
+		} else {
+			block = binary.AppendUvarint(append(block, long), uint64(len(s)-long))
+		}
+		block = append(block, s...)
+	}
+	return block
 }
 
 type blockBuffer []byte
@@ -124,24 +141,21 @@ func (c *conn) appendBlock(id uint32, last bool, block []byte) {
 	}
 }
 
-// appendStatus appends the only header block of an answer without a message. The caller holds the lock.
-func (c *conn) appendStatus(id uint32, code codes.Code, message, acceptEncoding string) {
-	fields := []hpack.HeaderField{
-		{Name: ":status", Value: "200"},
-		{Name: "content-type", Value: "application/grpc"},
+// appendStatus appends the header block that ends an answer: the only one, or with began the trailers. The caller holds the lock.
+func (c *conn) appendStatus(id uint32, began bool, code codes.Code, message, acceptEncoding string) {
+	var room [256]byte
+	block := room[:0]
+	if !began {
+		block = append(block, answerBlock...)
 	}
 	if acceptEncoding != "" {
-		fields = append(fields, hpack.HeaderField{Name: "grpc-accept-encoding", Value: acceptEncoding})
+		block = appendField(block, "grpc-accept-encoding", acceptEncoding)
 	}
-	c.appendBlock(id, true, encode(append(fields, statusFields(code, message)...)...))
-}
-
-func statusFields(code codes.Code, message string) []hpack.HeaderField {
-	fields := []hpack.HeaderField{{Name: "grpc-status", Value: strconv.Itoa(int(code))}}
+	block = appendField(block, "grpc-status", strconv.Itoa(int(code)))
 	if message != "" {
-		fields = append(fields, hpack.HeaderField{Name: "grpc-message", Value: percentEncode(message)})
+		block = appendField(block, "grpc-message", percentEncode(message))
 	}
-	return fields
+	c.appendBlock(id, true, block)
 }
 
 // percentEncode encodes a message as the gRPC protocol asks: everything but printable ASCII, and the percent sign.
