@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 	"time"
@@ -294,6 +295,43 @@ func adminTLSWith(t *testing.T, ca *tlstest.Authority, clients *tlstest.Authorit
 	}
 	access.TLS, access.ClientCerts = config, clients != nil
 	return start(t, Options{Counters: counted(t), Access: access})
+}
+
+// A client that has made a request is past its handshake, and makes no room for others.
+func TestAdminConnectionsWithRequestsStay(t *testing.T) {
+	ca := tlstest.NewAuthority(t, "ca")
+	r := adminTLS(t, ca, nil, owners{annsToken: "ann"})
+	for _, http2 := range []bool{false, true} {
+		var clients []*http.Client
+		dials := 0
+		for range 2 {
+			for i := range 40 { // of one address at most 25 may be unfinished
+				if i == len(clients) {
+					transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test"}, ForceAttemptHTTP2: http2}
+					clients = append(clients, &http.Client{Transport: transport, Timeout: patience})
+					t.Cleanup(transport.CloseIdleConnections)
+				}
+				ctx := httptrace.WithClientTrace(within(t), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+					if !c.Reused {
+						dials++
+					}
+				}})
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+r.DebugAddr.String()+"/stats", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				resp, err := clients[i].Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+		}
+		if dials != 40 {
+			t.Errorf("HTTP/2 %v: 40 clients needed %d connections", http2, dials)
+		}
+	}
 }
 
 func TestAdminTLS(t *testing.T) {

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 
@@ -61,12 +62,26 @@ func (s *Server) open(name, address string, h func() *http.Server) net.Addr {
 		s.shared.Log.Error("the listener for operators or scrapers cannot be opened: the service runs without it", "error", err)
 		return nil
 	}
+	server := h()
+	if server.TLSConfig != nil {
+		server.ConnState = secured
+	}
 	l = intake.Listen(l, intake.Options{
-		Name: name, MaxConnections: maxConnections, PeerShare: s.peerShare, ReadsAreCalls: true,
+		Name: name, Encrypted: server.TLSConfig != nil, MaxConnections: maxConnections, PeerShare: s.peerShare, ReadsAreCalls: true,
 		Places: s.shared.Places, Size: endpoint.HTTPSize, Metrics: s.shared.Connections, Log: s.shared.Log,
 	})
-	s.ports = append(s.ports, port{name, l, h()})
+	s.ports = append(s.ports, port{name, l, server})
 	return l.Addr()
+}
+
+// secured ends the handshake of a connection that has sent a request. net/http calls it with each change of a connection.
+func secured(c net.Conn, state http.ConnState) {
+	if state != http.StateActive {
+		return
+	}
+	if encrypted, ok := c.(*tls.Conn); ok {
+		encrypted.NetConn().(*intake.Conn).Secured()
+	}
 }
 
 // newScrapes makes the server of the port for metrics.

@@ -52,14 +52,14 @@ func listen(opts *Options, bytes *clientBytes) (_ listeners, err error) {
 	if l.http, err = opts.Shared.Listen("HTTP", opts.Listen.HTTP, 0); err != nil {
 		return l, err
 	}
-	size := int64(grpcSize)
-	if opts.Listen.Credentials != nil {
+	size, encrypted := int64(grpcSize), opts.Listen.Credentials != nil
+	if encrypted {
 		size += tlsSize
 	}
 	c, m, log := &opts.Connections, opts.Shared.Connections, opts.Shared.Log
 	l.grpc = intake.Listen(l.grpc, intake.Options{
 		Name: "grpc", MaxConnections: c.Max, PeerShare: c.PeerShare, Bytes: bytes.grpc, Metrics: m, Log: log,
-		Places: opts.Shared.Places, Size: size,
+		Places: opts.Shared.Places, Size: size, Encrypted: encrypted,
 		FirstCall: c.FirstCallTimeout, Message: c.MessageTimeout, Write: c.WriteTimeout,
 	})
 	l.http = intake.Listen(l.http, intake.Options{

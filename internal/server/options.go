@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	handshakeTimeout = 10 * time.Second // until a connection must speak the protocol
+	handshakeTimeout = 5 * time.Second // until a connection must speak the protocol
 
 	pingAfter   = 30 * time.Second // without a frame from a client
 	pingTimeout = 10 * time.Second // for its answer; then the connection is closed

@@ -202,3 +202,59 @@ func TestPlainTextIsNotTakenForTLS(t *testing.T) {
 		t.Errorf("the protocol is %q", got)
 	}
 }
+
+// recorded is a connection that keeps what a client sends first.
+type recorded struct {
+	net.Conn
+	first []byte
+}
+
+func (r *recorded) Write(p []byte) (int, error) {
+	r.first = append(r.first, p...)
+	return 0, net.ErrClosed
+}
+
+// Clients that begin handshakes and say nothing more make room for others, even for clients at the same address.
+func TestUnfinishedHandshakes(t *testing.T) {
+	ca := tlstest.NewAuthority(t, "ca")
+	pair := ca.Issue(t, "rl.test")
+	registry := prometheus.NewRegistry()
+	s := startTLSOn(t, map[string][]byte{"tls.crt": pair.Cert, "tls.key": pair.Key}, tlsfiles.Options{Rescan: time.Hour}, endpoint.Options{Metrics: registry})
+	config := &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test"}
+	early := dial(t, s.GRPCAddr, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	from := func() net.Addr {
+		t.Helper()
+		var p peer.Peer
+		if _, err := ratelimitv3.NewRateLimitServiceClient(early).ShouldRateLimit(within(t), smallRequest(), grpc.Peer(&p)); err != nil {
+			t.Fatal(err)
+		}
+		return p.LocalAddr
+	}
+	first := from()
+	var r recorded
+	_ = tls.Client(&r, config).Handshake()
+	const silent, most = 700, 256 // most: of one address
+	for range silent {
+		c, err := net.Dial("tcp", s.GRPCAddr.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_, _ = c.Write(r.first) // it may have made room already
+	}
+	for range 20 {
+		if _, err := s.ask(t, config); err != nil {
+			t.Errorf("a new client: %v", err)
+		}
+	}
+	if now := from(); now.String() != first.String() {
+		t.Errorf("an earlier client had to connect again: from %v, now from %v", first, now)
+	}
+	metrics := gathered(t, registry)
+	if n := metrics[`ratelimitd_connections{listener=grpc}`]; n > most+30 {
+		t.Errorf("%v connections are open, want about %d", n, most)
+	}
+	if metrics[`ratelimitd_connections_closed_total{listener=grpc reason=handshake}`] == 0 {
+		t.Error("no handshake has made room")
+	}
+}

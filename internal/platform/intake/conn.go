@@ -33,11 +33,12 @@ const (
 	frames
 	pings
 	noPong
+	handshaking
 )
 
 var reasons = [...]string{
 	evicted: "evicted", noCall: "no_call", noMessage: "no_message", notReading: "not_reading", headers: "headers", tooManyBytes: "bytes",
-	frames: "frames", pings: "pings", noPong: "no_pong",
+	frames: "frames", pings: "pings", noPong: "no_pong", handshaking: "handshake",
 }
 
 // never is the time of the last call of a connection that has had no call.
@@ -89,6 +90,8 @@ type Conn struct {
 	turns   atomic.Uint32   // the current period
 	bytes   heldBytes
 
+	handshake *handshake // of TLS; nil without
+
 	inBody atomic.Bool  // what arrives is the body of a request over HTTP/1, not a header
 	header atomic.Int64 // bytes that are held for that header
 
@@ -105,6 +108,9 @@ type Conn struct {
 func newConn(raw net.Conn, l *Listener, p *peer, now int64) *Conn {
 	c := &Conn{Conn: raw, listener: l, peer: p, accepted: now}
 	c.written.L = &c.mu
+	if l.handshakes != nil {
+		c.handshake = &handshake{all: l.handshakes, conn: c, turn: make(chan struct{}, 1)}
+	}
 	if tcp, ok := raw.(*net.TCPConn); ok && l.options.Write > 0 {
 		_ = tcp.SetWriteBuffer(writeBuffer)
 	}
@@ -117,7 +123,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if c.behind {
 		runtime.Gosched()
 	}
+	c.handshake.pause()
 	n, err := c.Conn.Read(p)
+	if !c.handshake.proceed() {
+		return 0, net.ErrClosed
+	}
 	c.behind = n == len(p) && n >= fullRead
 	if n == 0 {
 		return n, err
@@ -153,6 +163,7 @@ func (c *Conn) awaitWrite(since int64) {
 
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (int, error) {
+	c.handshake.pause()
 	c.writing.Store(clock())
 	n, err := c.Conn.Write(p)
 	c.writing.Store(0)
@@ -174,9 +185,13 @@ func (c *Conn) Close() error {
 	c.written.Broadcast()
 	c.mu.Unlock()
 	c.releaseHeader()
+	c.handshake.finish()
 	c.listener.options.Bytes.release(c)
 	return c.Conn.Close()
 }
+
+// Secured records that the TLS handshake is finished.
+func (c *Conn) Secured() { c.handshake.finish() }
 
 // receivedHeader counts a part of the header of a request over HTTP/1 as the memory that it needs. It returns false if that is too much:
 // then the connection is closed.

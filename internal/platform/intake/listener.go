@@ -25,10 +25,14 @@ type Options struct {
 	// ReadsAreCalls is for HTTP/1, where no calls are reported: every read counts as use. With Bytes, headers count as held until EndRequest.
 	ReadsAreCalls bool
 
-	Bytes   *Bytes   // bounds incomplete messages; nil: no bound
-	Places  *Class   // what connections take, each Size bytes; nil: they are not counted
-	Size    int64    // of a connection that does nothing
-	Request int64    // what a request over HTTP/1 takes besides, from BeginBody to EndRequest
+	Bytes   *Bytes // bounds incomplete messages; nil: no bound
+	Places  *Class // what connections take, each Size bytes; nil: they are not counted
+	Size    int64  // of a connection that does nothing
+	Request int64  // what a request over HTTP/1 takes besides, from BeginBody to EndRequest
+
+	// Encrypted is for ports with TLS: unfinished handshakes have bounds of their own. Conn.Secured tells the end of each.
+	Encrypted bool
+
 	Metrics *Metrics // required
 	Log     *slog.Logger
 }
@@ -47,10 +51,11 @@ const (
 type Listener struct {
 	net.Listener
 
-	options Options
-	share   int // connections that a peer keeps when all are in use
-	metrics listenerMetrics
-	logged  atomic.Int64 // when rejected connections were last logged, by clock
+	options    Options
+	handshakes *handshakes // nil: they have no bound
+	share      int         // connections that a peer keeps when all are in use
+	metrics    listenerMetrics
+	logged     atomic.Int64 // when rejected connections were last logged, by clock
 
 	done chan struct{} // closed with the listener
 	stop func()
@@ -78,6 +83,9 @@ func Listen(l net.Listener, o Options) *Listener {
 		peers:    make(map[string]*peer),
 		above:    make(map[*peer]struct{}),
 	}
+	if o.Encrypted {
+		b.handshakes = newHandshakes(o.MaxConnections)
+	}
 	b.logged.Store(-int64(logEvery))
 	b.stop = sync.OnceFunc(func() { close(b.done) })
 	if every := o.sweepEvery(); every > 0 {
@@ -98,6 +106,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 			replaced.cut(evicted)
 		}
 		if c != nil {
+			if old := c.handshake.begin(); old != nil {
+				old.cut(handshaking)
+			}
 			return c, nil
 		}
 		l.metrics.refused.Inc()

@@ -14,6 +14,8 @@ type peer struct {
 	open    list.List // of *Conn, under the listener's mutex
 	calls   atomic.Int64
 	streams atomic.Int64 // that stay open
+
+	handshakes peerHandshakes
 }
 
 // PeerOf returns the name of an address's peer.

@@ -28,6 +28,9 @@ func (c *reader) handshake() error {
 		if err != nil {
 			return err
 		}
+		if c.limits != nil {
+			c.limits.Secured()
+		}
 		c.mu.Lock()
 		c.plain, c.tls = plain, state
 		c.mu.Unlock()
