@@ -343,3 +343,42 @@ func TestRefusalWhileClockIsSet(t *testing.T) {
 		t.Error("the store was not asked")
 	}
 }
+
+// A flood of denials pushes others out of the cache, whoever they belong to. That costs a trip, and changes no answer.
+func TestFloodOfDenialsChangesNoAnswer(t *testing.T) {
+	store := &asking{Store: memory.New(memory.Options{})}
+	c := New(Options{Store: store, Bytes: 64 << 10})
+	l := fixed(5)
+	quiet := func(i int) backend.Take { return take(fmt.Sprintf("quiet|%d", i), l, 1) }
+	const counters = 100
+	for i := range counters {
+		for range 6 {
+			settle(t, c, noon, false, quiet(i))
+		}
+	}
+	for i := range 20_000 {
+		over := take(fmt.Sprintf("flood|%d", i), fixed(0), 1)
+		over.CountDenied = true
+		settle(t, c, noon, false, over)
+	}
+	asked, known := store.takes, 0
+	for round := range 2 {
+		for i := range counters {
+			o := settle(t, c, noon.Add(10*time.Second), false, quiet(i))[0]
+			if o.Allowed || o.Used != 5 || o.RetryAfter != 50*time.Second || o.ResetAfter != 50*time.Second {
+				t.Fatalf("round %d, counter %d: %+v", round, i, o)
+			}
+			if o.Cached {
+				known++
+			}
+		}
+	}
+	if trips := store.takes - asked; trips == 0 || trips+known != 2*counters || trips > counters*3/2 {
+		t.Errorf("%d trips and %d answers of the cache, want about a trip for each of %d counters", trips, known, counters)
+	}
+	for i := range counters {
+		if o := settle(t, c, noon.Add(time.Minute), false, quiet(i))[0]; !o.Allowed || o.Used != 1 {
+			t.Fatalf("counter %d in the next window: %+v", i, o)
+		}
+	}
+}

@@ -17,7 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// Store keeps sets of texts. Each text ends at a time, in milliseconds since the Unix epoch.
+// Store keeps sets of texts. Each text ends at a time, in milliseconds since the Unix epoch. The names of all sets of a domain begin with
+// the same domainBytes bytes, so that a store can divide its room between domains.
 type Store interface {
 	// Add adds texts to sets: sets[set][text] is when the text ends. A text that is there already ends at the later time. Where
 	// there is no room, texts are left out or removed; dropped is how many.
@@ -60,12 +61,14 @@ const (
 
 // shard remembers until when descriptors have been recorded, and holds those that are not written yet.
 type shard struct {
-	mu    sync.Mutex
-	until map[uint64]int64 // by the hash of the counter's key and the descriptor; milliseconds
-	queue []item
+	mu      sync.Mutex
+	until   map[uint64]int64 // by the hash of the counter's key and the descriptor; milliseconds
+	queue   []item
+	waiting map[string]int // how many in the queue are of a domain
 }
 
 type item struct {
+	hash    uint64
 	domain  string
 	entries string // packed
 	end     int64
@@ -96,8 +99,9 @@ func (x *Index) Record(now time.Time, key []byte, domain string, entries []descr
 		return
 	}
 	end += (moves + slack).Milliseconds()
-	if !sh.enqueue(domain, entries, end) {
-		x.dropped.Add(1)
+	added, dropped := sh.enqueue(hash, domain, entries, end)
+	x.dropped.Add(dropped)
+	if !added {
 		return
 	}
 	if len(sh.queue) == 1 {
@@ -131,16 +135,36 @@ func (x *Index) hash(key []byte, entries []descriptor.Entry) uint64 {
 	return h.Sum64()
 }
 
-func (sh *shard) enqueue(domain string, entries []descriptor.Entry, end int64) bool {
+// enqueue adds a descriptor to those that wait. In a full queue it takes the place of one of a domain with more of them, so that a flood of
+// one domain does not hide the others.
+func (sh *shard) enqueue(hash uint64, domain string, entries []descriptor.Entry, end int64) (added bool, dropped int64) {
 	size := len(domain)
 	for i := range entries {
 		size += len(entries[i].Key) + len(entries[i].Value)
 	}
-	if size > maxBytes || len(sh.queue) >= maxQueue {
-		return false
+	if size > maxBytes {
+		return false, 1
 	}
-	sh.queue = append(sh.queue, item{strings.Clone(domain), pack(entries), end})
-	return true
+	place := len(sh.queue)
+	if place >= maxQueue {
+		place = int(hash / shardCount % maxQueue) // any
+		other := &sh.queue[place]
+		if sh.waiting[other.domain] <= sh.waiting[domain]+1 {
+			return false, 1
+		}
+		sh.waiting[other.domain]--
+		delete(sh.until, other.hash)
+		dropped = 1
+	} else {
+		sh.queue = append(sh.queue, item{})
+	}
+	it := item{hash, strings.Clone(domain), pack(entries), end}
+	sh.queue[place] = it
+	if sh.waiting == nil {
+		sh.waiting = make(map[string]int)
+	}
+	sh.waiting[it.domain]++
+	return true, dropped
 }
 
 // Run writes what is recorded until ctx ends, and then the rest. It returns nil.
@@ -170,6 +194,7 @@ func (x *Index) Flush(ctx context.Context, now time.Time) {
 		sh.mu.Lock()
 		items = append(items, sh.queue...)
 		sh.queue = nil
+		clear(sh.waiting)
 		sh.mu.Unlock()
 	}
 	if len(items) == 0 {
@@ -232,10 +257,13 @@ func (x *Index) List(ctx context.Context, now time.Time, domain string, where []
 	return found, next, nil
 }
 
+// domainBytes is how many bytes at the beginning of a set's name stand for its domain.
+const domainBytes = 8
+
 // setOf is the name of the set of descriptors with an entry. It has a fixed length, whatever the entry is.
 func setOf(domain string, e descriptor.Entry) string {
-	sum := sha256.Sum256([]byte(pack([]descriptor.Entry{{Key: domain}, e})))
-	return base64.RawURLEncoding.EncodeToString(sum[:18])
+	ofDomain, ofEntry := sha256.Sum256([]byte(domain)), sha256.Sum256([]byte(pack([]descriptor.Entry{e})))
+	return base64.RawURLEncoding.EncodeToString(ofDomain[:domainBytes*3/4]) + base64.RawURLEncoding.EncodeToString(ofEntry[:12])
 }
 
 func pack(entries []descriptor.Entry) string {

@@ -178,13 +178,51 @@ func TestMemoryIsBounded(t *testing.T) {
 		texts, kept int
 	}{
 		{0, map[string]map[string]int64{"set": texts}, 0, maxTexts, 1},
-		{0, one, 1, maxTexts, 1},    // it is full
-		{time.Minute, one, 0, 1, 1}, // the others have ended
+		{0, map[string]map[string]int64{"set": {"new": noon.UnixMilli() + 1000}}, 1, maxTexts, 1}, // it is full
+		{0, one, 1, maxTexts, 2},    // another domain takes a place
+		{time.Minute, nil, 0, 1, 1}, // the others have ended
 		{2 * time.Minute, nil, 0, 0, 0},
 	} {
 		dropped, err := m.Add(t.Context(), noon.Add(c.after), c.sets)
-		if err != nil || dropped != c.dropped || m.texts != c.texts || len(m.sets) != c.kept {
-			t.Errorf("after %s: %v, %d dropped, %d texts in %d sets; want %+v", c.after, err, dropped, m.texts, len(m.sets), c)
+		if err != nil || dropped != c.dropped || m.texts != c.texts || len(m.domains) != c.kept {
+			t.Errorf("after %s: %v, %d dropped, %d texts of %d domains; want %+v", c.after, err, dropped, m.texts, len(m.domains), c)
+		}
+	}
+}
+
+// However many descriptors one domain has, those of another domain are listed: whether they come before the flood, in the middle of it, or
+// after it.
+func TestFloodOfOneDomainHidesNoOther(t *testing.T) {
+	x := New(Options{Store: new(Memory)})
+	const some = 50
+	quiet := func(when string) {
+		for i := range some {
+			x.Record(noon, fmt.Append(nil, when, i), "d", []descriptor.Entry{entry("tenant", when), entry("n", fmt.Sprint(i))}, time.Minute, 0)
+		}
+	}
+	n := 0
+	flood := func(texts, each int) {
+		for range texts / each {
+			for range each {
+				x.Record(noon, binary.AppendUvarint(nil, uint64(n)), "flood", []descriptor.Entry{entry("n", fmt.Sprint(n))}, time.Minute, 0)
+				n++
+			}
+			x.Flush(t.Context(), noon)
+		}
+	}
+	quiet("before")
+	flood(maxTexts*3/2, 5_000)
+	for range 4 * shardCount * maxQueue { // more than can wait
+		x.Record(noon, binary.AppendUvarint(nil, uint64(n)), "flood", []descriptor.Entry{entry("n", fmt.Sprint(n))}, time.Minute, 0)
+		n++
+	}
+	quiet("between")
+	flood(maxTexts/2, 5_000)
+	quiet("after")
+	x.Flush(t.Context(), noon)
+	for when, least := range map[string]int{"before": some, "between": some * 8 / 10, "after": some} { // few find the place of one of their own
+		if got := list(t, x, noon, 1000, entry("tenant", when)); len(got) < least {
+			t.Errorf("%s: %d of %d descriptors are listed", when, len(got), some)
 		}
 	}
 }
