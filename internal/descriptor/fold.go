@@ -1,6 +1,7 @@
 package descriptor
 
 import (
+	"fmt"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -84,6 +85,66 @@ func foldClass(pairs []rune) []rune {
 		pairs = otherRunes(pairs)
 	}
 	return pairs
+}
+
+// regexText writes an expression as text. The method String of package syntax takes a hundred thousand steps for each class such as [^/], so
+// a character that the expression does not have stands for the classes, which are then written in its places.
+func regexText(re *syntax.Regexp) string {
+	literal := make(map[rune]bool)
+	var classes []string
+	var look func(*syntax.Regexp)
+	look = func(re *syntax.Regexp) {
+		switch re.Op {
+		case syntax.OpLiteral:
+			for _, r := range re.Rune {
+				literal[r] = true
+			}
+		case syntax.OpCharClass:
+			classes = append(classes, classText(re.Rune))
+		}
+		for _, sub := range re.Sub {
+			look(sub)
+		}
+	}
+	look(re)
+	mark := rune(firstPrivate)
+	for literal[mark] {
+		mark++
+	}
+	var marked func(*syntax.Regexp) *syntax.Regexp
+	marked = func(re *syntax.Regexp) *syntax.Regexp {
+		if re.Op == syntax.OpCharClass {
+			return &syntax.Regexp{Op: syntax.OpLiteral, Rune: []rune{mark}}
+		}
+		other := *re
+		other.Sub = make([]*syntax.Regexp, len(re.Sub))
+		for i, sub := range re.Sub {
+			other.Sub[i] = marked(sub)
+		}
+		return &other
+	}
+	var b strings.Builder
+	for i, part := range strings.Split(marked(re).String(), fmt.Sprintf(`\x{%x}`, mark)) {
+		if i > 0 {
+			b.WriteString(classes[i-1])
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
+// firstPrivate is the first character for private use, which package syntax writes as its number.
+const firstPrivate = 0xe000
+
+// classText writes a class, for any place of an expression.
+func classText(pairs []rune) string {
+	var b strings.Builder
+	b.WriteString(`(?-i:[`)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		fmt.Fprintf(&b, `\x{%x}-\x{%x}`, pairs[i], pairs[i+1])
+	}
+	b.WriteString(`])`)
+	return b.String()
 }
 
 // inOrder sorts the pairs of a class, and joins those that overlap.

@@ -3,8 +3,11 @@ package descriptor
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
+	"regexp/syntax"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -73,5 +76,58 @@ func TestWildcardsFoldOnce(t *testing.T) {
 		}
 	}); n > 1 {
 		t.Errorf("a match allocates %v times, want once", n)
+	}
+}
+
+// What regexText writes matches what the expression matches, wherever classes and letters of any case stand in it.
+func TestRegexText(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		part := rapid.SampledFrom([]string{"[^/]", "[a-c]", `\pL`, "[^a-zé]", `\x{e000}`, "\ue001", "k", "é", "(?i:k[^s])", "(?i)x", "[[:^alpha:]]", `[\x{e000}-\x{e002}]`, ".", "$"})
+		after := rapid.SampledFrom([]string{"", "", "*", "+?", "{2}", "|"})
+		text := ""
+		for range rapid.IntRange(1, 5).Draw(t, "parts") {
+			text += part.Draw(t, "part") + after.Draw(t, "after")
+		}
+		parsed, err := syntax.Parse(text, syntax.Perl)
+		if err != nil {
+			t.Skip("not valid")
+		}
+		want := regexp.MustCompile(`\A(?:` + parsed.String() + `)\z`)
+		got, err := regexp.Compile(`\A(?:` + regexText(parsed) + `)\z`)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		for range 20 {
+			value := rapid.StringOfN(rapid.SampledFrom([]rune("/aAbkKsSſ\u212aéÉxX1\ue000\ue001\n")), 0, 5, -1).Draw(t, "value")
+			if got.MatchString(value) != want.MatchString(value) {
+				t.Fatalf("%s matches %q: %v, want %v", text, value, got.MatchString(value), want.MatchString(value))
+			}
+		}
+	})
+}
+
+// An expression whose classes have many characters costs about as much with fold_case as without.
+func TestCostOfFoldedClasses(t *testing.T) {
+	var b strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&b, "[^%c]", '\u4e00'+i)
+	}
+	cost := func(fold bool) time.Duration {
+		least := time.Hour
+		for range 3 {
+			began := time.Now()
+			parsed, err := parseRegex(b.String(), fold)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := compileRegex(b.String(), parsed, fold); err != nil {
+				t.Fatal(err)
+			}
+			least = min(least, time.Since(began))
+		}
+		return least
+	}
+	if plain, folded := cost(false), cost(true); folded > 50*plain { // it was 500 times as much
+		t.Errorf("%s with fold_case, %s without", folded, plain)
 	}
 }

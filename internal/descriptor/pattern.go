@@ -243,11 +243,10 @@ func CompileRegex(text string) (*regexp.Regexp, error) {
 	return compileRegex(text, parsed, false)
 }
 
-// compileRegex compiles an expression that parseRegex has read. Writing parsed as text costs a step for each character in its classes, more
-// than a million for [^/], so only an expression with fold is written as text.
+// compileRegex compiles an expression that parseRegex has read.
 func compileRegex(text string, parsed *syntax.Regexp, fold bool) (*regexp.Regexp, error) {
 	if fold {
-		text = parsed.String()
+		text = regexText(parsed)
 	} else if _, err := syntax.Parse(text+`\E`, syntax.Perl); err == nil { // only after a \Q without its end
 		text += `\E`
 	}
