@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
@@ -43,6 +44,7 @@ type scraped struct {
 	status  int
 	header  http.Header
 	body    []byte // compressed
+	failed  error  // a panic, which each scrape that waits gets
 	readers int    // guarded by scrapes.mu; also those that wait
 	kept    int64  // of scrapes.room; guarded by scrapes.mu
 }
@@ -77,6 +79,9 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case <-ctx.Done():
 		refuse("making the metrics takes too long: try again later")
 		return
+	}
+	if answer.failed != nil {
+		panic(answer.failed) // the server counts it, and answers
 	}
 	// If the deadline cannot be set, the bounds of the server remain.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapePatience))
@@ -165,7 +170,11 @@ func (s *scrapes) make(form string, a *scraped) {
 	var body bytes.Buffer
 	w := &compressing{answer: a, to: compressor(&body)}
 	r := (&http.Request{Method: http.MethodGet, Header: http.Header{"Accept": {form}}}).WithContext(context.Background())
-	s.inner.ServeHTTP(w, r)
+	a.failed = func() (err error) {
+		defer async.Recover(&err)
+		s.inner.ServeHTTP(w, r)
+		return nil
+	}()
 	_ = w.to.Close() // a buffer takes everything
 	a.status = cmp.Or(a.status, http.StatusOK)
 	s.earlier = time.Now().Add(min(4*time.Since(start), longestPause))

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/rand"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
@@ -132,4 +136,41 @@ func TestSlowScrapers(t *testing.T) {
 	}
 	_ = slow.Body.Close()
 	eventually(t, "nothing is counted any more", func() bool { return room.Held() == 0 })
+}
+
+// A panic while an answer is made ends the scrapes that wait for it, and no others: neither the process nor a later scrape.
+func TestScrapesAfterAPanic(t *testing.T) {
+	var broken atomic.Bool
+	broken.Store(true)
+	budget := intake.NewBudget(1 << 20)
+	s := newScrapes(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "metrics\n")
+		if broken.Load() {
+			panic("a collector is broken")
+		}
+	}), budget.Class("scrapes", 0))
+	registry := prometheus.NewRegistry()
+	shared, err := endpoint.New(endpoint.Options{Metrics: registry, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(shared.Recovering(s))
+	defer server.Close()
+	scrape := func(want int) {
+		t.Helper()
+		if code, body := get(t, server.URL); code != want {
+			t.Errorf("%d %q, want %d", code, body, want)
+		}
+	}
+	for range 3 { // more often than a place can be lost
+		scrape(http.StatusInternalServerError)
+	}
+	broken.Store(false)
+	scrape(http.StatusOK)
+	server.Close() // waits for what follows an answer
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.peers) + len(s.next); n != 0 || budget.Held() != 0 {
+		t.Errorf("%d peers and answers are kept, and %d bytes", n, budget.Held())
+	}
 }
