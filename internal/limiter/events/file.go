@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 // writer writes one event a line to an open stream.
@@ -41,12 +43,12 @@ type file struct {
 }
 
 func newFile(path string) (*file, error) {
-	info, err := os.Stat(path)
+	info, err := files.Stat(path)
 	if err == nil && !info.Mode().IsRegular() { // a pipe without a reader would hold up its writer
 		return nil, fmt.Errorf("%s is not a regular file: name a file, a URL that begins with https://, or stdout", path)
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		_, err = os.Stat(filepath.Dir(path))
+		_, err = files.Stat(filepath.Dir(path))
 	}
 	if err != nil {
 		return nil, err

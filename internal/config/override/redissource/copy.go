@@ -59,6 +59,9 @@ func (c *copies) keep(set *override.Set, at position) {
 	}
 }
 
+// lastCopy is how long a stop waits for the last copy: a file system that does not answer must not hold it up.
+const lastCopy = 5 * time.Second
+
 // run writes sets until the function that it returns is called, which writes the last one.
 func (c *copies) run() (stop func()) {
 	ending, ended := make(chan struct{}), make(chan struct{})
@@ -81,8 +84,17 @@ func (c *copies) run() (stop func()) {
 	}()
 	return func() {
 		close(ending)
-		<-ended
-		c.aside.Wait()
+		all := make(chan struct{})
+		go func() {
+			<-ended
+			c.aside.Wait()
+			close(all)
+		}()
+		select {
+		case <-all:
+		case <-time.After(lastCopy):
+			c.log.Error("the last copy of the overrides is not written: is its file system on a network, and does not answer?", "file", c.path)
+		}
 	}
 }
 
