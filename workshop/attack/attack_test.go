@@ -45,20 +45,25 @@ func TestVerdict(t *testing.T) {
 			victims: []victimOutcome{{name: "old counters", before: all, during: all, after: all, recovered: true}},
 		}
 	}
-	if err := well().verdict(); err != nil {
+	if err := well().verdict(false); err != nil {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(*outcome){
 		"301 MB more than idle":                     func(o *outcome) { o.peak = 331 << 20 },
 		"keeps 100 MB for clients that it does not": func(o *outcome) { o.own.live, o.kept = 10<<20, kept{live: 120 << 20, clients: 10 << 20} },
-		"no call was answered during the attack":    func(o *outcome) { o.victims[0].during.answered = 0 },
+		"80.0 % of the calls were answered during":  func(o *outcome) { o.victims[0].during.answered = 0.8 },
 		"50.0 % of the calls were answered after":   func(o *outcome) { o.victims[0].after.answered = 0.5 },
 	} {
 		o := well()
 		change(o)
-		if err := o.verdict(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := o.verdict(false); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
+	}
+	short := well()
+	short.victims[0].during.answered = 0.4
+	if err := short.verdict(true); err != nil {
+		t.Errorf("in a short attack: %v", err)
 	}
 	var table bytes.Buffer
 	if err := report(&table, []*outcome{well()}); err != nil || !strings.Contains(table.String(), "| full-store | 30 MB    | 300 MB  | 100 MB") {

@@ -108,7 +108,7 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 		return err
 	}
 	for _, r := range outcomes {
-		failed = append(failed, r.verdict())
+		failed = append(failed, r.verdict(o.short))
 	}
 	return errors.Join(failed...)
 }
