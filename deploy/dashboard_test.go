@@ -42,6 +42,8 @@ descriptors:
   - key: page
     detailed_metric: true
     rate_limit: {unit: hour, requests_per_unit: 5}
+  - key: contract
+    rate_limit: {unit: hour, requests_per_unit: 5, regions: {home: us}}
 `
 	broken = "domain: broken # round %d\ndescriptors: [{key: k, rate_limit: {unit: fortnight, requests_per_unit: 1}}]\n"
 	other  = "domain: shop\ndescriptors: [{key: user, overridable: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n"
@@ -49,12 +51,14 @@ descriptors:
 
 // mayBeZero are the queries that only a defect of the service, or a server that the test has not, would make other than 0.
 var mayBeZero = []string{
-	"Panics A",                      // a defect
-	"Lists of hot keys C",           // needs several decisions at one moment
-	"Connected to the xDS server A", // the process finds no server
-	"Other regions A",               // the other region is not there
-	"Overrides B",                   // Redis has lost nothing
-	"Rules without hits A",          // lists rules whose number is 0
+	"Panics A",                                  // a defect
+	"Lists of hot keys C",                       // needs several decisions at one moment
+	"Connected to the xDS server A",             // the process finds no server
+	"Other regions A",                           // the other region is not there
+	"Queries for another home A",                // the same
+	"Hits that other regions do not know yet A", // the same
+	"Overrides B",                               // Redis has lost nothing
+	"Rules without hits A",                      // lists rules whose number is 0
 }
 
 // TestDashboardHasData asks a real Prometheus every query of the dashboard. It scrapes four processes under load: one that
@@ -71,7 +75,7 @@ var mayBeZero = []string{
 //   - Different sets of rules: the two processes have different ones
 //   - Metric series: detailed_metric with more values than names are kept
 //   - Time until certificates expire: a certificate for the admin port
-//   - Other regions: a region that is not there
+//   - Other regions, Requests that wait for another region: a region that is not there, and a rule whose home it is
 //   - Overrides: a file with one
 func TestDashboardHasData(t *testing.T) {
 	for name, from := range map[string]string{"redis-server": "workshop/scripts/install-redis", "prometheus": "workshop/scripts/install-promtool"} {
@@ -94,7 +98,7 @@ func TestDashboardHasData(t *testing.T) {
 		"REDIS_URL="+redis, "REDIS_SOCKET_TYPE=unix", "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=unix", "REDIS_PERSECOND_URL="+redis+".nobody",
 		"RATELIMITD_ON_ERROR=allow", "LOCAL_CACHE_SIZE_IN_BYTES=1000000", "RATELIMITD_HOT_KEYS=128", "RATELIMITD_MAX_METRIC_SERIES=50",
 		"RATELIMITD_ADMIN_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_ADMIN_TLS_KEY="+filepath.Join(certificates, "tls.key"),
-		"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_EPOCH=1", "RATELIMITD_REGIONS_HOST=127.0.0.1", "RATELIMITD_REGIONS_PORT=0",
+		"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_HOST=127.0.0.1", "RATELIMITD_REGIONS_PORT=0",
 		"RATELIMITD_REGIONS_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_REGIONS_TLS_KEY="+filepath.Join(certificates, "tls.key"),
 		"RATELIMITD_REGIONS_TLS_CACERT="+filepath.Join(certificates, "tls.crt"))
 	overrides := filepath.Join(t.TempDir(), "overrides.yaml")
@@ -271,6 +275,7 @@ func traffic(t *testing.T, inRedis, inMemory served, round int) {
 		send(inRedis, "shop", fmt.Sprintf(`{"key": "burst", "value": "%d"}`, i))
 		send(inMemory, "shop", fmt.Sprintf(`{"key": "user", "value": "%d"}`, round))
 	}
+	send(inRedis, "shop", `{"key": "contract", "value": "1"}`)
 	send(inRedis, "shop", `{"key": "usr", "value": "1"}`)
 	send(inRedis, "shopp", `{"key": "user", "value": "1"}`)
 	send(inRedis, "", `{"key": "user", "value": "1"}`)

@@ -22,14 +22,31 @@ import (
 const dashboardFile = "grafana/dashboards/ratelimitd.json"
 
 // exposed is every metric that the service has, with the labels each is known to have. It comes from two processes, one that
-// counts in memory and one in Redis with all that goes in front of it.
+// counts in memory and one in Redis with all that goes in front of it, in a region.
 func exposed(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	socket := startRedis(t, "redis")
+	certificates, err := os.MkdirTemp(image(t)+"/tmp", "certificates")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(certificates) })
+	writeCertificate(t, certificates)
+	for _, name := range []string{certificates, certificates + "/tls.crt", certificates + "/tls.key"} {
+		if err := os.Chmod(name, 0o755); err != nil { // the image's user reads them
+			t.Fatal(err)
+		}
+	}
+	inside := "/tmp/" + filepath.Base(certificates)
 	all := map[string]map[string]bool{"up": {}}
 	for _, env := range [][]string{
 		{"RATELIMITD_MAX_METRIC_SERIES=100"},
-		{"REDIS_URL=" + socket, "REDIS_SOCKET_TYPE=unix", "LOCAL_CACHE_SIZE_IN_BYTES=100000", "RATELIMITD_OVERRIDES=redis"},
+		{
+			"REDIS_URL=" + socket, "REDIS_SOCKET_TYPE=unix", "LOCAL_CACHE_SIZE_IN_BYTES=100000", "RATELIMITD_OVERRIDES=redis",
+			"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_HOST=127.0.0.1", "RATELIMITD_REGIONS_PORT=0",
+			"RATELIMITD_REGIONS_TLS_CERT=" + inside + "/tls.crt", "RATELIMITD_REGIONS_TLS_KEY=" + inside + "/tls.key",
+			"RATELIMITD_REGIONS_TLS_CACERT=" + inside + "/tls.crt",
+		},
 	} {
 		s := serveInImage(t, env, "/bin/ratelimitd", "--rules", "config/domains")
 		ask(t, s, `{"domain":"messaging","descriptors":[{"entries":[{"key":"to_number","value":"1"}]}]}`)
@@ -70,10 +87,7 @@ func exposed(t *testing.T) map[string]map[string]bool {
 	}
 	// From /proc, which a container has and a bare chroot has not.
 	all["process_cpu_seconds_total"], all["process_resident_memory_bytes"] = map[string]bool{}, map[string]bool{}
-	// Of the listener's certificate, which this service has none of.
-	all["ratelimitd_region_up"] = map[string]bool{"peer": true} // these services are in no region
-	all["ratelimitd_xds_connected"] = map[string]bool{}         // these services read files
-	all["ratelimitd_tls_certificate_expiry_timestamp_seconds"] = map[string]bool{"use": true}
+	all["ratelimitd_xds_connected"] = map[string]bool{} // these services read files
 	return all
 }
 

@@ -39,7 +39,6 @@ var imports = map[string][]string{
 	"internal/platform/metric":     {},                                                                             // package ratelimit links it, and no metrics client
 	"internal/config/yamlform/...": {"internal/config/yamlform"},                                                   // YAML, independent of what it describes
 	"internal/backend":             {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"}, // the contract knows no store
-	"internal/backend/region":      {"internal/descriptor", "internal/backend"},                                    // pure arithmetic
 	"internal/limiter/events":      {"internal/descriptor", "internal/platform/..."},                               // observers do not know what a decision is
 	"internal/limiter/hotkeys":     {"internal/platform/metric"},                                                   // the same
 	"internal/limiter/usage":       {"internal/descriptor", "internal/platform/metric"},                            // the same

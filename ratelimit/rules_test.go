@@ -223,7 +223,7 @@ func TestUnpaired(t *testing.T) {
 
 // The library has no other regions to ask: it says so, instead of counting a limit of all regions in its own process.
 func TestRulesAcrossRegionsAreAnError(t *testing.T) {
-	const across = "domain: api\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 10, regions: {mode: home, home: eu}}}]\n"
+	const across = "domain: api\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 10, regions: {home: eu}}}]\n"
 	for name, o := range map[string]ratelimit.Options{
 		"files":  {Files: fstest.MapFS{"api.yaml": {Data: []byte(across)}}, Logger: quiet},
 		"folder": {Dir: servicetest.RulesOf(t, across), Logger: quiet},
@@ -233,6 +233,6 @@ func TestRulesAcrossRegionsAreAnError(t *testing.T) {
 			_ = l.Close()
 		}
 	}
-	regional := strings.Replace(across, "mode: home, home: eu", "mode: regional", 1)
+	regional := strings.Replace(across, "home: eu", "mode: regional", 1)
 	open(t, ratelimit.Options{Files: fstest.MapFS{"api.yaml": {Data: []byte(regional)}}, Logger: quiet})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/authoring/rulecheck"
 	"github.com/ratelimitd/ratelimitd/internal/authoring/ruletest"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
@@ -23,6 +24,7 @@ type checkCommand struct {
 	Strict    bool     `help:"Warnings fail too."`
 	Disable   []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
 	Info      bool     `help:"Also show notes."`
+	Regions   []string `env:"RATELIMITD_REGIONS" placeholder:"NAME" help:"All regions, with or without their addresses: a home that is none of them is an error. Unset: any name can be a region."`
 	Overrides []string `sep:"none" placeholder:"FILE" help:"File of overrides, which is compared with the rules; may be repeated."`
 
 	Output string `short:"o" enum:"table,json,yaml,plain,github" default:"table" help:"Form of the output: table (text for people), json, yaml, plain (a line for each finding, for editors) or github (annotations)."`
@@ -41,6 +43,7 @@ func (*checkCommand) about() about {
 			{"the rules of a directory", "ratelimitd check config/domains"},
 			{"in a pipeline: warnings fail too", "ratelimitd check --strict -o github rules"},
 			{"overrides too: do they fit the rules", "ratelimitd check --overrides overrides.yaml rules"},
+			{"is each home in the rules one of the regions?", "ratelimitd check --regions eu,us rules"},
 			{"a file as it was committed", "git show HEAD:rules/edge.yaml | ratelimitd check -"},
 		},
 		exits: []exitCode{
@@ -65,7 +68,13 @@ func (o *checkCommand) Run(_ context.Context, s streams) error {
 			return misuse(fmt.Errorf("%s is a test file: ratelimitd test runs it", p))
 		}
 	}
-	report, err := rulecheck.Run(rulecheck.Options{Paths: paths, Merge: o.Merge || o.MergeDomains, Months: o.Months, Disable: o.Disable, Overrides: o.Overrides})
+	regions, err := o.regions()
+	if err != nil {
+		return misuse(err)
+	}
+	report, err := rulecheck.Run(rulecheck.Options{
+		Paths: paths, Merge: o.Merge || o.MergeDomains, Months: o.Months, Disable: o.Disable, Overrides: o.Overrides, Regions: regions,
+	})
 	if err != nil {
 		return misuse(err)
 	}
@@ -79,6 +88,19 @@ func (o *checkCommand) Run(_ context.Context, s streams) error {
 		return fmt.Errorf("warnings about rule files: %d, and --strict is given", warnings)
 	}
 	return nil
+}
+
+// regions returns the names of the regions.
+func (o *checkCommand) regions() (names []string, err error) {
+	for _, entry := range o.Regions {
+		name, _, _ := strings.Cut(entry, "=")
+		if !descriptor.ValidRegion(name) {
+			return nil, fmt.Errorf("--regions (RATELIMITD_REGIONS): %q is no region: write names of at most %d letters from a to z, digits and hyphens, such as eu,us",
+				entry, descriptor.MaxRegionName)
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 // orDomains returns the paths, or the default directory if there are none.

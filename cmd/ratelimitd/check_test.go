@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -113,5 +114,35 @@ func TestCheckCommandDefault(t *testing.T) {
 	t.Chdir("../..")
 	if code, stdout, stderr := checkRules(t, "--strict"); code != 0 {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// With the names of the regions, from the flag or as serve has them, a home that is none of them is an error.
+func TestCheckRegions(t *testing.T) {
+	const rule = "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 5, regions: {home: %s}}}\n"
+	for _, c := range []struct {
+		home, flag, variable string
+		code                 int
+		want                 string
+	}{
+		{"us", "eu,us", "", 0, ""},
+		{"us", "", "", 0, ""},
+		{"hash", "eu,us", "", 0, ""},
+		{"mars", "eu,us", "", 1, `"mars" is the home of the rule "d.k", and no region: the regions are eu, us`},
+		{"mars", "", "eu=localhost:1,us=localhost:2", 1, "the regions are eu, us"},
+		{"us", "eu,ap", "us=localhost:1", 1, "the regions are eu, ap"},
+		{"us", "EU", "", 2, `--regions (RATELIMITD_REGIONS): "EU" is no region`},
+	} {
+		t.Setenv("RATELIMITD_REGIONS", c.variable)
+		args := []string{"check", file(t, fmt.Sprintf(rule, c.home))}
+		if c.flag != "" {
+			args = append(args, "--regions", c.flag)
+		}
+		if code, out, stderr := asks(t, args...); code != c.code || !strings.Contains(out+stderr, c.want) {
+			t.Errorf("%+v: %d\n%s%s", c, code, out, stderr)
+		}
+	}
+	if code, out, _ := asks(t, "check", "--info", file(t, fmt.Sprintf(rule, "eu"))); code != 0 || !strings.Contains(out, `a request under the rule "d.k" outside eu waits for one trip, until the limit is used up [home-waits]`) {
+		t.Errorf("%d\n%s", code, out)
 	}
 }

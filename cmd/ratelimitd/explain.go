@@ -181,9 +181,8 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 	if report.Matched() > 0 {
 		if known, err := client.Regions(ctx); err == nil { // an older server has no regions
 			for i := range report.Descriptors {
-				if d := &report.Descriptors[i]; d.Rule != nil && len(d.Limits) > 0 { // all limits of a rule have the same regions
-					d.Regions = serviceclient.InRegions(known, d.Rule.Path, d.Limits[0].Regions)
-				}
+				d := &report.Descriptors[i]
+				d.Regions = serviceclient.InRegions(known, d.Limits)
 			}
 		}
 	}

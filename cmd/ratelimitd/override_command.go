@@ -45,7 +45,7 @@ type overrideCommand struct {
 
 func (*overrideCommand) about() about {
 	return about{
-		note: "An override gives one caller other numbers than its rule has, without a deployment. The rule must allow it (overridable), and the server must keep overrides (RATELIMITD_OVERRIDES).",
+		note: "An override gives one caller other numbers than its rule has, without a deployment. The rule must allow it (overridable), and the server must keep overrides (RATELIMITD_OVERRIDES). Where one region counts for all, set the override on a server of that region; the others name it.",
 		examples: []example{
 			{"200 requests per unit for one caller, for a day", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --expires 24h"},
 			{"what would that change?", "ratelimitd override set -d messaging to_number=2061234567 --factor 2 --dry-run"},

@@ -23,7 +23,7 @@ func regionSettings(t *testing.T, ca *tlstest.Authority, name, all string) map[s
 	t.Helper()
 	cert, key := pemFiles(t, ca.Issue(t, "spiffe://example.org/region/"+name))
 	return map[string]string{
-		"RATELIMITD_REGION": name, "RATELIMITD_REGIONS": all, "RATELIMITD_REGIONS_EPOCH": "1",
+		"RATELIMITD_REGION": name, "RATELIMITD_REGIONS": all,
 		"RATELIMITD_REGIONS_TLS_CERT": cert, "RATELIMITD_REGIONS_TLS_KEY": key, "RATELIMITD_REGIONS_TLS_CACERT": file(t, string(ca.PEM)),
 		"RATELIMITD_REGIONS_HOST": "127.0.0.1", "RATELIMITD_REGIONS_PORT": "0",
 	}
@@ -47,10 +47,8 @@ func TestRegionSettings(t *testing.T) {
 	}{
 		{with(), ""},
 		{with("RATELIMITD_REGIONS", "eu,us=dns:///localhost:1"), ""},
-		{with("RATELIMITD_REGIONS_BEFORE", "us,ap", "RATELIMITD_REGIONS_OLD_HOME_STOPPED", "true"), ""},
 		{with("RATELIMITD_REGION", absent), "RATELIMITD_REGIONS without RATELIMITD_REGION: set the name of the region that this replica is in"},
 		{with("RATELIMITD_REGION", absent, "RATELIMITD_REGIONS", absent), "RATELIMITD_REGIONS_TLS_CERT, RATELIMITD_REGIONS_TLS_KEY, RATELIMITD_REGIONS_TLS_CACERT without RATELIMITD_REGION: set"},
-		{map[string]string{"RATELIMITD_REGIONS_EPOCH": "1"}, "RATELIMITD_REGIONS_EPOCH without RATELIMITD_REGION: set"},
 		{with("RATELIMITD_REGIONS", absent), "RATELIMITD_REGION=eu without RATELIMITD_REGIONS: list all regions, such as eu="},
 		{with("RATELIMITD_REGION", "EU"), "RATELIMITD_REGION=EU: a name has at most 32 letters from a to z"},
 		{with("RATELIMITD_REGION", "ap"), "RATELIMITD_REGION=ap is not in RATELIMITD_REGIONS, which has eu, us: add it, or correct the name"},
@@ -58,18 +56,12 @@ func TestRegionSettings(t *testing.T) {
 		{with("RATELIMITD_REGIONS", "eu=a:1,us"), "RATELIMITD_REGIONS: region us has no address: write us=HOST:PORT"},
 		{with("RATELIMITD_REGIONS", "eu=a:1,=b:1"), `RATELIMITD_REGIONS: "=b:1" is no region: write NAME=HOST:PORT`},
 		{with("RATELIMITD_REGIONS", "eu=a:1"), "RATELIMITD_REGIONS has only eu: list the other regions too, or unset RATELIMITD_REGION"},
-		{with("RATELIMITD_REGIONS_EPOCH", absent), "RATELIMITD_REGIONS_EPOCH is not set: number the list of regions, beginning with 1"},
-		{with("RATELIMITD_REGIONS_EPOCH", "0"), "RATELIMITD_REGIONS_EPOCH is not set"},
-		{with("RATELIMITD_REGIONS_OLD_HOME_STOPPED", "true"), "RATELIMITD_REGIONS_OLD_HOME_STOPPED without RATELIMITD_REGIONS_BEFORE"},
-		{with("RATELIMITD_REGIONS_BEFORE", "us=b:1"), `RATELIMITD_REGIONS_BEFORE: "us=b:1" is no name of a region: list only names`},
 		{with("RATELIMITD_REGIONS_TLS_CERT", absent), "RATELIMITD_REGIONS_TLS_CERT is not set: regions know each other by their certificates"},
 		{with("RATELIMITD_REGIONS_TLS_KEY", absent), "RATELIMITD_REGIONS_TLS_KEY is not set"},
 		{with("RATELIMITD_REGIONS_TLS_CACERT", absent), "RATELIMITD_REGIONS_TLS_CACERT is not set"},
 		{with("RATELIMITD_REGIONS_TLS_CACERT", "/none"), "open /none"},
 		{with("RATELIMITD_REGIONS_TLS_CERT", otherCert, "RATELIMITD_REGIONS_TLS_KEY", otherKey), "the certificate is of region us, and RATELIMITD_REGION=eu"},
 		{with("RATELIMITD_REGIONS_TLS_CERT", noCert, "RATELIMITD_REGIONS_TLS_KEY", noKey), "the certificate names no region: it needs the URI spiffe://TRUST-DOMAIN/region/NAME"},
-		{with("RATELIMITD_ADMISSION", "all_or_nothing"), "RATELIMITD_REGION and RATELIMITD_ADMISSION=all_or_nothing"},
-		{with("QUOTA_MODE", "true"), "RATELIMITD_REGION and QUOTA_MODE"},
 		{with("REDIS_KEY_FORMAT", "lyft"), "RATELIMITD_REGION and REDIS_KEY_FORMAT=lyft"},
 		{with("RATELIMITD_REGIONS_HOST", "256.0.0.1"), "RATELIMITD_REGIONS_HOST, RATELIMITD_REGIONS_PORT: listen for regions on 256.0.0.1:0"},
 	} {
@@ -87,7 +79,7 @@ func TestRegionSettings(t *testing.T) {
 
 // Rules with regions work in a service without a region, and the log says so.
 func TestRegionsWithoutARegion(t *testing.T) {
-	const rule = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 100, regions: {mode: escrow, home: eu}}\n"
+	const rule = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 100, regions: {home: eu}}\n"
 	alone := begin(t, nil, "--rules", rulesOf(t, rule))
 	if got := answers(ask("d", "k", "v"))(t, alone); got != "OK99" && !strings.HasPrefix(got, "OK") {
 		t.Error(got)
@@ -108,17 +100,17 @@ func TestRegionsWithoutARegion(t *testing.T) {
 	}
 }
 
-// Two regions with two replicas and a Redis each admit a limit together, and no more, in both modes.
+// Two regions with two replicas and a Redis each admit a limit together, and no more.
 func TestRegions(t *testing.T) {
 	const rules = `
 domain: d
 descriptors:
-  - key: escrow
-    rate_limit: {unit: day, requests_per_unit: 400, regions: {mode: escrow, home: eu}}
-  - key: home
-    rate_limit: {unit: day, requests_per_unit: 40, regions: {mode: home, home: us}}
+  - key: eu
+    rate_limit: {unit: day, requests_per_unit: 400, regions: {home: eu}}
+  - key: us
+    rate_limit: {unit: day, requests_per_unit: 40, regions: {home: us}}
   - key: hash
-    rate_limit: {unit: day, requests_per_unit: 400, regions: {mode: escrow}}
+    rate_limit: {unit: day, requests_per_unit: 400, regions: {home: hash}}
 `
 	ca := tlstest.NewAuthority(t, "regions")
 	// A region has one address, and here one of its replicas listens on it: addresses of loopback are as good as names.
@@ -143,39 +135,21 @@ descriptors:
 	}
 	for i, r := range replicas {
 		name, other := []string{"eu", "us"}[i/2], []string{"us", "eu"}[i/2]
-		eventually(t, "the page /regions to show that both regions act", func() bool {
+		eventually(t, "the page /regions to show that the other region is up and has the same rules", func() bool {
 			code, body := get(t, r.debug()+"/regions")
-			if code != http.StatusOK || !strings.HasPrefix(body, "region "+name+", epoch 1\n") {
+			if code != http.StatusOK || !strings.HasPrefix(body, "region "+name+"\nhomes of limits in the rules: chosen by a hash 1, eu 1, us 1\n") {
 				t.Fatalf("%d %s", code, body)
 			}
-			return strings.Contains(body, "it counts for the others") && strings.Contains(body, "\n"+other+"      up     ")
+			return strings.Contains(body, "\n"+other+"      up     ") && strings.Contains(body, "  same  ")
 		})
 		server := strings.TrimPrefix(r.debug(), "http://")
-		if code, out, stderr := asks(t, "regions", "-s", server); code != 0 || stderr != "" || !strings.HasPrefix(out, "region "+name+", epoch 1\nit counts for the others") {
+		if code, out, stderr := asks(t, "regions", "-s", server); code != 0 || stderr != "" || !strings.HasPrefix(out, "region "+name+"\n") {
 			t.Errorf("%d\n%s%s", code, out, stderr)
 		}
 		found := new(adminv1.ListRegionsResponse)
 		if code, out, stderr := asks(t, "regions", "-s", server, "--json"); code != 0 || protojson.Unmarshal([]byte(out), found) != nil ||
-			found.GetRegion() != name || found.GetEpoch() != 1 || !found.GetActs() || found.GetActsFor().AsDuration() <= 0 ||
-			len(found.GetRegions()) != 1 || found.GetRegions()[0].GetName() != other || found.GetRegions()[0].GetConsented() == nil {
+			found.GetRegion() != name || len(found.GetRegions()) != 1 || found.GetRegions()[0].GetName() != other || found.GetRegions()[0].GetRtt().AsDuration() <= 0 {
 			t.Errorf("%d\n%s%s", code, out, stderr)
-		}
-	}
-	var asked []string
-	for i, r := range replicas {
-		asked = append(asked, []string{"eu=", "us="}[i/2]+strings.TrimPrefix(r.debug(), "http://"))
-	}
-	code, out, stderr := asks(t, "regions", "move", "eu", "us", "--ask", strings.Join(asked, ","))
-	if code != 1 || stderr != "" || !strings.HasPrefix(out, "home eu moves to us, with epoch 2\n\n1. now ") || !strings.Contains(out, "; left: eu, us\n") ||
-		!strings.Contains(out, "! limits with a home that a hash chooses: 1") {
-		t.Errorf("%d\n%s%s", code, out, stderr)
-	}
-	if code, out, stderr := asks(t, "regions", "move", "eu", "us", "--ask", strings.Join(asked, ","), "--json"); code != 1 || stderr != "" || !strings.HasPrefix(out, `{"from":"eu","to":"us","epoch":2,"steps":[{"state":"now",`) {
-		t.Errorf("%d\n%s%s", code, out, stderr)
-	}
-	for _, args := range [][]string{{"move", "eu"}, {"move", "eu", "eu", "--ask", "eu=a:1"}, {"move", "eu", "us", "--ask", "eu=a:1"}, {"move", "eu", "us", "--ask", "a:1"}, {"show", "eu"}, {"show", "--ask", "eu=a:1"}} {
-		if code, _, _ := asks(t, append([]string{"regions"}, args...)...); code != 2 {
-			t.Errorf("%q: exit code %d", args, code)
 		}
 	}
 	passes := func(client ratelimitv3.RateLimitServiceClient, key, value string) (bool, error) {
@@ -187,7 +161,7 @@ descriptors:
 	for _, c := range []struct {
 		key   string
 		limit int64
-	}{{"escrow", 400}, {"home", 40}, {"hash", 400}} {
+	}{{"eu", 400}, {"us", 40}, {"hash", 400}} {
 		for _, client := range clients {
 			eventually(t, "an answer of each replica", func() bool { _, err := passes(client, c.key, "warm"); return err == nil })
 		}
@@ -215,11 +189,46 @@ descriptors:
 			t.Errorf("%s: %d admitted, the limit is %d", c.key, admitted.Load(), c.limit)
 		}
 	}
-	for i, here := range []string{"eu", "us"} {
-		code, out, _ := asks(t, "explain", "-d", "d", "home=v", "--server", strings.TrimPrefix(replicas[2*i].debug(), "http://"))
-		if code != 0 || !strings.Contains(out, ", one limit for all regions: every request asks region us\n") || !strings.Contains(out, "\nregions  this server is in "+here+"\n") ||
-			!strings.Contains(out, "         all regions together admit the limit at most") {
+	for i, want := range []string{"regions  this server is in eu\n         us counts for all regions: a request waits for one trip, ", "regions  this server is in us\n         it counts for all regions\n"} {
+		code, out, _ := asks(t, "explain", "-d", "d", "us=v", "--server", strings.TrimPrefix(replicas[2*i].debug(), "http://"))
+		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("%d\n%s", code, out)
+		}
+	}
+}
+
+// Resets and overrides of what another region counts are refused with its name, also while it does not answer.
+func TestChangesBelongToTheHome(t *testing.T) {
+	const rules = `
+domain: d
+descriptors:
+  - {key: far, overridable: true, rate_limit: {unit: day, requests_per_unit: 5, regions: {home: us}}}
+  - {key: near, overridable: true, rate_limit: {unit: day, requests_per_unit: 5, regions: {home: eu}}}
+`
+	env := regionSettings(t, tlstest.NewAuthority(t, "regions"), "eu", "eu,us=127.0.0.1:1")
+	for name, value := range map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken, "RATELIMITD_OVERRIDES": "redis", "REDIS_URL": redistest.Start(t).Addr} {
+		env[name] = value
+	}
+	r := begin(t, env, "--rules", rulesOf(t, rules))
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	t.Setenv("RATELIMITD_ADMIN_TOKEN", adminToken)
+	server := strings.TrimPrefix(r.debug(), "http://")
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"override set -d d far=v --limit 9", 1, "the counter belongs to the region us: set the override there"},
+		{"override set -d d far=v --block --dry-run", 1, "the counter belongs to the region us: set the override there"},
+		{"override set -d d near=v --limit 9", 0, ""},
+		{"override rm -d d far=v", exitNothing, ""},
+		{"reset -d d far=v", 1, "the counter belongs to the region us: reset it there"},
+		{"reset -d d near=v", 0, ""},
+	} {
+		if code, out, stderr := asks(t, append(strings.Fields(c.args), "-s", server)...); code != c.code || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s: %d\n%s%s", c.args, code, out, stderr)
 		}
 	}
 }

@@ -210,6 +210,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		Store:     counters,
 		Local:     svc.openLocal(),
 		Keys:      keys,
+		Elsewhere: svc.elsewhere(),
 		MaxSeries: o.Answers.MaxSeries,
 		Metrics:   prom.With(registry),
 		NoDots:    o.Stats.NoDots,
@@ -272,7 +273,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	operators.Overrides = svc.operatorsOverrides()
 	operators.Fleet = svc.joinFleet()
 	if svc.regions != nil {
-		operators.Regions = svc.regions.Status
+		operators.Regions = operator.Regions{Status: svc.regions.Status, HomeElsewhere: svc.regions.HomeElsewhere}
 	}
 	operators.Host, _ = os.Hostname() // empty where the system does not know
 	if hot != nil {
@@ -507,10 +508,9 @@ type inForce struct {
 
 // swap puts rules into force.
 func (s *service) swap(tree *descriptor.Tree) {
-	if s.regions != nil {
-		s.regions.SetRules(tree.Rules)
-	}
-	s.limiter.Swap(tree, s.options.Answers.settings())
+	settings := s.options.Answers.settings()
+	settings.Regions = max(len(s.options.Regions.Regions), 1)
+	s.limiter.Swap(tree, settings)
 	if now := s.inForce.Load(); now == nil || now.checksum != tree.Checksum {
 		s.warnOfRegions(tree)
 		s.inForce.Store(&inForce{tree.Checksum, time.Now()})

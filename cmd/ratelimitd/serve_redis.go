@@ -95,6 +95,7 @@ func (s *service) shareInvalidations(registry prometheus.Registerer) error {
 			}
 			if cleared {
 				s.leases.Void(key)
+				s.cleared()
 			}
 		},
 		ForgetAll: func(cleared bool) {
@@ -103,6 +104,7 @@ func (s *service) shareInvalidations(registry prometheus.Registerer) error {
 			}
 			if cleared {
 				s.leases.VoidAll()
+				s.cleared()
 			}
 		},
 	})

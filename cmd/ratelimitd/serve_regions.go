@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,8 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
@@ -25,10 +22,6 @@ import (
 type regionOptions struct {
 	Region  string   `env:"RATELIMITD_REGION" placeholder:"NAME" help:"Region of this replica, one of RATELIMITD_REGIONS. Unset: limits with regions count like all others."`
 	Regions []string `env:"RATELIMITD_REGIONS" placeholder:"NAME=HOST:PORT,..." help:"All regions with the address of their region port; the same list in all regions."`
-	Epoch   int64    `name:"regions-epoch" env:"RATELIMITD_REGIONS_EPOCH" range:"0.." placeholder:"NUMBER" help:"Number of this list, at least 1. Raise it with each change of the list or of a home. Regions reject smaller numbers."`
-
-	Before  []string `name:"regions-before" env:"RATELIMITD_REGIONS_BEFORE" placeholder:"NAME,..." help:"The previous list of regions, if this region becomes the home of counters with this epoch. Its counters begin full."`
-	Stopped bool     `name:"regions-old-home-stopped" env:"RATELIMITD_REGIONS_OLD_HOME_STOPPED" help:"The old home has certainly stopped: do not wait for a majority. If it still runs, both may admit a whole limit."`
 
 	Host string `name:"regions-host" env:"RATELIMITD_REGIONS_HOST" default:"0.0.0.0" help:"Address of the region port."`
 	Port int    `name:"regions-port" env:"RATELIMITD_REGIONS_PORT" range:"0..65535" default:"8083" help:"Port on which other regions ask; 0: a free one. It is open only with RATELIMITD_REGION."`
@@ -48,8 +41,8 @@ type regionList struct {
 func (o *regionOptions) list() (*regionList, error) {
 	switch {
 	case o.Region == "" && len(o.Regions) == 0:
-		if set := given("RATELIMITD_REGIONS_TLS_CERT", o.Cert, "RATELIMITD_REGIONS_TLS_KEY", o.Key, "RATELIMITD_REGIONS_TLS_CACERT", o.CA); set != "" || o.Epoch > 0 {
-			return nil, fmt.Errorf("%s without RATELIMITD_REGION: set RATELIMITD_REGION and RATELIMITD_REGIONS too, or unset it", cmp.Or(set, "RATELIMITD_REGIONS_EPOCH"))
+		if set := given("RATELIMITD_REGIONS_TLS_CERT", o.Cert, "RATELIMITD_REGIONS_TLS_KEY", o.Key, "RATELIMITD_REGIONS_TLS_CACERT", o.CA); set != "" {
+			return nil, fmt.Errorf("%s without RATELIMITD_REGION: set RATELIMITD_REGION and RATELIMITD_REGIONS too, or unset it", set)
 		}
 		return nil, nil
 	case o.Region == "":
@@ -58,8 +51,6 @@ func (o *regionOptions) list() (*regionList, error) {
 		return nil, fmt.Errorf("RATELIMITD_REGION=%s: a name has at most %d letters from a to z, digits and hyphens, such as eu or us-west-2", o.Region, descriptor.MaxRegionName)
 	case len(o.Regions) == 0:
 		return nil, fmt.Errorf("RATELIMITD_REGION=%s without RATELIMITD_REGIONS: list all regions, such as eu=limits.eu.example:8083,us=limits.us.example:8083", o.Region)
-	case o.Epoch == 0:
-		return nil, errors.New("RATELIMITD_REGIONS_EPOCH is not set: number the list of regions, beginning with 1, and use a larger number for each later list")
 	}
 	l := &regionList{addresses: make(map[string]string)}
 	for _, entry := range o.Regions {
@@ -81,13 +72,6 @@ func (o *regionOptions) list() (*regionList, error) {
 		return nil, fmt.Errorf("RATELIMITD_REGION=%s is not in RATELIMITD_REGIONS, which has %s: add it, or correct the name", o.Region, strings.Join(l.names, ", "))
 	case len(l.names) == 1:
 		return nil, fmt.Errorf("RATELIMITD_REGIONS has only %s: list the other regions too, or unset RATELIMITD_REGION", o.Region)
-	case o.Stopped && len(o.Before) == 0:
-		return nil, errors.New("RATELIMITD_REGIONS_OLD_HOME_STOPPED without RATELIMITD_REGIONS_BEFORE: it matters only when a home moves; set the list of regions before, or unset it")
-	}
-	for _, name := range o.Before {
-		if !descriptor.ValidRegion(name) {
-			return nil, fmt.Errorf("RATELIMITD_REGIONS_BEFORE: %q is no name of a region: list only names, such as eu,us", name)
-		}
 	}
 	for _, file := range [][2]string{{"RATELIMITD_REGIONS_TLS_CERT", o.Cert}, {"RATELIMITD_REGIONS_TLS_KEY", o.Key}, {"RATELIMITD_REGIONS_TLS_CACERT", o.CA}} {
 		if file[1] == "" {
@@ -97,19 +81,6 @@ func (o *regionOptions) list() (*regionList, error) {
 	return l, nil
 }
 
-// fits returns an error about other settings under which limits cannot hold across regions.
-func (o *regionOptions) fits(all *serveCommand) error {
-	switch {
-	case all.Answers.Admission == descriptor.AdmissionNames[descriptor.AllOrNothing]:
-		return errors.New("RATELIMITD_REGION and RATELIMITD_ADMISSION=all_or_nothing: limits with regions cannot be counted so; write `admission: all_or_nothing` in the domains that need it")
-	case all.Answers.Quota:
-		return errors.New("RATELIMITD_REGION and QUOTA_MODE: limits with regions cannot be counted so; write `quota_mode` in the rules that need it")
-	case all.Backend.KeyFormat == keysLyft:
-		return errors.New("RATELIMITD_REGION and REDIS_KEY_FORMAT=lyft: envoyproxy/ratelimit, which shares these counters, knows no regions; use one of them")
-	}
-	return nil
-}
-
 // openRegions puts the store that counts across regions in front of another one. It returns that one if no region is set.
 func (s *service) openRegions(counters backend.Store, registry prometheus.Registerer) (backend.Store, error) {
 	o := &s.options.Regions
@@ -117,8 +88,8 @@ func (s *service) openRegions(counters backend.Store, registry prometheus.Regist
 	if err != nil || list == nil {
 		return counters, err
 	}
-	if err := o.fits(s.options); err != nil {
-		return nil, err
+	if s.options.Backend.KeyFormat == keysLyft {
+		return nil, errors.New("RATELIMITD_REGION and REDIS_KEY_FORMAT=lyft: envoyproxy/ratelimit, which shares these counters, knows no regions; use one of them")
 	}
 	if s.regionFiles, err = tlsfiles.Load(tlsfiles.Options{
 		Use: "regions", Cert: o.Cert, Key: o.Key, CA: o.CA, OnlyCA: true, SkipName: true, Log: s.log, Metrics: prom.With(registry),
@@ -139,20 +110,36 @@ func (s *service) openRegions(counters backend.Store, registry prometheus.Regist
 	}
 	s.shutdown = append(s.shutdown, peers.Close)
 	opts := regions.Options{
-		Store: counters, Peers: peers, Region: o.Region, Regions: list.names, Epoch: uint64(o.Epoch), Before: o.Before, Stopped: o.Stopped,
-		Prefix: s.options.Backend.KeyPrefix, Timeout: s.options.Backend.longestAnswer(), Metrics: prom.With(registry), Logger: s.log,
-	}
-	if len(s.redis) > 0 {
-		opts.Records = redis.NewRecords(s.redis[0].store)
-	} else {
-		opts.Records = memory.NewRecords(s.options.Backend.MaxCounters)
+		Store: counters, Peers: peers, Region: o.Region, Regions: list.names,
+		Timeout: s.options.Backend.longestAnswer(), Metrics: prom.With(registry), Logger: s.log,
 	}
 	if s.regions, err = regions.New(opts); err != nil {
 		return nil, err
 	}
 	s.workers = append(s.workers, s.regions.Run)
-	s.log.Info("limits with regions hold in all regions", "region", o.Region, "regions", list.names, "epoch", o.Epoch)
+	if len(s.redis) == 0 {
+		s.log.Warn("limits that this region counts for all are in the memory of each replica: run one replica, or set REDIS_URL", "region", o.Region)
+	}
+	s.log.Info("limits with regions hold in all regions", "region", o.Region, "regions", list.names)
 	return s.regions, nil
+}
+
+// cleared tells other regions that a replica of this one has cleared counters.
+func (s *service) cleared() {
+	if s.regions != nil {
+		s.regions.Cleared()
+	}
+}
+
+// elsewhere tells whether another region counts a limit. It is nil if no region is set.
+func (s *service) elsewhere() func(key []byte, l *descriptor.Limit) bool {
+	if s.regions == nil {
+		return nil
+	}
+	return func(key []byte, l *descriptor.Limit) bool {
+		_, elsewhere := s.regions.HomeElsewhere(key, l)
+		return elsewhere
+	}
 }
 
 // listenForRegions opens the region port, if a region is set.
@@ -174,7 +161,7 @@ func (s *service) listenForRegions(shared *endpoint.Shared) error {
 		return err
 	}
 	server, err := regionrpc.NewServer(regionrpc.ServerOptions{
-		Listener: listener, TLS: s.regionFiles, Region: o.Region, Regions: append(list.names, o.Before...), Store: s.regions,
+		Listener: listener, TLS: s.regionFiles, Region: o.Region, Regions: list.names, Store: s.regions,
 		Log: s.log, Shared: shared,
 	})
 	if err != nil {

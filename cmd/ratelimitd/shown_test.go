@@ -119,8 +119,6 @@ var notRun = map[string][]string{
 		`git fetch --tags --unshallow`,
 	},
 	"another test runs it": {
-		`ratelimitd regions move`, // these two: TestRegions
-		`ratelimitd regions move eu us --ask eu=HOST:PORT,us=HOST:PORT`,
 		`make simulate SEED=7`,
 		`go run ./cmd/ratelimitd --rules config/domains`, // TestReadmeRequests starts the same service
 		"for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{http_code}\\n' localhost:8080/json -d '{\"domain\": \"messaging\",", // TestReadmeRequests

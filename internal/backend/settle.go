@@ -93,9 +93,6 @@ func (t *Take) settle(s *State, now int64, c commit) Outcome {
 	if c == commitNever && s.ahead > 0 && t.Hits > 0 {
 		return algorithms[t.Limit.Algorithm].apply(t.Limit, s, now, min(t.Hits+s.ahead, MaxCount), c)
 	}
-	if t.Account != nil {
-		return t.Account.settle(s, now, t.Hits, c)
-	}
 	return apply(t, s, now, c)
 }
 

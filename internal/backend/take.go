@@ -21,9 +21,6 @@ type Take struct {
 	// Origin is where the take comes from. It is set for limits with Regions only.
 	Origin *Origin
 
-	// Account makes the take one from a record of Records. Package regions sends such takes, and only they are in their request.
-	Account *Account
-
 	// Reservation makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is all.
 	Reservation *Reservation
 
@@ -85,6 +82,8 @@ type Outcome struct {
 	ResetAfter time.Duration // time until nothing is in use any more, or a window ends
 	PartEnds   time.Duration // sliding window: time until the sub-window ends that hits are added to now
 	Delay      time.Duration // leaky bucket: how long an allowed request has to wait for its turn
+
+	Limit *descriptor.Limit // the numbers that it was counted under, if another region has counted it under others; nil: the take's
 }
 
 // Never is the RetryAfter of a take with more hits than the capacity of its limit.

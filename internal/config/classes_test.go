@@ -73,7 +73,7 @@ func TestBadClasses(t *testing.T) {
 		{kind + "classes: {by: kind, guaranteed_percent: {a: 60}}, lease: true}}", []string{"2:138: `classes` and `lease: true`"}},
 		{kind + "classes: {by: kind, guaranteed_percent: {a: 60}}, penalty: 10m}}", []string{"2:140: `classes` and `penalty`"}},
 		{kind + "classes: {by: kind, guaranteed_percent: {a: 60}}}, reservations: true}", []string{"2:146: `reservations` and `classes`"}},
-		{kind + "classes: {by: kind, guaranteed_percent: {a: 60}}, regions: {mode: home}}}", []string{"2:3: `mode: home` of `regions` and `classes`: what a class is owed is known in one region only"}},
+		{kind + "classes: {by: kind, guaranteed_percent: {a: 60}}, regions: {mode: eventual}}}", []string{"2:3: `regions: {mode: eventual}` and `classes`: what a class is owed is known in one region only"}},
 		{kind + "classes: {by: kind, guaranteed_percent: {a: 60}}, algorithm: sliding_window}}", []string{"2:90: `classes` cannot be used with `sliding_window`: it is for `fixed_window`"}},
 		{"{key: kind, condition: true, rate_limit: {unit: hour, requests_per_unit: 4294967296, classes: {by: kind, guaranteed_percent: {a: 60}}}}", []string{"2:76: `requests_per_unit`: 4294967296 that classes share cannot be counted exactly, 4294967295 is the most"}},
 		{"{key: kind, rate_limit: {unit: hour, requests_per_unit: 200, classes: {by: kind, guaranteed_percent: {a: 60}}}}", []string{"2:73: `classes` by \"kind\": each class would have a counter of its own"}},

@@ -107,9 +107,6 @@ func (c *claim) otherRegions(d *descriptor.DomainSpec) (errs []*yamlform.Error) 
 		case (first.Regions == nil) != (d.Regions == nil):
 			return append(errs, yamlform.Position(d.Position).Errorf(
 				"only one of the files of domain %s has `regions`, the other is at %s: say it in both, it holds for the limits of its own file", yamlform.Quote(d.Name), where(first.Position)))
-		case d.Admission == descriptor.AllOrNothing && first.AcrossRegions, first.Admission == descriptor.AllOrNothing && d.AcrossRegions:
-			return append(errs, yamlform.Position(d.Position).Errorf(
-				"domain %s has `admission: all_or_nothing` in one file and limits with `regions` in another, see %s: leave out one of them", yamlform.Quote(d.Name), where(first.Position)))
 		}
 	}
 	return errs

@@ -142,7 +142,7 @@ var LimitFacts = Facts[RuleLimit]{
 	{Key: "regions",
 		text: func(l *RuleLimit) string { return l.Regions.String() },
 		words: func(l *RuleLimit) string {
-			return l.Regions.Words(l.Algorithm == LeakyBucket || l.Algorithm == TokenBucket && !l.Interval)
+			return l.Regions.Words()
 		}},
 	{Key: "scale", text: func(l *RuleLimit) string { return l.Rule.ScaleOf(l.Index).String() }},
 	{Key: "classes", text: func(l *RuleLimit) string { return l.Rule.ClassesOf(l.Index).String() }},

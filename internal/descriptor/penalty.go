@@ -41,14 +41,14 @@ func (l *Limit) PenaltyWords() string {
 // never enforced.
 const (
 	penaltyWord       = "penalty"
-	shadowPenaltyWord = "penalty_in_shadow"
+	ShadowPenaltyWord = "penalty_in_shadow"
 )
 
 // AppendPenaltyKey appends the key of the penalty for the counter under a key.
 func AppendPenaltyKey(dst, counter []byte, shadow bool) []byte {
 	dst = append(append(dst, counter...), '|')
 	if shadow {
-		return append(dst, shadowPenaltyWord...)
+		return append(dst, ShadowPenaltyWord...)
 	}
 	return append(dst, penaltyWord...)
 }
@@ -60,7 +60,7 @@ func CutPenaltyKey(key []byte) (counter []byte, word string) {
 		return key, ""
 	}
 	if word = penaltyWord; string(key[at+1:]) != word {
-		word = shadowPenaltyWord
+		word = ShadowPenaltyWord
 	}
 	return key[:at], word
 }

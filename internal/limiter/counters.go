@@ -146,7 +146,7 @@ func (w *work) counters() (c Counters) {
 	c.Blocked, c.FromRequest = s.by == byBlock, s.by == byRequest
 	if s.rule != nil {
 		c.HitCost = s.hitCost()
-		if n := w.overrideInForce(s.rule, s.sent); n.Kind != 0 {
+		if n := w.overrideInForce(s.rule, s.sent); n.Kind != 0 && !w.countedElsewhere(s) {
 			c.Override = &n
 		}
 	}
@@ -193,6 +193,9 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 	}
 	for i := range c.List {
 		k, o := &c.List[i], &r.Outcomes[i]
+		if o.Limit != nil { // another region has counted, under its own numbers
+			k.Limit = *o.Limit
+		}
 		k.Kept = o.Kept
 		k.Used, k.Remaining, k.Wait, k.Reset, k.Cached = o.Used, o.Remaining(k.Limit.Capacity()), o.RetryAfter, o.ResetAfter, o.Cached
 	}

@@ -9,6 +9,9 @@ import (
 // judge turns outcomes into a decision: the outcomes of a descriptor's charges into its status, and the statuses into the code. It calls no
 // store and counts nothing.
 func (w *work) judge(d *Decision) {
+	if len(w.origins) > 0 {
+		w.adoptNumbers()
+	}
 	if w.needs&needGuard != 0 {
 		w.mergeGuards()
 	}
@@ -122,4 +125,15 @@ func (w *work) delay(d *Decision) time.Duration {
 		}
 	}
 	return longest
+}
+
+// adoptNumbers gives charges that another region has counted the numbers of that region: its rules and overrides count.
+func (w *work) adoptNumbers() {
+	for i := range w.charges {
+		if c := &w.charges[i]; c.take != none {
+			if l := w.outcome(c).Limit; l != nil {
+				c.limit = l
+			}
+		}
+	}
 }

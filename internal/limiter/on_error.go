@@ -100,7 +100,7 @@ func (w *work) countLocally(s *subject) {
 		if !w.outcome(c).Failed {
 			continue
 		}
-		if w.snap.settings.Replicas > 1 {
+		if w.replicas(c.limit) > 1 {
 			c.share = w.shareOfCharge(s, c)
 		}
 		t := w.countedHere.At(c.take)
@@ -125,14 +125,23 @@ func (w *work) shareOfCharge(s *subject, c *charge) *descriptor.Limit {
 	room := uint64(max(w.request.Takes[c.take].Hits, 1))
 	if s.rule != nil && !c.brought() {
 		room = max(room, s.hitCost())
-		if c.limit == &s.rule.Limits[c.index] {
+		if c.limit == &s.rule.Limits[c.index] && c.limit.Regions == nil {
 			if whole := &w.snap.shares[s.rule.Index][c.index]; room <= whole.Capacity() {
 				return whole
 			}
 		}
 	}
-	share := shareOf(c.limit, w.snap.settings.Replicas, room)
+	share := shareOf(c.limit, w.replicas(c.limit), room)
 	return &share
+}
+
+// replicas returns how many replicas share a limit: those of all regions, if it has a home.
+func (w *work) replicas(l *descriptor.Limit) int {
+	n := max(w.snap.settings.Replicas, 1)
+	if l.Regions != nil && l.Regions.HasHome() {
+		n *= max(w.snap.settings.Regions, 1)
+	}
+	return n
 }
 
 // countDegraded counts a request that on_error has answered, and how it has answered each descriptor.

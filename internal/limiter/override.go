@@ -17,10 +17,20 @@ func (w *work) overridable() bool { return w.domain.Overridable && w.snap.overri
 // override applies the overrides of all descriptors.
 func (w *work) override() {
 	for i := range w.subjects {
-		if s := &w.subjects[i]; s.rule != nil && s.rule.Overridable() {
+		if s := &w.subjects[i]; s.rule != nil && s.rule.Overridable() && !w.countedElsewhere(s) {
 			w.overrideOne(s)
 		}
 	}
+}
+
+// countedElsewhere reports whether another region counts the limits of a descriptor's rule: then its overrides hold, and none of this one's.
+func (w *work) countedElsewhere(s *subject) bool {
+	first := &s.rule.Limits[0] // all have the same home
+	if w.Elsewhere == nil || first.Regions == nil {
+		return false
+	}
+	w.scratch = w.Keys.AppendKey(w.scratch[:0], w.req.Domain, s.counted, s.rule, first)
+	return w.Elsewhere(w.scratch, first)
 }
 
 // overrideOne applies the overrides of one descriptor. An override of one limit comes before an override of all. A limit that does not

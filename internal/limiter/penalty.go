@@ -20,6 +20,7 @@ func (w *work) addGuard(s *subject, c *charge, t *backend.Take) int {
 	w.keyBytes = descriptor.AppendPenaltyKey(w.keyBytes, t.Key, shadow)
 	w.request.Takes = append(w.request.Takes, backend.Take{
 		Key: w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)], Limit: c.limit.Penalty, Rule: t.Rule, Member: t.Member, Vote: t.Vote, Guards: true,
+		Origin: t.Origin,
 	})
 	w.needs |= needGuard
 	return len(w.request.Takes) - 1
@@ -76,7 +77,7 @@ func (w *work) addPenalties(c *Counters, rule *descriptor.Rule) {
 		}
 		shadow := w.snap.settings.Shadow || rule.Shadow || k.Unenforced
 		w.request.Takes = append(w.request.Takes, backend.Take{
-			Key: descriptor.AppendPenaltyKey(nil, []byte(k.Key), shadow), Limit: k.Limit.Penalty, Rule: rule, Member: i,
+			Key: descriptor.AppendPenaltyKey(nil, []byte(k.Key), shadow), Limit: k.Limit.Penalty, Rule: rule, Member: i, Origin: w.request.Takes[i].Origin,
 		})
 	}
 }

@@ -32,7 +32,7 @@ func (o *origins) Start(ctx context.Context, now time.Time, b *backend.Batch, r 
 
 func acrossRegions(r *descriptor.Rule) {
 	for i := range r.Limits {
-		r.Limits[i].Regions = &descriptor.Regions{Mode: descriptor.InEscrow, Home: "eu"}
+		r.Limits[i].Regions = &descriptor.Regions{Mode: descriptor.AtHome, Home: "eu"}
 	}
 }
 
@@ -55,7 +55,7 @@ func TestResolve(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10), perMinute("far", "", 10, overridable, acrossRegions))
 	minute := descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Minute}}
 	tag := minute.Tag()
-	resolve := func(tag string, pairs ...string) (backend.Counter, bool) {
+	resolve := func(tag string, pairs ...string) (backend.Resolved, bool) {
 		return f.Resolve(f.now, "d", entries(pairs...), tag)
 	}
 	c, ok := resolve(tag, "far=b")
@@ -72,26 +72,37 @@ func TestResolve(t *testing.T) {
 		t.Errorf("with an override: %+v, %v", c.Limit, ok)
 	}
 	f.override("d.far", "", override.Numbers{Kind: override.Blocked}, "far=b")
-	if c, ok := resolve(tag, "far=b"); !ok || c.Limit.Capacity() != 0 || c.Limit.Regions == nil {
+	if c, ok := resolve(tag, "far=b"); !ok || c.Limit.Capacity() != 0 || c.Limit.Regions == nil || c.Free {
 		t.Errorf("of a blocked caller: %+v, %v", c.Limit, ok)
+	}
+	f.override("d.far", "", override.Numbers{Kind: override.Unlimited}, "far=b")
+	if c, ok := resolve(tag, "far=b"); !ok || !c.Free {
+		t.Errorf("of a caller without a limit: %+v, %v", c, ok)
 	}
 }
 
-// Rules is the same number in processes with the same rules and overrides, and another one as soon as Resolve may differ.
-func TestRules(t *testing.T) {
+// A limit that does not apply at the time takes nothing.
+func TestResolveInactive(t *testing.T) {
+	f := newFixture(t, limiter.Settings{}, perMinute("far", "", 10, atNight, acrossRegions))
+	tag := f.Tree().Rules[0].Tag(&f.Tree().Rules[0].Limits[0])
+	if c, ok := f.Resolve(f.now, "d", entries("far=b"), tag); !ok || !c.Free {
+		t.Errorf("at noon: %+v, %v", c, ok)
+	}
+}
+
+// Sums has the same number in processes with the same rules and overrides, and another one as soon as Resolve may differ.
+func TestSums(t *testing.T) {
 	create := func(requests uint64, changes ...func(*descriptor.Rule)) *fixture {
 		return newFixture(t, limiter.Settings{}, perMinute("far", "", requests, append(changes, overridable, acrossRegions)...))
 	}
-	if n := limiter.New(limiter.Options{Store: memory.New(memory.Options{})}).Rules(noon); n != 0 {
-		t.Errorf("%d without rules", n)
+	if n, rules := limiter.New(limiter.Options{Store: memory.New(memory.Options{})}).Sums(noon); n != 0 || rules != 0 {
+		t.Errorf("%d and %d without rules", n, rules)
 	}
-	if n := create(10, atNight).Rules(noon); n != 0 {
-		t.Errorf("%d of a rule with active times", n)
-	}
+	sum := func(f *fixture) uint64 { n, _ := f.Sums(f.now); return n }
 	a, b := create(10), create(10)
 	same := func(what string, want bool) {
 		t.Helper()
-		if x, y := a.Rules(a.now), b.Rules(b.now); x == 0 || y == 0 || (x == y) != want || x != a.Rules(a.now) {
+		if x, y := sum(a), sum(b); x == 0 || y == 0 || (x == y) != want || x != sum(a) {
 			t.Errorf("%s: %d and %d", what, x, y)
 		}
 	}

@@ -18,6 +18,8 @@ type Options struct {
 	Local backend.Store         // counts for on_error: local; nil: requests with such descriptors get the error
 	Keys  descriptor.KeyBuilder // builds every counter's key
 
+	Elsewhere func(key []byte, l *descriptor.Limit) bool // reports whether another region counts a limit; nil: none does
+
 	MaxSeries int             // maximum number of metric names that come from requests; rules may add as many again; default 10,000
 	Metrics   metric.Registry // nil: counted, but not registered
 	NoDots    bool            // names of Statistics: dots within domains, keys and values become underscores
@@ -47,6 +49,7 @@ type Settings struct {
 	// this replica gets its share of a limit that is divided by Replicas; 0 means 1. Limiter.SetReplicas replaces Replicas.
 	OnError  descriptor.OnError
 	Replicas int
+	Regions  int // that share the limits with a home, each with as many replicas; 0 means 1
 
 	Headers     descriptor.HeaderFamilies // headers for clients, in domains that do not set their own; 0: none
 	HeaderNames HeaderNames               // the names for descriptor.HeadersReference

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/config/entries"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
@@ -28,7 +27,7 @@ type admin struct {
 	hotKeys func(hotkeys.Query) hotkeys.Report // nil: off
 	shares  Shares                             // nil: there are none
 	host    string
-	regions func() regions.Status // nil: no region is set
+	regions Regions
 }
 
 var fileStates = map[descriptor.FileState]adminv1.RuleFileState{
@@ -82,6 +81,7 @@ func (a *admin) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv
 	}
 	x := a.rules.Explain(req.GetDomain(), entries)
 	answer := &adminv1.ExplainResponse{DomainKnown: x.Known, Reason: reasonWithGuess(entries, &x), Rule: ruleMessage(&x)}
+	a.regions.nameHomes(&x, answer.Rule)
 	for i := range x.Levels {
 		answer.Levels = append(answer.Levels, levelMessage(&x.Levels[i]))
 	}

@@ -120,7 +120,7 @@ func (s *Server) addConsole(mux *http.ServeMux, opts *Options) {
 
 // look returns the next event.
 func (o *Options) look(ctx context.Context) any {
-	e := &live{At: time.Now().UnixMilli(), Rules: o.liveRules(), Regions: o.Regions != nil}
+	e := &live{At: time.Now().UnixMilli(), Rules: o.liveRules(), Regions: o.Regions.Status != nil}
 	if o.Process != nil {
 		e.Process = o.Process(ctx)
 	}

@@ -2,9 +2,11 @@ package operator
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -23,6 +25,8 @@ type Counters interface {
 // counters is the ratelimitd.admin.v1.CounterService.
 type counters struct {
 	counters Counters
+	explain  func(domain string, entries []descriptor.Entry) descriptor.Explanation // nil: there are no regions
+	regions  Regions
 	bounds   Bounds
 	log      *slog.Logger
 }
@@ -60,6 +64,11 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	if err != nil {
 		return nil, err
 	}
+	if !d.HasLimit { // a limit that the request brings along counts here
+		if err := c.elsewhere(req.GetDomain(), d.Entries, "reset it"); err != nil {
+			return nil, connect.NewError(connect.CodeFailedPrecondition, err)
+		}
+	}
 	now := time.Now()
 	found, err := c.clear(ctx, now, req.GetDomain(), d)
 	if err != nil {
@@ -69,6 +78,20 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	return &adminv1.ResetResponse{
 		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(d.Entries, &found), Counters: counterMessages(now, &found),
 	}, nil
+}
+
+// elsewhere returns an error that names the region, if another one counts a descriptor: only that one can do what was asked.
+func (c *counters) elsewhere(domain string, entries []descriptor.Entry, do string) error {
+	if c.regions.HomeElsewhere == nil || c.explain == nil {
+		return nil
+	}
+	x := c.explain(domain, entries)
+	for i, key := range x.Keys {
+		if home, elsewhere := c.regions.HomeElsewhere([]byte(key), &x.Rule.Limits[i]); elsewhere {
+			return fmt.Errorf("the counter belongs to the region %s: %s there", home, do)
+		}
+	}
+	return nil
 }
 
 // clear clears the counters of a descriptor. The log names the operator, even when it fails.

@@ -39,7 +39,7 @@ type Options struct {
 
 	Fleet Fleet // the replicas that share a Redis; nil: not known
 
-	Regions func() regions.Status // what is known about other regions; nil: no region is set
+	Regions Regions // what is known about the other regions
 
 	Stats    func(io.Writer) // writes the lines of /stats, "name: value"; nil: none
 	LogLevel LogLevel        // shown and changed by /loglevel; nil: not found
@@ -66,6 +66,14 @@ type Rules struct {
 	Files   func() []descriptor.FileStatus
 	Tree    func() *descriptor.Tree
 	Explain func(domain string, entries []descriptor.Entry) descriptor.Explanation
+}
+
+// Regions show the other regions, and keep apart what only they can change. Without a region, both are nil.
+type Regions struct {
+	Status func() regions.Status
+
+	// HomeElsewhere returns the region that counts the counter with a key, and whether it is another one than this.
+	HomeElsewhere func(key []byte, l *descriptor.Limit) (home string, elsewhere bool)
 }
 
 // Bounds limit what operators may take.

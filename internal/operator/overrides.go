@@ -117,6 +117,11 @@ func (o *overrides) edits(now time.Time, writes []*adminv1.OverrideWrite, remove
 		if err != nil {
 			return nil, invalid("writes[%d].override.%w", i, err)
 		}
+		if !remove { // what was set before a home moved can be removed everywhere
+			if err := o.counters.elsewhere(read.Domain, read.Entries, "set the override"); err != nil {
+				return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("writes[%d].override.entries: %w", i, err))
+			}
+		}
 		e.Override, e.Remove = *read, remove
 		if w.ExpectVersion != nil {
 			e.Expect = proto.Int64(w.GetExpectVersion())

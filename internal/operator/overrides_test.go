@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/config/override/redissource"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -42,12 +43,30 @@ func startOverriding(t *testing.T) *overriding {
 			{Name: "short", Requests: 5, Window: descriptor.Window{Unit: descriptor.Hour}}, {Name: "long", Requests: 50, Window: year},
 		}}},
 		{Key: "fold", FoldCase: true, Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded}, Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
+		{Key: "far", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded}, Limits: []descriptor.Limit{
+			{Requests: 5, Window: year, Regions: &descriptor.Regions{Mode: descriptor.AtHome, Home: "us"}},
+		}}},
+		{Key: "near", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded}, Limits: []descriptor.Limit{
+			{Requests: 5, Window: year, Regions: &descriptor.Regions{Mode: descriptor.AtHome, Home: "eu"}},
+		}}},
+		{Key: "about", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded}, Limits: []descriptor.Limit{
+			{Requests: 5, Window: year, Regions: &descriptor.Regions{Mode: descriptor.Eventual}},
+		}}},
+		{Key: "hash", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{OverrideMax: descriptor.OverrideUnbounded}, Limits: []descriptor.Limit{
+			{Name: "short", Requests: 5, Window: descriptor.Window{Unit: descriptor.Hour}, Regions: &descriptor.Regions{Mode: descriptor.AtHome}},
+			{Name: "long", Requests: 50, Window: year, Regions: &descriptor.Regions{Mode: descriptor.AtHome}},
+		}}},
 		{Key: "fixed", Rule: &descriptor.Rule{Limits: []descriptor.Limit{{Requests: 5, Window: year}}}},
 	}}}, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &overriding{limiter: limiter.New(limiter.Options{Store: memory.New(memory.Options{})}), applied: make(chan int64, 1000)}
+	store := memory.New(memory.Options{})
+	across, err := regions.New(regions.Options{Store: store, Region: "eu", Regions: []string{"eu", "us"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &overriding{limiter: limiter.New(limiter.Options{Store: store}), applied: make(chan int64, 1000)}
 	o.limiter.Swap(tree, limiter.Settings{})
 	source := redissource.New(redissource.Options{Client: redistest.Start(t).Client(t), Log: slog.New(slog.DiscardHandler)})
 	servicetest.Serve(t, func(ctx context.Context) error {
@@ -58,8 +77,9 @@ func startOverriding(t *testing.T) *overriding {
 	})
 	<-source.Tried()
 	o.running = start(t, Options{
-		Counters: o.limiter, Rules: Rules{Tree: o.limiter.Tree}, Access: Access{Tokens: owners{annsToken: "ann"}},
+		Counters: o.limiter, Rules: Rules{Tree: o.limiter.Tree, Explain: o.limiter.Explain}, Access: Access{Tokens: owners{annsToken: "ann"}},
 		Overrides: Overrides{Source: source, Name: "redis", Up: source.Up, InForce: o.limiter.Overrides, Peek: o.limiter.PeekWith},
+		Regions:   Regions{Status: across.Status, HomeElsewhere: across.HomeElsewhere},
 	})
 	o.client = adminv1.NewOverrideServiceClient(o.admin)
 	return o
@@ -209,6 +229,74 @@ func TestLifeOfAnOverride(t *testing.T) {
 				t.Errorf("line %d does not have %s: %s", i, part, audit[i])
 			}
 		}
+	}
+}
+
+// An override of what another region counts is refused with that region's name. One that was set before a home moved can be removed.
+func TestOverrideOfAnotherRegion(t *testing.T) {
+	o := startOverriding(t)
+	blocked := func(rule, pair string) *adminv1.Override {
+		return &adminv1.Override{Domain: "d", Rule: rule, Entries: kv(pair), Blocked: true}
+	}
+	try := func(w *adminv1.Override, elsewhere bool) {
+		t.Helper()
+		for _, dry := range []bool{true, false} {
+			_, err := o.client.Set(o.ctx(t), &adminv1.OverrideServiceSetRequest{Writes: writeOf(requests(9, "d.k", "k=other"), w), DryRun: dry})
+			if s := status.Convert(err); elsewhere && (s.Code() != codes.FailedPrecondition || s.Message() != "writes[1].override.entries: the counter belongs to the region us: set the override there") {
+				t.Errorf("%v, dry %t: %v", w, dry, err)
+			} else if !elsewhere && err != nil && !dry {
+				t.Errorf("%v: %v", w, err)
+			}
+		}
+		if n := o.log.With("entries=k=other"); elsewhere && len(n) > 0 {
+			t.Errorf("another override of the call was written:\n%s", o.log)
+		}
+	}
+	try(requests(7, "d.far", "far=v"), true)
+	try(blocked("d.far", "far=v"), true)
+	met := make(map[string]bool)
+	for i := 0; len(met) < 2 && i < 1000; i++ {
+		pair := fmt.Sprint("hash=", i)
+		limits := o.explain(t, pair).GetLimits()
+		home := limits[0].GetCountingRegion()
+		if limits[1].GetCountingRegion() != home {
+			t.Fatalf("the limits of one rule have two homes: %v", limits)
+		}
+		if home == "us" {
+			try(blocked("d.hash", pair), true)
+		}
+		met[home] = true
+	}
+	if !met["eu"] || !met["us"] {
+		t.Errorf("of 1000 callers there are only those with the homes %v", met)
+	}
+	if _, err := o.client.Remove(o.ctx(t), &adminv1.OverrideServiceRemoveRequest{Writes: writeOf(requests(7, "d.far", "far=v"))}); err != nil {
+		t.Errorf("it cannot be removed: %v", err)
+	}
+	try(requests(7, "d.near", "near=v"), false)
+	try(requests(7, "d.about", "about=v"), false)
+}
+
+// explain returns the rule that an entry matches.
+func (o *overriding) explain(t *testing.T, pair string) *adminv1.Rule {
+	t.Helper()
+	x, err := adminv1.NewAdminServiceClient(o.admin).Explain(o.ctx(t), &adminv1.ExplainRequest{Domain: "d", Entries: kv(pair)})
+	if err != nil || x.GetRule() == nil {
+		t.Fatal(x, err)
+	}
+	return x.GetRule()
+}
+
+// A reset of what another region counts is refused with that region's name.
+func TestResetOfAnotherRegion(t *testing.T) {
+	o := startOverriding(t)
+	counters := adminv1.NewCounterServiceClient(o.admin)
+	if _, err := counters.Reset(o.ctx(t), &adminv1.ResetRequest{Domain: "d", Entries: kv("near=v")}); err != nil {
+		t.Error(err)
+	}
+	_, err := counters.Reset(o.ctx(t), &adminv1.ResetRequest{Domain: "d", Entries: kv("far=v")})
+	if status.Code(err) != codes.FailedPrecondition || status.Convert(err).Message() != "the counter belongs to the region us: reset it there" {
+		t.Error(err)
 	}
 }
 

@@ -58,7 +58,7 @@ var keyCases = map[string]keyCase{
 	"file.request_override": {domain: "request_override: %s"},
 	"file.refunds":          {domain: "refunds: %s"},
 	"file.envoy_delay":      {domain: "envoy_delay: true", rule: "{key: k, rate_limit: {unit: day, requests_per_unit: 7, algorithm: leaky_bucket}}"},
-	"file.regions":          {domain: "regions: {mode: escrow}", rule: "{key: k, rate_limit: {unit: day, requests_per_unit: 700}}"},
+	"file.regions":          {domain: "regions: {home: eu}", rule: "{key: k, rate_limit: {unit: day, requests_per_unit: 700}}"},
 	"file.quota_buckets":    {domain: "quota_buckets: {order: [k]}"},
 
 	"header.name":  {domain: "headers: [{name: X-Left, value: '{remaining}'}]"},
@@ -118,7 +118,7 @@ var keyCases = map[string]keyCase{
 	"limit.precision":         limited("algorithm: sliding_window, precision: 2"),
 	"limit.nodelay":           limited("algorithm: leaky_bucket, nodelay: all"),
 	"limit.lease":             limited("lease: true"),
-	"limit.regions":           limited("regions: {mode: home}"),
+	"limit.regions":           limited("regions: {home: hash}"),
 	"limit.active":            limited("active: {weekdays: [tuesday]}"),
 	"limit.scale":             limited("scale: {by: k, max: 5}", "condition: true"),
 	"limit.classes":           limited("classes: {by: k, guaranteed_percent: {a: 20}}", "condition: true"),
@@ -133,7 +133,7 @@ var keyCases = map[string]keyCase{
 	"scale.max": limited("scale: {by: k, max: 9}", "condition: true"),
 
 	"regions.mode":               {rule: "{key: k, rate_limit: {unit: day, requests_per_unit: 700, regions: {mode: %s}}}"},
-	"regions.home":               limited("regions: {mode: home, home: eu}"),
+	"regions.home":               limited("regions: {home: eu}"),
 	"classes.by":                 limited("classes: {by: k, guaranteed_percent: {b: 20}}", "condition: true"),
 	"classes.guaranteed_percent": limited("classes: {by: k, guaranteed_percent: {a: 30, '*': 5}}", "condition: true"),
 

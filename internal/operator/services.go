@@ -47,7 +47,7 @@ func (s *Server) addServices(mux *http.ServeMux, opts *Options) {
 		connect.WithCodec(strictJSON{"json"}), connect.WithCodec(strictJSON{"json; charset=utf-8"}),
 	)
 	mux.Handle(adminconnect.NewAdminServiceHandler(&admin{rules: opts.Rules, bounds: opts.Bounds, hotKeys: opts.HotKeys, shares: opts.Shares, host: opts.Host, regions: opts.Regions}, with))
-	counters := &counters{counters: opts.Counters, bounds: opts.Bounds, log: s.shared.Log}
+	counters := &counters{counters: opts.Counters, explain: opts.Rules.Explain, regions: opts.Regions, bounds: opts.Bounds, log: s.shared.Log}
 	mux.Handle(adminconnect.NewCounterServiceHandler(counters, with))
 	mux.Handle(adminconnect.NewOverrideServiceHandler(&overrides{Overrides: opts.Overrides, tree: opts.Rules.tree, counters: counters, log: s.shared.Log}, with))
 	mux.Handle(adminconnect.NewUsageServiceHandler(&usages{usage: opts.Usage, counters: opts.Counters, tree: opts.Rules.tree, bounds: opts.Bounds}, with))

@@ -18,9 +18,6 @@ type clientBytes struct {
 	json       *intake.Class // the bodies of /json
 }
 
-// A connection over gRPC takes about this many bytes while it does nothing, for buffers and stacks, and with TLS more.
-const grpcSize, tlsSize = 12 << 10, 12 << 10
-
 // newClientBytes makes the classes of what is held for clients. A part of the budget is reserved for each, so that an attack over HTTP
 // closes no connection of gRPC.
 func newClientBytes(o *Options, calls *intake.Calls) *clientBytes {
@@ -52,9 +49,9 @@ func listen(opts *Options, bytes *clientBytes) (_ listeners, err error) {
 	if l.http, err = opts.Shared.Listen("HTTP", opts.Listen.HTTP, 0); err != nil {
 		return l, err
 	}
-	size, encrypted := int64(grpcSize), opts.Listen.Credentials != nil
+	size, encrypted := int64(endpoint.GRPCSize), opts.Listen.Credentials != nil
 	if encrypted {
-		size += tlsSize
+		size += endpoint.TLSSize
 	}
 	c, m, log := &opts.Connections, opts.Shared.Connections, opts.Shared.Log
 	l.grpc = intake.Listen(l.grpc, intake.Options{

@@ -68,7 +68,7 @@ func features() []feature {
 		{name: "nodelay", keys: []string{"limit.nodelay", "file.envoy_delay"}, top: "envoy_delay: true", rules: limited(", algorithm: leaky_bucket, burst: 9, nodelay: 4"), callers: ab},
 		{name: "lease", keys: []string{"limit.lease"}, rules: "- {key: user, rate_limit: {unit: hour, requests_per_unit: 10, lease: true}}", callers: ab},
 		{name: "regions: regional", keys: []string{"file.regions", "limit.regions", "regions.mode"}, top: "regions: {mode: regional}", rules: limited(", regions: {mode: regional}"), callers: ab},
-		{name: "regions with a home", keys: []string{"regions.home"}, rules: limited(", regions: {mode: home, home: eu}"), callers: ab},
+		{name: "regions with a home", keys: []string{"regions.home"}, rules: limited(", regions: {home: eu}"), callers: ab},
 		{name: "active", keys: []string{"limit.active", "active.from", "active.until", "active.weekdays", "active.hours", "active.zone"},
 			rules: limited(", active: {from: 1999-12-31, until: 2000-01-03, weekdays: [saturday], hours: '00:00-00:30', zone: UTC}"), callers: ab},
 		{name: "scale", keys: []string{"limit.scale", "scale.by", "scale.max"}, rules: "- {key: users, condition: true, descriptors: [{key: app, rate_limit: {unit: hour, requests_per_unit: 4, scale: {by: users, max: 5} @}}]}", callers: []string{"users=2|app=a", "users=9|app=a", "users=x|app=a"}},

@@ -112,7 +112,6 @@ var flags = []told{
 		want:   []string{"yes 26 unknown 0"},
 	},
 	{fields: []string{"Take.Origin"}, absent: "package regions, which has a matrix of its own"},
-	{fields: []string{"Take.Account"}, absent: "package regions, which sends it to Records and not to a store"},
 }
 
 // Each layer honours each flag, alone and in front of others. A field that is in no row fails this test.

@@ -19,6 +19,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -60,7 +61,8 @@ type stores struct {
 	replicas []backend.Store
 	local    backend.Store
 	keys     descriptor.KeyBuilder
-	did      func() bool // the way was used: a denial was remembered, a permit was taken in advance. Nil: it always is
+	rules    func(regions.Resolver) // gets the rules of the region that counts; nil: there is only one
+	did      func() bool            // the way was used: a denial was remembered, a permit was taken in advance. Nil: it always is
 }
 
 func one(s backend.Store) stores { return stores{replicas: []backend.Store{s}} }
@@ -108,6 +110,7 @@ func ways(t *testing.T) []way {
 			s.local = memory.New(memory.Options{})
 			return s
 		}},
+		{name: "a limit whose home is another region", column: "other region", grade: same, loose: overridable, inLimit: ", regions: {home: eu}", stores: elsewhere(t)},
 		{name: "package ratelimit", column: "library", run: inLibrary},
 		{name: "quota buckets", column: "quota buckets", grade: within, run: asQuotaBuckets},
 		{name: "memory that is full", column: "full memory", grade: within, stores: func(t *testing.T, _ string) stores {
@@ -128,6 +131,11 @@ func leasesLoosely(tree *descriptor.Tree) bool {
 		}
 	}
 	return false
+}
+
+// overridable reports whether callers may have overrides. One that an override blocks is denied without its home.
+func overridable(tree *descriptor.Tree) bool {
+	return slices.ContainsFunc(tree.Rules, func(r *descriptor.Rule) bool { return r.Overridable() })
 }
 
 // gone is a store that does not answer.
@@ -198,6 +206,9 @@ func newSystem(t *testing.T, f *feature, w *way, prefix string) (*system, string
 		settings := w.settings
 		settings.Headers, settings.Metadata = descriptor.HeadersIETF|descriptor.HeadersRetryAfter, true
 		l.Swap(tree, settings)
+		if all.rules != nil {
+			all.rules(l)
+		}
 		s.replicas = append(s.replicas, l)
 	}
 	return s, ""

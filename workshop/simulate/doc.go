@@ -4,6 +4,6 @@
 //	make simulate SEED=7
 //
 // It has only tests. The real packages run in a bubble of testing/synctest; internal/testkit/simkit has the clocks. An oracle that
-// shares no code with the service checks every answer and every interval of every counter. Moves of a home, lost data and set clocks are in
-// the simulation of internal/backend/region.
+// shares no code with the service checks every answer and every interval of every counter. Where
+// regions share a limit, it also checks that a request does not wait for the home when its answer is known.
 package simulate

@@ -41,7 +41,8 @@ type setup struct {
 
 	// What a test breaks on purpose.
 	weaken  func(settle settler) settler // nil: nothing
-	forgets float64                      // how many changes of regions' records are acknowledged and not kept
+	aside   bool                         // every region counts on its own, as if its rules had no `regions`
+	denials int                          // regions.Options.Denials
 }
 
 // settler settles a request at a time of the store's clock.
@@ -71,10 +72,8 @@ type fleet struct {
 	trace io.Writer // nil: nothing is written
 
 	began  time.Time
-	store  backend.Store
-	settle settler
-
-	records []backend.Records // of each region
+	stores []backend.Store // of each region
+	settle []settler       // of each region's store
 
 	mu       sync.Mutex // of what follows
 	envoys   []*envoy
@@ -111,15 +110,17 @@ type who struct{ rule, caller int }
 
 // run runs a history and returns what the oracle found. The trace is of all events.
 func run(s setup, steps []step, store backend.Store, trace io.Writer) []string {
-	f := &fleet{setup: s, trace: trace, began: time.Now(), store: store, clock: simkit.NewClock(0, s.drift)}
-	f.settle = func(now time.Time, r *backend.Request) error {
-		return backend.Await(context.Background(), store, now, r)
-	}
-	if s.weaken != nil {
-		f.settle = s.weaken(f.settle)
-	}
-	for range s.regions {
-		f.records = append(f.records, memory.NewRecords(0))
+	f := &fleet{setup: s, trace: trace, began: time.Now(), clock: simkit.NewClock(0, s.drift)}
+	for i := range s.regions {
+		own := store
+		if i > 0 {
+			own = memory.New(memory.Options{})
+		}
+		settle := settler(func(now time.Time, r *backend.Request) error { return backend.Await(context.Background(), own, now, r) })
+		if s.weaken != nil {
+			settle = s.weaken(settle)
+		}
+		f.stores, f.settle = append(f.stores, own), append(f.settle, settle)
 	}
 	f.mu.Lock() // the first replicas of a region ask for others at once
 	for i := range s.replicas {
@@ -425,15 +426,15 @@ func (l *link) send(ctx context.Context, r *backend.Request, settle func(now tim
 
 // Start implements backend.Store.
 func (l *link) Start(ctx context.Context, _ time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
-	return true, l.send(ctx, r, func(now time.Time) error { return l.r.f.settle(now, r) })
+	return true, l.send(ctx, r, func(now time.Time) error { return l.r.f.settle[l.r.region()](now, r) })
 }
 
 // Peek implements backend.Store.
 func (l *link) Peek(ctx context.Context, _ time.Time, r *backend.Request) error {
-	return l.send(ctx, r, func(now time.Time) error { return l.r.f.store.Peek(context.Background(), now, r) })
+	return l.send(ctx, r, func(now time.Time) error { return l.r.f.stores[l.r.region()].Peek(context.Background(), now, r) })
 }
 
 // Reset implements backend.Store.
 func (l *link) Reset(ctx context.Context, counters []backend.Counter) error {
-	return l.r.f.store.Reset(ctx, counters)
+	return l.r.f.stores[l.r.region()].Reset(ctx, counters)
 }

@@ -70,10 +70,10 @@ func (o *oracle) judge(f *fleet) (wrong []string) {
 			wrong = append(wrong, h.headers()...)
 			switch {
 			case rules[rule].far && rules[rule].kind == bucket:
-				wrong = append(wrong, h.acrossBucket()...)
+				wrong = append(wrong, append(h.acrossBucket(), h.live(o)...)...)
 				continue
 			case rules[rule].far:
-				wrong = append(wrong, h.across()...)
+				wrong = append(wrong, append(h.across(), h.live(o)...)...)
 				continue
 			case rules[rule].quota:
 				wrong = append(wrong, h.drained()...)
@@ -251,7 +251,8 @@ func (h *history) windows(k kind) (wrong []string) {
 	return wrong
 }
 
-// across checks that all regions together admit no more than the limit. It is only known between which times a request was admitted.
+// across checks that all regions together admit no more than the limit. It is only known between which times of the stores' clock a request was
+// admitted.
 func (h *history) across() (wrong []string) {
 	for i := range h.events {
 		e := &h.events[i]
@@ -261,7 +262,7 @@ func (h *history) across() (wrong []string) {
 		sum := int64(0)
 		for j := range h.events {
 			o := &h.events[j]
-			inside := o.started.Truncate(window) == e.ended.Truncate(window) && o.ended.Truncate(window) == e.ended.Truncate(window)
+			inside := o.began.Truncate(window).Equal(e.at.Truncate(window)) && o.at.Truncate(window).Equal(e.at.Truncate(window))
 			if inside && o.ended <= e.ended {
 				hits, _ := o.admitted()
 				sum += hits
@@ -270,6 +271,32 @@ func (h *history) across() (wrong []string) {
 		if most := h.most(window, e); sum > int64(most) {
 			wrong = append(wrong, h.wrong(e, "%d admitted in this window by all regions, of %d", sum, most))
 		}
+	}
+	return wrong
+}
+
+// live checks that requests of an exhausted limit do not wait for the home: of those that are denied, hardly more wait than pass. Each replica
+// waits once to learn that nothing is left, and for a moment after each change and each window.
+func (h *history) live(o *oracle) (wrong []string) {
+	const near = farthest / 4 // what takes longer has waited for another region
+	denied, waited, passed := 0, 0, 0
+	for i := range h.events {
+		e := &h.events[i]
+		switch {
+		case e.failed || e.step.what != "request":
+		case e.allowed:
+			passed++
+		case e.ended-e.started > near:
+			waited++
+			fallthrough
+		default:
+			denied++
+		}
+	}
+	windows := int(h.f.length / window)
+	learning := h.f.setup.replicas * (windows + len(o.changes)) * 4 // requests of a trip or two, of each replica
+	if waited > passed+denied/10+learning {
+		wrong = append(wrong, fmt.Sprintf("%s of caller %d: of %d denied requests %d waited for another region, while %d passed", rules[h.rule].key, h.caller, denied, waited, passed))
 	}
 	return wrong
 }

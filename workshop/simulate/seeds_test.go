@@ -204,16 +204,24 @@ func TestNotices(t *testing.T) {
 	}
 }
 
-// Where a Redis forgets what it has acknowledged, regions admit more than the limit: the oracle sees it.
-func TestNoticesForgottenRecords(t *testing.T) {
+// Where each region counts on its own, all together admit more than the limit; and where no denial is remembered, requests wait for an answer that
+// is known. The oracle sees both.
+func TestNoticesInRegions(t *testing.T) {
 	racetest.Sequential(t)
-	for seed := uint64(1); seed <= 40; seed++ {
-		s, steps := draw(seed)
-		if s.forgets = 0.05; s.regions > 1 && len(simulate(t, s, steps, inMemory, nil)) > 0 {
-			return
-		}
+	for what, breaks := range map[string]func(*setup){
+		"each region counts": func(s *setup) { s.aside = true },
+		"no denial is kept":  func(s *setup) { s.denials = -1 },
+	} {
+		t.Run(what, func(t *testing.T) {
+			for seed := uint64(1); seed <= 60; seed++ {
+				s, steps := draw(seed)
+				if breaks(&s); s.regions > 1 && len(simulate(t, s, steps, inMemory, nil)) > 0 {
+					return
+				}
+			}
+			t.Error("not noticed")
+		})
 	}
-	t.Error("not noticed")
 }
 
 // One seed is one history. Two things are left to chance in the service, so this test takes a seed without them: which of the requests that

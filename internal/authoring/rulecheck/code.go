@@ -58,6 +58,8 @@ const (
 	codeOctal           = "octal"
 	codeNewline         = "newline"
 	codeNoAddress       = "no-address"
+	codeNoRegion        = "no-region"
+	codeHomeWaits       = "home-waits"
 )
 
 // Code is a kind of finding.
@@ -69,6 +71,7 @@ type Code struct {
 // Codes are all kinds of findings, errors first.
 var Codes = []Code{
 	{codeRefused, "the service would reject the file; the message says why"},
+	{codeNoRegion, "a `home` that is not one of the regions, if `--regions` or `RATELIMITD_REGIONS` names them"},
 	{codeNeverMatches, "a rule that no value reaches, because others match all of its values"},
 	{codeHidesChildren, "a node with a value, without the levels below its sibling for any value"},
 	{codeNoCatchAll, "some values of a key have a limit, all others none"},
@@ -97,6 +100,7 @@ var Codes = []Code{
 	{codeNameOfWindow, "limits without a name that headers of the IETF draft call by the same window"},
 	{codeLongNumber, "a limit of more digits than headers of the IETF draft can have"},
 	{codePerSecond, "a limit per second without a lease, where the round trip to Redis weighs most"},
+	{codeHomeWaits, "a limit with a `home`: where its requests wait for another region"},
 	{codeLeaseInList, "`lease` in a list of several limits, where it has no effect"},
 	{codeSmallShare, "a `max_share` below one hit: nothing can be reserved"},
 	{codeReserveLevel, "a limit on `reserve_id` or `commit_id`: each reservation gets a counter of its own"},

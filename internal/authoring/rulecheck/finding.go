@@ -12,7 +12,7 @@ type Severity string
 
 // The severities, worst first.
 const (
-	Error   Severity = "error"   // a strict load would reject the file
+	Error   Severity = "error"   // a strict load would reject the file, or the limit cannot work
 	Warning Severity = "warning" // probably not what was meant
 	Info    Severity = "info"    // right, and a note for the author
 )

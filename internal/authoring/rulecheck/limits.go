@@ -58,6 +58,7 @@ func (c *checker) limits(n *node) {
 			c.window(l)
 			c.enforcement(n, l)
 			c.penalty(n, l)
+			c.home(n, l)
 		}
 	}
 }

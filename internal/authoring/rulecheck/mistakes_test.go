@@ -53,7 +53,7 @@ func typicalMistakes(t *testing.T) []mistake {
 			t.Fatal(err)
 		}
 		title, _, _ := strings.Cut(string(text), "\n")
-		r, err := Run(Options{Paths: []string{path}})
+		r, err := Run(Options{Paths: []string{path}, Regions: []string{"eu", "us"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +210,7 @@ func TestProblemMatcher(t *testing.T) {
 	var out bytes.Buffer
 	var all []Finding
 	for _, m := range typicalMistakes(t) {
-		r, err := Run(Options{Paths: []string{filepath.Join(mistakes, m.name)}})
+		r, err := Run(Options{Paths: []string{filepath.Join(mistakes, m.name)}, Regions: []string{"eu", "us"}})
 		if err != nil {
 			t.Fatal(err)
 		}

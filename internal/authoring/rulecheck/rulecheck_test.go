@@ -47,7 +47,7 @@ func checkText(texts ...string) []Finding {
 	for i, text := range texts {
 		files = append(files, config.File{Name: fmt.Sprintf("%c.yaml", 'a'+i), Data: []byte(text)})
 	}
-	return Check(files, true, false, noon)
+	return Check(files, &Options{Merge: true}, noon)
 }
 
 // brief formats findings as position and code. Findings of level info are left out unless info is set.
@@ -100,7 +100,7 @@ func TestRuleFiles(t *testing.T) {
 		for i, text := range c.Files {
 			files = append(files, config.File{Name: fmt.Sprintf("%c.yaml", 'a'+i), Data: []byte(text)})
 		}
-		all := Check(files, false, false, noon)
+		all := Check(files, &Options{}, noon)
 		refused := slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Error })
 		if refused == want {
 			t.Errorf("%s: refused %v, want %v: %v", c.Name, refused, !want, all)
@@ -395,7 +395,7 @@ func TestErrorsThatTheServiceTolerates(t *testing.T) {
 	found := Check([]config.File{
 		{Name: "a.yaml", Data: fmt.Appendf(nil, twice, "a", "")},
 		{Name: "b.yaml", Data: fmt.Appendf(nil, twice, "b", ", burst: x")},
-	}, false, false, time.Now())
+	}, &Options{}, time.Now())
 	said := make(map[string][]bool)
 	for _, f := range found {
 		said[f.File] = append(said[f.File], strings.Contains(f.Text(), "the service loads this with a warning, unless RATELIMITD_STRICT_RULES is set; envoyproxy/ratelimit reads it in the same way"))

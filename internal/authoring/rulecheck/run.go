@@ -29,6 +29,7 @@ type Options struct {
 	Disable []string // codes that are left out
 
 	Overrides []string // files of overrides, each checked against the rules of all paths
+	Regions   []string // the names of all regions; empty: any name can be one
 }
 
 // Report is what was found.
@@ -65,7 +66,7 @@ func Run(o Options) (*Report, error) {
 		r.Files += len(s.files) + len(s.unreadable)
 		r.Findings = append(r.Findings, s.unreadable...)
 		r.Findings = append(r.Findings, s.skipped...)
-		r.Findings = append(r.Findings, Check(s.files, o.Merge, o.Months, time.Now())...)
+		r.Findings = append(r.Findings, Check(s.files, &o, time.Now())...)
 	}
 	for _, name := range o.Overrides {
 		r.Files++
@@ -76,14 +77,13 @@ func Run(o Options) (*Report, error) {
 }
 
 // Check checks the text of rule files that are loaded together. It is a pure function. A file with errors has no warnings,
-// because the file may be very different without them. Files that give the same domain share it with merge; with months, a
-// month is a calendar month. Limits that end are compared with now.
-func Check(files []config.File, merge, months bool, now time.Time) []Finding {
+// because the file may be very different without them. Limits that end are compared with now.
+func Check(files []config.File, o *Options, now time.Time) []Finding {
 	files = slices.SortedStableFunc(slices.Values(files), func(a, b config.File) int { return cmp.Compare(a.Name, b.Name) })
-	tree, errs := config.Compile(files, config.CompileOptions{Merge: merge, Tree: descriptor.Options{CalendarMonths: months}})
+	tree, errs := config.Compile(files, config.CompileOptions{Merge: o.Merge, Tree: descriptor.Options{CalendarMonths: o.Months}})
 	var all []Finding
 	bad := make(map[string]bool)
-	tolerated := toleratedFiles(files, errs, merge)
+	tolerated := toleratedFiles(files, errs, o.Merge)
 	for _, e := range errs {
 		bad[e.File] = true
 		fix := ""
@@ -98,7 +98,7 @@ func Check(files []config.File, merge, months bool, now time.Time) []Finding {
 			good = append(good, f)
 		}
 	}
-	c := checker{now: now}
+	c := checker{now: now, regions: o.Regions}
 	for _, d := range readDomains(good, tree) {
 		c.domain(d)
 	}
@@ -174,8 +174,9 @@ func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
 
 // checker collects what is found in files that load.
 type checker struct {
-	now   time.Time
-	found []Finding
+	now     time.Time
+	regions []string // all; empty: any name can be one
+	found   []Finding
 
 	overlaps, covers int // pairs of patterns that were compared
 }

@@ -103,7 +103,7 @@ func TestNeverMatchesIsSo(t *testing.T) {
 				chosen[r.Position.Line] = v
 			}
 		}
-		for _, f := range Check(files, false, false, noon) {
+		for _, f := range Check(files, &Options{}, noon) {
 			if f.Code != codeNeverMatches || strings.Contains(f.Message, "in `values` is never chosen") {
 				continue
 			}
@@ -157,7 +157,7 @@ func FuzzCheck(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		files := []config.File{{Name: "f.yaml", Data: data}}
 		_, errs := config.Compile(files, config.CompileOptions{})
-		all := Check(files, false, false, noon)
+		all := Check(files, &Options{}, noon)
 		errors := 0
 		for _, x := range all {
 			if x.Severity == Error {

@@ -22,6 +22,8 @@ type Options struct {
 	// hits, or one of another class, long before the counter was exhausted, and can forget that now. A decision waits for it. The key is
 	// valid until it returns. Default: nothing is called.
 	Refunded func(key []byte)
+
+	Far *Far // the store is far away: far.go says what is different then; nil: it is near
 }
 
 // Cache answers takes whose denial it knows, and forwards the others to the backend.
@@ -29,6 +31,7 @@ type Cache struct {
 	clock    backend.Clock
 	store    backend.Store
 	refunded func(key []byte)
+	far      *Far  // nil: the store is near
 	perShard int64 // bytes
 	seed     maphash.Seed
 	shards   [shardCount]shard
@@ -66,6 +69,8 @@ type refusal struct {
 	requests uint64 // with burst and classes: the limit that denied
 	burst    uint64
 	classes  descriptor.ClassParts // a denial says nothing about another class of the counter
+
+	overdue *overdue // nil: the store is near
 }
 
 // asked holds the takes that go to the backend.
@@ -84,7 +89,7 @@ func New(opts Options) *Cache {
 	if opts.Bytes <= 0 {
 		opts.Bytes = 1 << 20
 	}
-	c := &Cache{clock: backend.NewClock(), store: opts.Store, refunded: opts.Refunded, perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
+	c := &Cache{clock: backend.NewClock(), store: opts.Store, refunded: opts.Refunded, far: opts.Far, perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
 	c.pool.New = func() any {
 		a := new(asked)
 		a.resume = func(err error) {
@@ -242,7 +247,7 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	if !ok {
 		return false
 	}
-	if e.until <= now {
+	if e.until <= now && c.far == nil {
 		sh.forget(t.Key)
 		return false
 	}
@@ -250,13 +255,19 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 		return false
 	}
 	// More hits are denied too, but may have to wait longer than these: only the store knows how long, unless the whole counter is free then.
-	if t.Hits > e.hits && e.until < e.reset && t.Hits <= int64(t.Limit.Capacity()) {
+	if c.far == nil && t.Hits > e.hits && e.until < e.reset && t.Hits <= int64(t.Limit.Capacity()) {
+		return false
+	}
+	if e.until <= now && c.asks(sh, now, t, &e) {
 		return false
 	}
 	*o = backend.Outcome{
 		Cached: true, Before: e.used, Used: e.used, Kept: e.kept,
-		RetryAfter: time.Duration(e.until-now) * time.Microsecond,
+		RetryAfter: time.Duration(max(e.until-now, 1)) * time.Microsecond,
 		ResetAfter: time.Duration(max(e.reset-now, 0)) * time.Microsecond,
+	}
+	if e.overdue != nil {
+		o.Limit = e.overdue.limit
 	}
 	if o.MoreAfter = o.RetryAfter; t.Hits > int64(t.Limit.Capacity()) {
 		o.RetryAfter = backend.Never
@@ -294,6 +305,11 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	c.note(sh, now, t, o, b)
+}
+
+// note takes in an outcome that takes nothing back. The shard is locked.
+func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, b earlier) {
 	if o.Allowed {
 		if e, ok := sh.refusals[string(t.Key)]; ok && e.of(t.Limit) && e.used < o.Used {
 			e.used = o.Used
@@ -309,13 +325,17 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 		hits: t.Hits, used: o.Used, kept: o.Kept, requests: t.Limit.Requests, burst: t.Limit.Burst, classes: t.Limit.Classes,
 	}
 	// Where all hits are free at once, and denied hits were counted, everything is denied until then, including peeks.
-	if o.Used > int64(t.Limit.Capacity()) && o.MoreAfter == o.ResetAfter {
+	if o.Used > int64(capacity(t, o)) && o.MoreAfter == o.ResetAfter {
 		e.until, e.hits = e.reset, 0
 	} else if o.RetryAfter < 0 {
 		return // more hits than the capacity: the denial says nothing about the counter
 	}
-	if old, ok := sh.refusals[string(t.Key)]; ok && old.of(t.Limit) && old.hits < e.hits && now < old.until {
+	old, ok := sh.refusals[string(t.Key)]
+	if ok && old.of(t.Limit) && old.hits < e.hits && now < old.until {
 		return // what is known already denies more takes
+	}
+	if c.far != nil {
+		e.overdue = old.overdue.after(c.clock.Elapsed(time.Now()), t, o)
 	}
 	sh.remember(t.Key, e, c.perShard)
 }

@@ -166,7 +166,7 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 				counter.takes++
 				counter.mixed = counter.mixed || !step || counter.takes > 1
 				shapes |= scripts.Of(form.Shape)
-				c.calendar = c.calendar || l.Window.Location != nil && form != &backend.AccountForm || form == &backend.LyftForm
+				c.calendar = c.calendar || l.Window.Location != nil || form == &backend.LyftForm
 			}
 			c.combine(&g, n+1)
 			c.each = c.each && len(g.takes) == 1
@@ -240,15 +240,11 @@ func (c *scriptCall) choose(script *scripts.Script) {
 
 // appendHome appends the key of a take's counter if the take itself has another key.
 func appendHome(dst []byte, t *backend.Take) []byte {
-	switch {
-	case t.Account != nil:
-		return append(dst, t.Key...)
-	case t.Limit.Algorithm == descriptor.Penalties:
-		counter, _ := descriptor.CutPenaltyKey(t.Key)
-		return append(dst, counter...)
-	default:
+	if t.Limit.Algorithm != descriptor.Penalties {
 		return dst
 	}
+	counter, _ := descriptor.CutPenaltyKey(t.Key)
+	return append(dst, counter...)
 }
 
 // supported returns an error for limits that no store can count.
@@ -277,7 +273,7 @@ func (c *scriptCall) combine(g *takeGroup, request int) {
 	counter.request = request
 	if counter.head > 0 && !again {
 		head := &c.groups[counter.head-1]
-		if t, u := &head.takes[0], &g.takes[0]; head.times < maxTimes && t.Hits == u.Hits && t.CountDenied == u.CountDenied && t.Account == u.Account &&
+		if t, u := &head.takes[0], &g.takes[0]; head.times < maxTimes && t.Hits == u.Hits && t.CountDenied == u.CountDenied &&
 			(t.Limit == u.Limit || t.Limit.Requests == u.Limit.Requests && t.Limit.Burst == u.Limit.Burst && t.Limit.Classes == u.Limit.Classes) {
 			head.times++
 			g.sent, g.next = false, head.next
@@ -333,7 +329,7 @@ func (c *scriptCall) packTake(t *backend.Take, k int, countDenied byte, vote bac
 		b = binary.LittleEndian.AppendUint16(b, uint16(times))
 	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(hits))
-	c.packed = appendTerms(b, form, t, m)
+	c.packed = appendParameters(b, form, t.Limit, m)
 }
 
 // packEach adds all takes to the arguments, in runs of equal takes. The groups that are sent have the order of their counters.
@@ -360,7 +356,7 @@ func (c *scriptCall) packEach(m *terms) {
 		}
 		b = binary.LittleEndian.AppendUint16(b, uint16(times))
 		b = binary.LittleEndian.AppendUint64(b, uint64(t.Hits))
-		c.packed = appendTerms(b, form, t, m)
+		c.packed = appendParameters(b, form, t.Limit, m)
 	}
 }
 
@@ -370,19 +366,7 @@ const equalSize = 2 + 1 + 1 + 2 + 5*8
 // equal reports whether the only takes of two groups differ in nothing but their counters.
 func (g *takeGroup) equal(o *takeGroup) bool {
 	t, u := &g.takes[0], &o.takes[0]
-	return t.Limit == u.Limit && t.Account == u.Account && t.Hits == u.Hits && t.CountDenied == u.CountDenied && g.times == o.times
-}
-
-// appendTerms appends what a take may take: of its account, or under its limit.
-func appendTerms(b []byte, form *backend.RedisForm, t *backend.Take, m *terms) []byte {
-	a := t.Account
-	if a == nil {
-		return appendParameters(b, form, t.Limit, m)
-	}
-	b = binary.LittleEndian.AppendUint64(b, uint64(a.Left))
-	b = binary.LittleEndian.AppendUint64(b, uint64(a.Stamp))
-	b = binary.LittleEndian.AppendUint64(b, uint64(a.Until))
-	return binary.LittleEndian.AppendUint64(b, 0)
+	return t.Limit == u.Limit && t.Hits == u.Hits && t.CountDenied == u.CountDenied && g.times == o.times
 }
 
 // appendParameters appends a limit's capacity and the parameters of its form.
@@ -399,10 +383,6 @@ func appendParameters(b []byte, form *backend.RedisForm, l *descriptor.Limit, m 
 
 // keyOf returns the current key of a take's counter in Redis, and the form of its state. The key is valid until the next call.
 func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, form *backend.RedisForm) {
-	if t.Account != nil {
-		c.key = appendRecordKey(c.key[:0], t.Key, backend.AccountKind)
-		return c.key, &backend.AccountForm
-	}
 	if t.Limit.Algorithm == descriptor.Penalties {
 		c.key = appendPenaltyKey(c.key[:0], t.Key)
 		return c.key, backend.RedisFormOf(t.Limit)

@@ -1,11 +1,18 @@
 package regions
 
+import "bytes"
+
 // HomeOf returns the region that is the home of a counter for which the rule names none, or "" if the list is empty. All replicas of all
 // regions must have the same list, in any order, and the same prefix of keys.
+//
+// What follows the last | of the key names a limit of the rule. It does not matter, so all limits of a caller have one home.
 //
 // Each region draws a number by its name and the key, and the largest wins. So when a region is added, only the counters that it wins
 // get another home.
 func HomeOf(key []byte, regions []string) (home string) {
+	if end := bytes.LastIndexByte(key, '|'); end >= 0 {
+		key = key[:end]
+	}
 	most := uint64(0)
 	for _, name := range regions {
 		h := uint64(14695981039346656037) // FNV-1a, without the allocation of a hash.Hash

@@ -21,6 +21,9 @@ func TestHomeOf(t *testing.T) {
 		if again := regions.HomeOf(key, other); again != home {
 			t.Fatalf("%s: %s, and %s by the same list in another order", key, home, again)
 		}
+		if again := regions.HomeOf(fmt.Appendf(nil, "api|customer=%d|t3600", i), three); again != home {
+			t.Fatalf("%s: %s, and %s for another limit of the rule", key, home, again)
+		}
 		switch added := regions.HomeOf(key, append(other, "sa")); added {
 		case home:
 		case "sa":

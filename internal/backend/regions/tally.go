@@ -12,11 +12,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// tally is a counter that each region counts on its own, less what the others have told about theirs (mode eventual). There is no home, no
-// record and no promise: a region asks the others what they have counted, while it is asked for the counter itself. Only this replica
-// remembers the answers.
+// tally is a counter that each region counts on its own, less what the others have told about theirs (mode eventual). There is no home and no
+// promise: a region asks the others what they have counted, while it is asked for the counter itself. Only this replica remembers the answers.
 type tally struct {
 	query    Query // how the others find their counters: of the first take, but any rule of the counter finds them
+	window   time.Duration
 	interval time.Duration
 	fixed    *descriptor.Window // of a window on the clock: what was counted in it ends with it
 	touched  atomic.Int64
@@ -58,19 +58,72 @@ const (
 // silence is after how many intervals without an answer a region is not expected to answer.
 const silence = 3
 
-func (t *tally) idle() bool  { return true }
-func (t *tally) used() int64 { return t.touched.Load() }
+// tallies are the tallies of the counters that this replica uses.
+type tallies struct {
+	most int
 
-// tallyOf returns the tally of a take's counter.
-func (s *Store) tallyOf(t *backend.Take) *tally {
-	return s.tallies.of(t.Key, func() *tally {
-		n := &tally{query: queryOf(t), others: make([]others, len(s.others)), interval: min(max(t.Limit.Window.Length()/50, shortestInterval), longestInterval)}
+	mu  sync.RWMutex
+	all map[string]*tally
+}
+
+// of returns the tally of a key, and makes it if there is none. It returns nil if there are too many that are in use: what the others have
+// counted there must not be forgotten.
+func (c *tallies) of(key []byte, now time.Time, create func() *tally) *tally {
+	c.mu.RLock()
+	t := c.all[string(key)]
+	c.mu.RUnlock()
+	if t != nil {
+		return t
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t = c.all[string(key)]; t != nil {
+		return t
+	}
+	if len(c.all) >= c.most && !c.dropUnused(now) {
+		return nil
+	}
+	t = create()
+	t.touched.Store(now.UnixNano())
+	c.all[string(key)] = t
+	return t
+}
+
+// dropUnused drops some tallies, of a few, that were not used for a window: what the others have counted in it is over.
+func (c *tallies) dropUnused(now time.Time) (dropped bool) {
+	n := 0
+	for key, t := range c.all {
+		if n++; n > 16 {
+			break
+		}
+		if now.UnixNano()-t.touched.Load() > t.window.Nanoseconds() {
+			delete(c.all, key)
+			dropped = true
+		}
+	}
+	return dropped
+}
+
+// tallyOf returns the tally of a take's counter, or nil: it counts as regional.
+func (s *Store) tallyOf(now time.Time, t *backend.Take) *tally {
+	n := s.tallies.of(t.Key, now, func() *tally {
+		window := t.Limit.Window // the take's limit is not valid for longer than the take
+		n := &tally{
+			window: window.Length(), others: make([]others, len(s.others)), interval: min(max(window.Length()/50, shortestInterval), longestInterval),
+			query: Query{
+				Domain: strings.Clone(t.Origin.Domain), Descriptors: [][]descriptor.Entry{cloned(t.Origin.Entries)},
+				Takes: []Take{{Limit: t.Rule.Tag(t.Limit)}},
+			},
+		}
 		if t.Limit.Algorithm == descriptor.FixedWindow {
-			window := t.Limit.Window // the take's limit is not valid for longer than the take
 			n.fixed = &window
 		}
 		return n
 	})
+	if n == nil {
+		s.counts.forgotten.Add(1)
+	}
+	return n
 }
 
 // look returns the limit that this region's own counter has now, which of the other regions are to be asked, and whether one of them does not
@@ -129,23 +182,23 @@ func (t *tally) due(now time.Time) (due uint64) {
 func (s *Store) askOthers(t *tally, now time.Time, due uint64) {
 	for i := range t.others {
 		if due>>i&1 > 0 {
-			s.askers[s.others[i]].add(&question{query: t.query, done: func(reply *Reply, err error) { s.heard(t, i, now, reply, err) }})
+			s.far[s.others[i]].add(newQuestion(s.far[s.others[i]], &t.query, func(o *backend.Outcome) { s.heard(t, i, now, o) }))
 		}
 	}
 }
 
 // heard takes in what a region has answered to a question that was sent then.
-func (s *Store) heard(t *tally, region int, sent time.Time, reply *Reply, err error) {
+func (s *Store) heard(t *tally, region int, sent time.Time, answer *backend.Outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := &t.others[region]
 	o.waits = false
-	if err != nil || reply.Outcome == nil {
+	if answer.Failed {
 		return
 	}
 	now := time.Now()
 	o.since = time.Time{}
-	c := counted{reply.Outcome.Used, now.Add(reply.Outcome.ResetAfter)}
+	c := counted{answer.Used, now.Add(answer.ResetAfter)}
 	if t.fixed != nil {
 		_, end := t.fixed.Bounds(sent.UnixMicro())
 		if now.UnixMicro() >= end {
@@ -206,7 +259,9 @@ func (c *tallied) lower(s *Store, now time.Time, r *backend.Request) {
 		if !eventual(t.Limit) || t.Origin == nil { // without it, the others cannot be asked
 			continue
 		}
-		k.tally = s.tallyOf(t)
+		if k.tally = s.tallyOf(now, t); k.tally == nil {
+			continue
+		}
 		left, due := int64(0), uint64(0)
 		left, due, k.silent = k.tally.look(now, t.Limit.Requests)
 		if due != 0 {
@@ -278,15 +333,6 @@ func (s *Store) peekTallied(ctx context.Context, now time.Time, r *backend.Reque
 	return s.opts.Store.Peek(ctx, now, r)
 }
 
-// countedHere answers what this region has counted.
-func (s *Store) countedHere(ctx context.Context, now time.Time, c *backend.Counter) (Reply, error) {
-	r := backend.Request{Takes: []backend.Take{{Key: c.Key, Limit: c.Limit, Rule: c.Rule}}, Outcomes: make([]backend.Outcome, 1)}
-	if err := s.opts.Store.Peek(ctx, now, &r); err != nil {
-		return Reply{}, err
-	}
-	return Reply{Outcome: &r.Outcomes[0]}, nil
-}
-
 // unseen is the most that other regions have admitted of one counter between two of their answers, in this minute and in the one before.
 type unseen struct {
 	mu         sync.Mutex
@@ -318,13 +364,13 @@ func (u *unseen) load() int64 {
 	return max(u.this, u.last)
 }
 
-// othersOf returns all regions but one, in order.
-func othersOf(regions []string, own string) (names []string) {
-	for _, name := range regions {
-		if name != own {
-			names = append(names, name)
-		}
+// resetAfter is when nothing is used any more, for a limit of mode eventual.
+func resetAfter(l *descriptor.Limit, now int64) time.Duration {
+	if l.Algorithm == descriptor.FixedWindow {
+		_, end := l.Window.Bounds(now)
+		return micros(end - now)
 	}
-	slices.SortFunc(names, strings.Compare)
-	return names
+	return l.Window.Length()
 }
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

@@ -2,8 +2,7 @@
 //
 // A script is put together from head.lua, states.lua, one part for each Shape of counter that the call uses, and one of: one.lua
 // (for one take), each.lua (for takes that do not affect each other), or many.lua with votes.lua and written.lua. A script for one
-// take reads before states.lua (one_read.lua), and returns there if it is the usual take of a fixed window (fixed_usual.lua) or of an
-// account (account_usual.lua). If some takes concern reservations, holds.lua, holds_open.lua and holds_written.lua replace written.lua, and
+// take reads before states.lua (one_read.lua), and returns there if it is the usual take of a fixed window (fixed_usual.lua). If some takes concern reservations, holds.lua, holds_open.lua and holds_written.lua replace written.lua, and
 // each part includes the code after its line "For scripts with reservations". So a call loads no code that it does not use. The comment at
 // the top of each file describes its arguments and its reply. Package redis packs the arguments and reads the reply.
 //
@@ -40,7 +39,6 @@ const (
 	Lyft     Shape = 'y' // fixed windows, each in a key of its own, as envoyproxy/ratelimit keeps them
 	Penalty  Shape = 'x' // penalties
 	Shared   Shape = 'k' // fixed windows that classes share
-	Account  Shape = 'a' // accounts of limits across regions
 )
 
 // Set is a set of shapes.
@@ -67,7 +65,6 @@ var parts = [...]part{
 	{Lyft, []string{"lyft.lua"}, nil},
 	{Penalty, []string{"penalty.lua"}, nil},
 	{Shared, []string{"shared_window.lua"}, nil},
-	{Account, []string{"account.lua"}, nil},
 }
 
 func index(s Shape) int {
@@ -97,7 +94,7 @@ var sources embed.FS
 
 var (
 	one, each, many, reservations, largeReservations [1 << len(parts)]atomic.Pointer[Script]
-	replicas, numbered, usage, records               atomic.Pointer[Script]
+	replicas, numbered, usage                        atomic.Pointer[Script]
 	route, forget                                    atomic.Pointer[Script]
 )
 
@@ -146,9 +143,6 @@ func Route() *Script { return made(&route, func() string { return source("route.
 // Forget returns the script that deletes keys of a counter.
 func Forget() *Script { return made(&forget, func() string { return source("forget.lua") }) }
 
-// Records returns the script that compares records of limits across regions, and writes them.
-func Records() *Script { return made(&records, func() string { return source("records.lua") }) }
-
 func made(p *atomic.Pointer[Script], text func() string) *Script {
 	if s := p.Load(); s != nil {
 		return s
@@ -176,11 +170,8 @@ func assemble(set Set, k kind) string {
 	b.WriteString(source("head.lua"))
 	if k == ofOne {
 		b.WriteString(source("one_read.lua"))
-		switch set {
-		case Of(Fixed):
+		if set == Of(Fixed) {
 			b.WriteString(source("fixed_usual.lua"))
-		case Of(Account):
-			b.WriteString(source("account_usual.lua"))
 		}
 	}
 	b.WriteString(source("states.lua"))

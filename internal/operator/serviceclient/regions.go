@@ -1,11 +1,13 @@
 package serviceclient
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
+	"github.com/ratelimitd/ratelimitd/internal/authoring/explain"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
@@ -20,40 +22,50 @@ func (c *Client) Regions(ctx context.Context) (*adminv1.ListRegionsResponse, err
 	return got, nil
 }
 
-// InRegions says in words what a server knows about the limits of a rule in other regions. of is what the rule says.
-func InRegions(r *adminv1.ListRegionsResponse, rule string, of *descriptor.Regions) (lines []string) {
-	here := r.GetRegion()
-	switch {
-	case of == nil:
-		return nil
-	case here == "":
-		return []string{"this server is in no region: it counts on its own"}
+// InRegions says in words what a server knows about the limits of a rule in other regions.
+func InRegions(r *adminv1.ListRegionsResponse, limits []explain.Limit) (lines []string) {
+	said := func(format string, args ...any) {
+		if line := fmt.Sprintf(format, args...); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
 	}
-	lines = append(lines, "this server is in "+here)
-	if !of.HasHome() {
-		return append(lines, "all regions together may admit more than the limit: what the others have not yet heard of")
-	}
-	for _, x := range r.GetRules() {
-		home, escrow := x.GetHome(), x.GetMode() == descriptor.RegionModeNames[descriptor.InEscrow]
-		switch {
-		case x.GetRule() != rule:
+	for i := range limits {
+		of := limits[i].Regions
+		if of == nil {
 			continue
-		case escrow && home == here:
-			lines = append(lines, fmt.Sprintf("it has granted %d permits under this rule to other regions", x.GetPermits()))
-		case escrow:
-			lines = append(lines, fmt.Sprintf("it holds %d permits of %s under this rule", x.GetPermits(), home))
 		}
-		if n := x.GetOtherLimit(); n > 0 {
-			lines = append(lines, fmt.Sprintf("%d counters have another limit in %s", n, home))
+		if r.GetRegion() == "" {
+			return []string{"this server is in no region: it counts on its own"}
+		}
+		said("this server is in %s", r.GetRegion())
+		home := limits[i].Home
+		at := slices.IndexFunc(r.GetRegions(), func(p *adminv1.Region) bool { return p.GetName() == home })
+		switch {
+		case of.Mode == descriptor.Eventual:
+			said("all regions together may admit more than the limit: what the others have not yet heard of")
+		case home == r.GetRegion():
+			said("it counts for all regions")
+		case at < 0:
+			said("the home %s is not one of the regions, so on_error decides", home)
+		default:
+			far(r.GetRegions()[at], said)
 		}
 	}
-	if !r.GetActs() {
-		lines = append(lines, "it may not count for the others now: "+r.GetReason())
+	return lines
+}
+
+// far says what is known about the region that counts.
+func far(home *adminv1.Region, say func(format string, args ...any)) {
+	if home.GetError() != "" {
+		say("%s counts for all regions and does not answer, so on_error decides: %s", home.GetName(), home.GetError())
+		return
 	}
-	for _, k := range r.GetKeptHomes() {
-		if k.GetRule() == rule {
-			lines = append(lines, cmp.Or(k.GetHome(), "a home by hash")+" stays the home until the epoch is raised")
-		}
+	trip := "one trip"
+	if d := home.GetRtt().AsDuration(); d > 0 {
+		trip = "one trip, " + terminal.Span(d)
 	}
-	return append(lines, "all regions together admit the limit at most, also while they cannot reach each other")
+	say("%s counts for all regions: a request waits for %s, until the limit is used up", home.GetName(), trip)
+	if home.GetRules() == "differ" {
+		say("the rules of %s differ from the rules here, and it counts by its own", home.GetName())
+	}
 }

@@ -16,6 +16,12 @@ const maxHeader = 16 << 10
 // WriteTimeout is how long an HTTP answer may take to be written.
 const WriteTimeout = 30 * time.Second
 
+// A connection over HTTP/2 takes about GRPCSize bytes for buffers and stacks, and TLSSize more if it is encrypted.
+const (
+	GRPCSize = 12 << 10
+	TLSSize  = 12 << 10
+)
+
 // A connection over HTTP/1 takes about HTTPSize bytes for buffers and stacks, and RequestSize more while a request is answered.
 const (
 	HTTPSize    = 20 << 10

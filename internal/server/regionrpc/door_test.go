@@ -1,13 +1,9 @@
 package regionrpc
 
 import (
-	"errors"
-	"fmt"
-	"io"
 	"net"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
@@ -34,29 +30,29 @@ func TestStrangers(t *testing.T) {
 	ours, _ := filesOf(t, ca, uri("us"))
 	for _, from := range []string{"127.0.0.1", "127.0.0.2"} {
 		t.Run("from "+from, func(t *testing.T) {
-			at, _ := serve(t, theirs, "127.0.0.1:0", answers{answer: used})
+			at, _ := serve(t, theirs, "127.0.0.1:0", used)
 			strangers(t, from, at, maxConnections)
 			for i := range 3 {
-				replies, err := dial(t, ours, at, nil).Exchange(waiting(t), "eu", 1, []regions.Query{ask("a", 3)})
-				if err != nil || replies[0].Outcome.Used != 3 {
-					t.Errorf("call %d: %v %v", i, replies, err)
+				answers, err := asked(t, dial(t, ours, at, nil), ask("a", 3))
+				if err != nil || answers[0].Outcomes[0].Used != 3 {
+					t.Errorf("call %d: %v %v", i, answers, err)
 				}
 			}
 		})
 	}
 }
 
-// Of the connections without a certificate, the door closes the oldest of the address that has most.
+// A region has only its own places, and gets them back.
 func TestDoor(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{Listener: l}
+	d := &door{Listener: l, share: 2}
 	t.Cleanup(func() { _ = d.Close() })
-	come := func(from string) (theirs net.Conn, ours *visitor) {
-		t.Helper()
-		theirs, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", l.Addr().String())
+	var ours []*visitor
+	for range 4 {
+		theirs, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,45 +62,23 @@ func TestDoor(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		return theirs, c.(*visitor)
+		ours = append(ours, c.(*visitor))
 	}
-	closed := func(c net.Conn) bool {
-		_, err := c.Read(make([]byte, 1))
-		return errors.Is(err, io.EOF)
-	}
-	var all []net.Conn
-	var ours []*visitor
-	for i := range maxStrangers {
-		from := "127.0.0.2"
-		if i%8 == 0 {
-			from = fmt.Sprintf("127.0.1.%d", i)
+	for i, v := range ours[:3] {
+		if err := v.enter("us"); (err == nil) != (i < 2) {
+			t.Errorf("connection %d: %v", i, err)
 		}
-		theirs, v := come(from)
-		all, ours = append(all, theirs), append(ours, v)
 	}
-	if err := ours[0].enter(); err != nil { // which makes room for one
-		t.Error(err)
-	}
-	come("127.0.0.3")
-	_, last := come("127.0.0.4")
-	if !closed(all[1]) || ours[1].enter() == nil {
-		t.Error("the oldest of the address with most connections is open")
-	}
-	if err := last.enter(); err != nil {
-		t.Error(err)
+	if err := ours[3].enter("ap"); err != nil || d.count() != 3 {
+		t.Errorf("the connections of one region keep out another: %v, %d inside", err, d.count())
 	}
 	for range 2 { // a connection may be closed twice
-		_ = last.Close()
-		_ = ours[2].Close()
+		_ = ours[0].Close()
 	}
-	if d.inside != 1 || len(d.waiting) != maxStrangers-2 {
-		t.Errorf("%d inside, %d wait", d.inside, len(d.waiting))
+	if err := ours[2].enter("us"); err != nil || d.count() != 3 {
+		t.Errorf("%v, %d inside", err, d.count())
 	}
-	d.inside = maxConnections
-	if err := ours[3].enter(); err == nil {
-		t.Error("one too many came in")
-	}
-	if d.inside = 1; ours[3].enter() != nil {
-		t.Error("it may not come in when there is room again")
+	if err := ours[0].enter("us"); err == nil {
+		t.Error("a closed connection has come in")
 	}
 }

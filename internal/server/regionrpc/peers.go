@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +18,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/region"
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
@@ -27,18 +29,15 @@ const (
 	// clientPingTimeout.
 	clientPing, clientPingTimeout = 10 * time.Second, 3 * time.Second
 
-	// defaultTimeout is for calls without a deadline.
-	defaultTimeout = 5 * time.Second
-
-	// A message of so many bytes is full: other questions are asked in another call. The largest question fits into the rest of what a
+	// A message of so many bytes is full: other queries are sent in another call. The largest query fits into the rest of what a
 	// server accepts.
 	fullMessage = maxMessage / 2
 )
 
-// reconnects says when a connection that failed is tried again: soon, because permits run out while it does not work.
+// reconnects says when a connection that failed is tried again: soon, because requests wait.
 var reconnects = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
-	MinConnectTimeout: 5 * time.Second,
+	MinConnectTimeout: 2 * time.Second,
 }
 
 // spread uses all addresses of a region in turn: any of its replicas can answer.
@@ -67,9 +66,13 @@ type peerRegion struct {
 	conn    *grpc.ClientConn
 	client  regionv1.RegionServiceClient
 
+	log       *slog.Logger
 	down      atomic.Bool  // the last call failed
 	answered  atomic.Int64 // when the last call was answered, in Unix nanoseconds
 	durations *metric.Durations
+
+	mu    sync.Mutex
+	lines map[*line]bool
 }
 
 // bounds of the durations of calls: of regions side by side, and on two continents.
@@ -85,8 +88,10 @@ func NewPeers(o Options) (*Peers, error) {
 		p.log = slog.Default()
 	}
 	for name, address := range o.Addresses {
+		r := &peerRegion{name: name, address: address, log: p.log, durations: metric.NewDurations(bounds), lines: make(map[*line]bool)}
 		conn, err := grpc.NewClient(address,
 			grpc.WithTransportCredentials(toRegion{o.TLS, name}),
+			grpc.WithContextDialer(r.dial),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: clientPingTimeout, PermitWithoutStream: true}),
 			grpc.WithConnectParams(reconnects),
 			grpc.WithDefaultServiceConfig(spread),
@@ -98,7 +103,8 @@ func NewPeers(o Options) (*Peers, error) {
 			_ = p.Close()
 			return nil, fmt.Errorf("connect to region %s at %s: %w", name, address, err)
 		}
-		p.all[name] = &peerRegion{name: name, address: address, conn: conn, client: regionv1.NewRegionServiceClient(conn), durations: metric.NewDurations(bounds)}
+		r.conn, r.client = conn, regionv1.NewRegionServiceClient(conn)
+		p.all[name] = r
 	}
 	metric.Register(o.Metrics, p.families()...)
 	return p, nil
@@ -141,29 +147,12 @@ func (p *Peers) families() []metric.Family {
 	}
 }
 
-// find returns a region.
-func (p *Peers) find(name string) (*peerRegion, error) {
-	if r := p.all[name]; r != nil {
-		return r, nil
-	}
-	return nil, fmt.Errorf("region %q is not among the configured ones", name)
-}
-
-// within bounds a call without a deadline.
-func within(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, has := ctx.Deadline(); has {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, defaultTimeout)
-}
-
 // done takes in what became of a call. It logs when a region stops and begins to answer.
-func (p *Peers) done(ctx context.Context, r *peerRegion, began time.Time, err error) {
+func (r *peerRegion) done(ctx context.Context, err error) {
 	if err == nil {
-		r.durations.Observe(time.Since(began))
 		r.answered.Store(time.Now().UnixNano())
 		if r.down.Swap(false) {
-			p.log.Info("a region answers again", "region", r.name)
+			r.log.Info("a region answers again", "region", r.name)
 		}
 		return
 	}
@@ -171,66 +160,127 @@ func (p *Peers) done(ctx context.Context, r *peerRegion, began time.Time, err er
 		return // the caller gave up, or the service stops
 	}
 	if !r.down.Swap(true) {
-		p.log.Warn("a region does not answer", "region", r.name, "address", r.address, "error", err)
+		r.log.Warn("a region does not answer", "region", r.name, "address", r.address, "error", err)
 	}
 }
 
-// Exchange implements regions.Peers.
-func (p *Peers) Exchange(ctx context.Context, home string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
-	r, err := p.find(home)
-	if err != nil {
-		return nil, err
+// Ask implements regions.Peers.
+func (p *Peers) Ask(ctx context.Context, region string, queries []regions.Query, heard func(regions.State), answered func(int, *regions.Answer)) error {
+	r := p.all[region]
+	if r == nil {
+		return fmt.Errorf("region %q is not among the configured ones", region)
 	}
-	ctx, cancel := within(ctx)
-	defer cancel()
-	replies := make([]regions.Reply, len(queries))
-	places := make([]int, 0, min(len(queries), regions.MaxQueries)) // of the questions of a call
-	for next := 0; next < len(queries); {
-		m, size := &regionv1.ExchangeRequest{Epoch: epoch}, 0
+	places := make([]int, 0, len(queries)) // of the queries of a call
+	for next := 0; ; {
+		m, size := new(regionv1.AskRequest), 0
 		places = places[:0]
 		for ; next < len(queries) && len(m.Queries) < regions.MaxQueries && size < fullMessage; next++ {
 			if tooLarge(&queries[next]) {
-				replies[next].Refused = regions.Invalid
+				answered(next, &regions.Answer{Refused: regions.Invalid})
 				continue
 			}
 			q := encodeQuery(&queries[next])
 			size += proto.Size(q)
 			m.Queries, places = append(m.Queries, q), append(places, next)
 		}
-		if len(m.Queries) == 0 {
-			continue
-		}
-		began := time.Now()
-		answer, err := r.client.Exchange(ctx, m)
-		p.done(ctx, r, began, err)
-		if err != nil {
-			return nil, fmt.Errorf("ask region %s: %w", home, err)
-		}
-		if len(answer.GetReplies()) != len(places) {
-			return nil, fmt.Errorf("ask region %s: %d answers to %d questions", home, len(answer.GetReplies()), len(places))
-		}
-		for i, at := range places {
-			if replies[at], err = decodeReply(answer.GetReplies()[i], &queries[at]); err != nil {
-				return nil, fmt.Errorf("ask region %s: %w", home, err)
+		if len(m.Queries) > 0 || len(queries) == 0 {
+			if err := r.ask(ctx, m, heard, func(i int, a *regions.Answer) {
+				if i < len(places) {
+					answered(places[i], a)
+				}
+			}); err != nil {
+				return err
 			}
 		}
+		if next == len(queries) {
+			return nil
+		}
 	}
-	return replies, nil
 }
 
-// Consent implements regions.Peers.
-func (p *Peers) Consent(ctx context.Context, from string, e *region.Epoch) (bool, error) {
-	r, err := p.find(from)
-	if err != nil {
-		return false, err
-	}
-	ctx, cancel := within(ctx)
-	defer cancel()
+// ask makes one call, and gives up connections on which nothing is heard.
+func (r *peerRegion) ask(ctx context.Context, m *regionv1.AskRequest, heard func(regions.State), answered func(int, *regions.Answer)) error {
 	began := time.Now()
-	answer, err := r.client.Consent(ctx, encodeEpoch(e))
-	p.done(ctx, r, began, err)
-	if err != nil {
-		return false, fmt.Errorf("ask region %s for consent: %w", from, err)
+	silent := time.AfterFunc(silence, r.hangUp)
+	defer silent.Stop()
+	stream, err := r.client.Ask(ctx, m)
+	for first := true; err == nil; first = false {
+		var some *regionv1.AskResponse
+		if some, err = stream.Recv(); err != nil {
+			break
+		}
+		if first {
+			silent.Stop()
+			r.durations.Observe(time.Since(began))
+			heard(regions.State{Sum: some.GetState(), Rules: some.GetRules(), Replicas: int(some.GetReplicas())})
+		}
+		for _, a := range some.GetAnswers() {
+			answered(int(a.GetQuery()), decodeAnswer(a))
+		}
 	}
-	return answer.GetConsents(), nil
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	r.done(ctx, err)
+	return err
+}
+
+// silence is after how long a connection on which a call has no answer is given up: its replica may have stopped, while others answer.
+const silence = time.Second
+
+// hangUp closes the connections on which something was sent and nothing was heard since.
+func (r *peerRegion) hangUp() {
+	r.mu.Lock()
+	var out []*line
+	for c := range r.lines {
+		if at := c.unheard.Load(); at != 0 && time.Now().UnixNano()-at >= (silence*9/10).Nanoseconds() {
+			out = append(out, c)
+		}
+	}
+	r.mu.Unlock()
+	for _, c := range out {
+		_ = c.Conn.Close()
+	}
+}
+
+// line is a connection to a region.
+type line struct {
+	net.Conn
+	of      *peerRegion
+	unheard atomic.Int64 // when something was sent, in Unix nanoseconds, if nothing was heard since; 0: something was
+}
+
+func (r *peerRegion) dial(ctx context.Context, address string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	l := &line{Conn: c, of: r}
+	r.mu.Lock()
+	r.lines[l] = true
+	r.mu.Unlock()
+	return l, nil
+}
+
+// Read implements net.Conn.
+func (l *line) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	if n > 0 {
+		l.unheard.Store(0)
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (l *line) Write(b []byte) (int, error) {
+	l.unheard.CompareAndSwap(0, time.Now().UnixNano())
+	return l.Conn.Write(b)
+}
+
+// Close implements net.Conn.
+func (l *line) Close() error {
+	l.of.mu.Lock()
+	delete(l.of.lines, l)
+	l.of.mu.Unlock()
+	return l.Conn.Close()
 }

@@ -6,11 +6,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"math"
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,12 +20,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/region"
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
@@ -57,30 +58,35 @@ func filesOf(t *testing.T, ca *tlstest.Authority, names ...string) (*tlsfiles.Fi
 }
 
 // answers is what a server of a test answers with.
-type answers struct {
-	answer  func(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error)
-	consent func(from string, e *region.Epoch) (bool, error)
-}
+type answers func(ctx context.Context, from string, q *regions.Query, done func(*regions.Answer))
 
-func (a answers) Answer(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
-	return a.answer(ctx, from, epoch, queries)
-}
+func (a answers) State() regions.State { return regions.State{Sum: 1 << 60, Rules: 7} }
 
-func (a answers) Consent(_ context.Context, from string, e *region.Epoch) (bool, error) {
-	return a.consent(from, e)
+func (a answers) Answer(ctx context.Context, from string, q *regions.Query, done func(*regions.Answer)) {
+	a(ctx, from, q, done)
 }
 
 // used answers each take with the hits that it asked for.
-func used(_ context.Context, _ string, _ uint64, queries []regions.Query) ([]regions.Reply, error) {
-	replies := make([]regions.Reply, len(queries))
-	for i := range replies {
-		replies[i].Outcome = &backend.Outcome{Allowed: true, Used: queries[i].Hits}
+func used(_ context.Context, _ string, q *regions.Query, done func(*regions.Answer)) { done(usedOf(q)) }
+
+func usedOf(q *regions.Query) *regions.Answer {
+	a := &regions.Answer{Outcomes: make([]backend.Outcome, len(q.Takes)), Limits: make([]*descriptor.Limit, len(q.Takes))}
+	for i := range q.Takes {
+		a.Outcomes[i] = backend.Outcome{Allowed: true, Used: q.Takes[i].Hits}
 	}
-	return replies, nil
+	return a
+}
+
+// asked sends queries, and returns the answers in order. An error is that of Ask.
+func asked(t *testing.T, p *Peers, queries ...regions.Query) ([]*regions.Answer, error) {
+	t.Helper()
+	all := make([]*regions.Answer, len(queries))
+	err := p.Ask(waiting(t), "eu", queries, func(regions.State) {}, func(i int, a *regions.Answer) { all[i] = a })
+	return all, err
 }
 
 // serve runs the server of region eu, whose list is ap, eu and us, until the test ends or stop is called.
-func serve(t *testing.T, files *tlsfiles.Files, address string, store Answerer) (at string, stop func()) {
+func serve(t *testing.T, files *tlsfiles.Files, address string, store answers) (at string, stop func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -121,7 +127,9 @@ func dial(t *testing.T, files *tlsfiles.Files, address string, log *slog.Logger)
 }
 
 func ask(key string, hits int64) regions.Query {
-	return regions.Query{Domain: "d", Entries: []descriptor.Entry{{Key: "k", Value: key}}, Limit: "f60", Hits: hits}
+	return regions.Query{
+		Domain: "d", Descriptors: [][]descriptor.Entry{{{Key: "k", Value: key}}}, Takes: []regions.Take{{Limit: "f60", Hits: hits}},
+	}
 }
 
 func waiting(t *testing.T) context.Context {
@@ -132,63 +140,36 @@ func waiting(t *testing.T) context.Context {
 
 // Whatever is asked and answered arrives as it was sent.
 func TestMessages(t *testing.T) {
-	draw := func(t *rapid.T) (regions.Query, regions.Reply) {
-		i64, u64 := rapid.Int64Range(-1<<60, 1<<60), rapid.Uint64()
-		span := rapid.Int64Range(0, 1<<50)
-		a := regions.Query{
-			Domain: rapid.String().Draw(t, "domain"), Limit: rapid.String().Draw(t, "limit"),
-			Entries: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) descriptor.Entry {
-				return descriptor.Entry{Key: rapid.String().Draw(t, "key"), Value: rapid.String().Draw(t, "value")}
-			}), 1, 4).Draw(t, "entries"),
+	i64, span, text := rapid.Int64Range(-1<<60, 1<<60), rapid.Int64Range(0, 1<<50), rapid.String()
+	entry := rapid.Custom(func(t *rapid.T) descriptor.Entry {
+		return descriptor.Entry{Key: text.Draw(t, "key"), Value: text.Draw(t, "value")}
+	})
+	take := rapid.Custom(func(t *rapid.T) regions.Take {
+		return regions.Take{
+			Descriptor: rapid.IntRange(0, 3).Draw(t, "descriptor"), Limit: text.Draw(t, "limit"), Hits: i64.Draw(t, "hits"),
+			Vote: backend.Vote(rapid.IntRange(0, 2).Draw(t, "vote")), CountDenied: rapid.Bool().Draw(t, "count"), Settled: rapid.Bool().Draw(t, "settled"),
+			Guards: rapid.Bool().Draw(t, "guards"), Shadow: rapid.Bool().Draw(t, "shadow"), Ends: i64.Draw(t, "ends"), Commits: rapid.Bool().Draw(t, "commits"),
 		}
-		result := region.Result(rapid.IntRange(0, int(region.Stale)).Draw(t, "result"))
-		refused := rapid.Bool().Draw(t, "refused")
-		var reply regions.Reply
-		switch rapid.IntRange(0, 2).Draw(t, "kind") {
-		case 0:
-			a.Hits = rapid.Int64Range(-backend.MaxHits, backend.MaxHits).Draw(t, "hits")
-			reply.Outcome = &backend.Outcome{
-				Allowed: rapid.Bool().Draw(t, "allowed"), Before: i64.Draw(t, "before"), Used: i64.Draw(t, "used"), RetryAfter: micros(span.Draw(t, "retry")),
-				MoreAfter: micros(span.Draw(t, "more")), ResetAfter: micros(span.Draw(t, "reset")), Delay: micros(span.Draw(t, "delay")),
-			}
-			if rapid.Bool().Draw(t, "never") {
-				reply.Outcome.RetryAfter = backend.Never
-			}
-		case 1:
-			a.Permits = &region.Question{
-				Region: "us", Epoch: 7, Incarnation: u64.Draw(t, "incarnation"), Number: u64.Draw(t, "number"), Nonce: u64.Draw(t, "nonce"),
-				Want: i64.Draw(t, "want"), Need: i64.Draw(t, "need"),
-				Grants: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) region.Grant {
-					return region.Grant{
-						Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Permits: i64.Draw(t, "p"), Used: i64.Draw(t, "u"), Returned: i64.Draw(t, "r"),
-						Charged: i64.Draw(t, "c"), Ends: i64.Draw(t, "e"), Expires: i64.Draw(t, "x"),
-					}
-				}), 0, 8).Draw(t, "grants"),
-			}
-			if len(a.Permits.Grants) == 0 {
-				a.Permits.Grants = nil
-			}
-			reply.Permits = &region.Answer{
-				Epoch: u64.Draw(t, "e"), Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Result: result, Limit: u64.Draw(t, "l"),
-				Permits: i64.Draw(t, "p"), Charged: i64.Draw(t, "c"), Ends: i64.Draw(t, "s"), ValidFor: i64.Draw(t, "v"), Remaining: i64.Draw(t, "r"), RetryAfter: i64.Draw(t, "a"),
-				Rules: u64.Draw(t, "rules"),
-			}
-		default:
-			a.Share = &region.ShareQuestion{
-				Region: "us", Epoch: 7, Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Held: i64.Draw(t, "h"), Demand: i64.Draw(t, "d"), Returned: i64.Draw(t, "back"),
-			}
-			reply.Share = &region.ShareAnswer{
-				Epoch: u64.Draw(t, "e"), Incarnation: u64.Draw(t, "i"), Number: u64.Draw(t, "n"), Nonce: u64.Draw(t, "o"), Result: result,
-				Rate: i64.Draw(t, "r"), Tokens: i64.Draw(t, "t"), Mint: i64.Draw(t, "m"), ValidFor: i64.Draw(t, "v"),
-			}
+	})
+	outcome := rapid.Custom(func(t *rapid.T) backend.Outcome {
+		if rapid.Bool().Draw(t, "failed") {
+			return backend.Outcome{Failed: true}
 		}
-		if refused {
-			reply = regions.Reply{Refused: regions.NoRule}
+		o := backend.Outcome{
+			Allowed: rapid.Bool().Draw(t, "allowed"), Before: i64.Draw(t, "before"), Used: i64.Draw(t, "used"), Kept: i64.Draw(t, "kept"),
+			RetryAfter: micros(span.Draw(t, "retry")), MoreAfter: micros(span.Draw(t, "more")), ResetAfter: micros(span.Draw(t, "reset")),
+			PartEnds: micros(span.Draw(t, "part")), Delay: micros(span.Draw(t, "delay")),
 		}
-		return a, reply
-	}
+		if rapid.Bool().Draw(t, "never") {
+			o.RetryAfter = backend.Never
+		}
+		return o
+	})
 	rapid.Check(t, func(t *rapid.T) {
-		query, reply := draw(t)
+		query := regions.Query{
+			Domain: text.Draw(t, "domain"), Together: rapid.Bool().Draw(t, "together"), PeekWhenKnown: rapid.Bool().Draw(t, "peek"), Look: rapid.Bool().Draw(t, "look"),
+			Descriptors: rapid.SliceOfN(rapid.SliceOfN(entry, 1, 4), 1, 3).Draw(t, "descriptors"), Takes: rapid.SliceOfN(take, 1, 4).Draw(t, "takes"),
+		}
 		b, err := proto.Marshal(encodeQuery(&query))
 		if err != nil {
 			t.Fatal(err)
@@ -197,82 +178,123 @@ func TestMessages(t *testing.T) {
 		if err := proto.Unmarshal(b, &m); err != nil {
 			t.Fatal(err)
 		}
-		gotQuery, ok := decodeQuery(&m, "us", 7)
-		if diff := cmp.Diff(query, gotQuery); !ok || diff != "" {
+		got, ok := decodeQuery(&m)
+		if diff := cmp.Diff(&query, got); !ok || diff != "" {
 			t.Fatalf("%t (-want +got):\n%s", ok, diff)
 		}
-		if b, err = proto.Marshal(encodeReply(&reply)); err != nil {
+		answer := regions.Answer{Refused: regions.Refusal(text.Draw(t, "refused")), Home: text.Draw(t, "home"), Outcomes: rapid.SliceOfN(outcome, 1, 4).Draw(t, "outcomes")}
+		answer.Limits = make([]*descriptor.Limit, len(answer.Outcomes))
+		for i := range answer.Limits {
+			if !answer.Outcomes[i].Failed && rapid.Bool().Draw(t, "limited") {
+				answer.Limits[i] = &descriptor.Limit{
+					Requests: rapid.Uint64().Draw(t, "requests"), Burst: rapid.Uint64().Draw(t, "burst"), Algorithm: descriptor.Algorithm(rapid.IntRange(0, 7).Draw(t, "algorithm")),
+					Window: descriptor.Window{Unit: descriptor.Unit(rapid.IntRange(0, 8).Draw(t, "unit")), Multiplier: rapid.Uint32().Draw(t, "multiplier")},
+				}
+			}
+		}
+		if b, err = proto.Marshal(encodeAnswer(9, &answer)); err != nil {
 			t.Fatal(err)
 		}
-		var answer regionv1.Reply
-		if err := proto.Unmarshal(b, &answer); err != nil {
+		var n regionv1.Answer
+		if err := proto.Unmarshal(b, &n); err != nil {
 			t.Fatal(err)
 		}
-		gotReply, err := decodeReply(&answer, &query)
-		if diff := cmp.Diff(reply, gotReply); err != nil || diff != "" {
-			t.Fatalf("%v (-want +got):\n%s", err, diff)
+		if diff := cmp.Diff(&answer, decodeAnswer(&n)); diff != "" || n.GetQuery() != 9 {
+			t.Fatalf("(-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestExchangeAndConsent(t *testing.T) {
+func TestAsk(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
 	ours, _ := filesOf(t, ca, uri("us"))
-	var heard struct {
-		from    string
-		epoch   uint64
-		queries []regions.Query
-		lists   []region.Epoch
-	}
-	at, _ := serve(t, theirs, "127.0.0.1:0", answers{
-		answer: func(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
-			heard.from, heard.epoch, heard.queries = from, epoch, append(heard.queries, queries...)
-			return used(ctx, from, epoch, queries)
-		},
-		consent: func(from string, e *region.Epoch) (bool, error) {
-			heard.lists = append(heard.lists, *e)
-			return e.Number > 7, nil
-		},
+	var heard []regions.Query
+	var from string
+	at, _ := serve(t, theirs, "127.0.0.1:0", func(ctx context.Context, who string, q *regions.Query, done func(*regions.Answer)) {
+		from, heard = who, append(heard, *q)
+		used(ctx, who, q, done)
 	})
 	p := dial(t, ours, at, nil)
 	many := make([]regions.Query, 2500) // more than one call takes
 	for i := range many {
 		many[i] = ask(fmt.Sprint("v", i), int64(i))
 	}
-	replies, err := p.Exchange(waiting(t), "eu", 7, many)
-	if err != nil || len(replies) != len(many) {
-		t.Fatal(len(replies), err)
+	answers, err := asked(t, p, many...)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for i := range replies {
-		if replies[i].Outcome.Used != int64(i) {
-			t.Fatalf("answer %d is for question %d", i, replies[i].Outcome.Used)
+	for i, a := range answers {
+		if a == nil || a.Outcomes[0].Used != int64(i) {
+			t.Fatalf("answer %d: %+v", i, a)
 		}
 	}
-	if diff := cmp.Diff(many, heard.queries); heard.from != "us" || heard.epoch != 7 || diff != "" {
-		t.Errorf("%s asked in epoch %d (-want +got):\n%s", heard.from, heard.epoch, diff)
+	if diff := cmp.Diff(many, heard); from != "us" || diff != "" {
+		t.Errorf("%s asked (-want +got):\n%s", from, diff)
 	}
+	if err := p.Ask(waiting(t), "xx", many[:1], nil, nil); err == nil || !strings.Contains(err.Error(), `region "xx" is not among the configured ones`) {
+		t.Error(err)
+	}
+	var state regions.State // without a query, too
+	if err := p.Ask(waiting(t), "eu", nil, func(s regions.State) { state = s }, nil); err != nil || state != (regions.State{Sum: 1 << 60, Rules: 7, Replicas: 1}) {
+		t.Errorf("%+v, %v", state, err)
+	}
+}
 
-	stays := region.Epoch{Number: 7, Home: "us", Regions: []string{"ap", "eu", "us"}}
-	moves := region.Epoch{Number: 8, Home: "us", Regions: []string{"eu", "us"}, Before: []string{"ap", "eu", "us"}, Stopped: true}
-	alone := region.Epoch{Number: 9, Home: "us", Regions: []string{"eu", "us"}, Before: []string{}}
-	for _, c := range []struct {
-		e    region.Epoch
-		want bool
-	}{{stays, false}, {moves, true}, {alone, true}} {
-		if got, err := p.Consent(waiting(t), "eu", &c.e); err != nil || got != c.want {
-			t.Errorf("epoch %d: consents %t, %v", c.e.Number, got, err)
+// A counter that is slow does not hold up the answers about others, and is given up.
+func TestSlowCounter(t *testing.T) {
+	ca := tlstest.NewAuthority(t, "regions")
+	theirs, _ := filesOf(t, ca, uri("eu"))
+	ours, _ := filesOf(t, ca, uri("us"))
+	others := make(chan struct{})
+	at, _ := serve(t, theirs, "127.0.0.1:0", func(ctx context.Context, who string, q *regions.Query, done func(*regions.Answer)) {
+		if q.Descriptors[0][0].Value != "slow" {
+			used(ctx, who, q, done)
+			return
 		}
+		go func() {
+			<-others
+			<-ctx.Done()
+			done(&regions.Answer{Outcomes: []backend.Outcome{{Failed: true}}, Limits: make([]*descriptor.Limit, 1), Refused: regions.Unavailable})
+		}()
+	})
+	var order []int
+	err := dial(t, ours, at, nil).Ask(waiting(t), "eu", []regions.Query{ask("slow", 1), ask("a", 1), ask("b", 1)}, func(regions.State) {}, func(i int, a *regions.Answer) {
+		if order = append(order, i); len(order) == 2 {
+			close(others)
+		}
+		if a.Outcomes[0].Failed != (i == 0) {
+			t.Errorf("answer %d: %+v", i, a)
+		}
+	})
+	if err != nil || len(order) != 3 || order[2] != 0 {
+		t.Errorf("answers in the order %v, %v", order, err)
 	}
-	if diff := cmp.Diff([]region.Epoch{stays, moves, alone}, heard.lists); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+}
+
+// A replica that has stopped, but whose connections are open, is given up after a second.
+func TestSilence(t *testing.T) {
+	ca := tlstest.NewAuthority(t, "regions")
+	theirs, _ := filesOf(t, ca, uri("eu"))
+	ours, _ := filesOf(t, ca, uri("us"))
+	release := make(chan struct{})
+	at, _ := serve(t, theirs, "127.0.0.1:0", func(ctx context.Context, who string, q *regions.Query, done func(*regions.Answer)) {
+		if q.Descriptors[0][0].Value == "stopped" {
+			<-release
+		}
+		used(ctx, who, q, done)
+	})
+	t.Cleanup(func() { close(release) })
+	p := dial(t, ours, at, nil)
+	if _, err := asked(t, p, ask("stopped", 1)); status.Code(err) != codes.Unavailable {
+		t.Errorf("%v", err)
 	}
-	if _, err := p.Exchange(waiting(t), "xx", 7, many[:1]); err == nil || !strings.Contains(err.Error(), `region "xx" is not among the configured ones`) {
+	if _, err := asked(t, p, ask("a", 1)); err != nil {
 		t.Error(err)
 	}
 }
 
-// Who may ask whom. An empty text means that the question is answered.
+// Who may ask whom. An empty text means that the query is answered. What a server rejects, it says in its log only.
 func TestCertificates(t *testing.T) {
 	ca, other := tlstest.NewAuthority(t, "regions"), tlstest.NewAuthority(t, "others")
 	for _, c := range []struct {
@@ -283,11 +305,11 @@ func TestCertificates(t *testing.T) {
 	}{
 		{"another region of the list", []string{uri("eu")}, []string{uri("us")}, ca, ""},
 		{"names that do not matter", []string{"localhost", uri("eu"), "spiffe://x/ns/a"}, []string{"10.0.0.1", "spiffe://other/region/ap", "https://x/region/us"}, ca, ""},
-		{"a region that is not in the list", []string{uri("eu")}, []string{uri("sa")}, ca, "region sa is not in the list of region eu: ap, eu, us"},
-		{"the same region", []string{uri("eu")}, []string{uri("eu")}, ca, "region eu is this replica's own region"},
-		{"no region", []string{uri("eu")}, []string{"eu.example.org"}, ca, "the certificate names no region: it needs the URI spiffe://TRUST-DOMAIN/region/NAME"},
-		{"a path that only ends so", []string{uri("eu")}, []string{"spiffe://example.org/x/region/us"}, ca, "the certificate names no region"},
-		{"two regions", []string{uri("eu")}, []string{uri("us"), uri("ap")}, ca, "the certificate names several regions, us and ap"},
+		{"a region that is not in the list", []string{uri("eu")}, []string{uri("sa")}, ca, "code = Unavailable"},
+		{"the same region", []string{uri("eu")}, []string{uri("eu")}, ca, "code = Unavailable"},
+		{"no region", []string{uri("eu")}, []string{"eu.example.org"}, ca, "code = Unavailable"},
+		{"a path that only ends so", []string{uri("eu")}, []string{"spiffe://example.org/x/region/us"}, ca, "code = Unavailable"},
+		{"two regions", []string{uri("eu")}, []string{uri("us"), uri("ap")}, ca, "code = Unavailable"},
 		{"another authority", []string{uri("eu")}, []string{uri("us")}, other, "code = Unavailable"},
 		{"the address of another region", []string{uri("ap")}, []string{uri("us")}, ca, "the certificate is of region ap: the address of region eu leads to a wrong place"},
 		{"a server without a region", []string{"localhost"}, []string{uri("us")}, ca, "the certificate names no region"},
@@ -300,25 +322,19 @@ func TestCertificates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			asked := 0
-			at, _ := serve(t, theirs, "127.0.0.1:0", answers{
-				answer: func(ctx context.Context, from string, epoch uint64, all []regions.Query) ([]regions.Reply, error) {
-					asked++
-					return used(ctx, from, epoch, all)
-				},
-				consent: func(string, *region.Epoch) (bool, error) { asked++; return true, nil },
+			var answered atomic.Int64
+			at, _ := serve(t, theirs, "127.0.0.1:0", func(ctx context.Context, from string, q *regions.Query, done func(*regions.Answer)) {
+				answered.Add(1)
+				used(ctx, from, q, done)
 			})
-			p := dial(t, ours, at, nil)
-			_, err = p.Exchange(waiting(t), "eu", 7, []regions.Query{ask("a", 1)})
-			_, err2 := p.Consent(waiting(t), "eu", &region.Epoch{Number: 7, Home: "us"})
-			if c.want == "" {
-				if err != nil || err2 != nil || asked != 2 {
-					t.Error(err, err2, asked)
+			_, err = asked(t, dial(t, ours, at, nil), ask("a", 1))
+			switch {
+			case c.want == "":
+				if err != nil || answered.Load() != 1 {
+					t.Error(err, answered.Load())
 				}
-				return
-			}
-			if err == nil || err2 == nil || asked > 0 || !strings.Contains(err.Error(), c.want) || !strings.Contains(err2.Error(), c.want) {
-				t.Errorf("the store was asked %d times\n got %v\n and %v\nwant %s", asked, err, err2, c.want)
+			case err == nil || answered.Load() > 0 || !strings.Contains(err.Error(), c.want):
+				t.Errorf("the store was asked %d times\n got %v\nwant %s", answered.Load(), err, c.want)
 			}
 		})
 	}
@@ -335,11 +351,11 @@ func raw(t *testing.T, files *tlsfiles.Files, at string) regionv1.RegionServiceC
 	return regionv1.NewRegionServiceClient(conn)
 }
 
-func TestBadQuestions(t *testing.T) {
+func TestBadQueries(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
 	ours, _ := filesOf(t, ca, uri("us"))
-	at, _ := serve(t, theirs, "127.0.0.1:0", answers{answer: used, consent: func(string, *region.Epoch) (bool, error) { return true, nil }})
+	at, _ := serve(t, theirs, "127.0.0.1:0", used)
 	client := raw(t, ours, at)
 	good := ask("a", 5)
 	with := func(change func(*regionv1.Query)) *regionv1.Query {
@@ -353,169 +369,124 @@ func TestBadQuestions(t *testing.T) {
 		}
 		return all
 	}
+	// call returns the answers by the index of their query.
+	call := func(queries []*regionv1.Query, opts ...grpc.CallOption) (map[uint32]*regionv1.Answer, error) {
+		stream, err := client.Ask(waiting(t), &regionv1.AskRequest{Queries: queries}, opts...)
+		all := make(map[uint32]*regionv1.Answer)
+		for err == nil {
+			var some *regionv1.AskResponse
+			if some, err = stream.Recv(); err == nil {
+				for _, a := range some.GetAnswers() {
+					all[a.GetQuery()] = a
+				}
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		return all, err
+	}
 	for _, c := range []struct {
-		m    *regionv1.ExchangeRequest
-		code codes.Code
-		want string
+		queries []*regionv1.Query
+		code    codes.Code
+		want    string
 	}{
-		{&regionv1.ExchangeRequest{Epoch: 1, Queries: times(regions.MaxQueries)}, codes.OK, ""},
-		{&regionv1.ExchangeRequest{Epoch: 1, Queries: times(regions.MaxQueries + 1)}, codes.InvalidArgument, "1001 questions, where there are from 1 to 1000"},
-		{&regionv1.ExchangeRequest{Epoch: 1}, codes.InvalidArgument, "0 questions"},
-		{&regionv1.ExchangeRequest{Queries: times(1)}, codes.InvalidArgument, "the epoch 0, where epochs are from 1"},
-		{&regionv1.ExchangeRequest{Epoch: 1 << 63, Queries: times(1)}, codes.InvalidArgument, "the epoch 9223372036854775808"},
-		{&regionv1.ExchangeRequest{Epoch: 1, Queries: []*regionv1.Query{with(func(m *regionv1.Query) { m.Domain = strings.Repeat("x", maxMessage) })}}, codes.ResourceExhausted, "larger than max"},
+		{times(regions.MaxQueries), codes.OK, ""},
+		{times(regions.MaxQueries + 1), codes.InvalidArgument, "1001 queries, 1000 are the most"},
+		{[]*regionv1.Query{with(func(m *regionv1.Query) { m.Domain = strings.Repeat("x", maxMessage) })}, codes.ResourceExhausted, "larger than max"},
 	} {
-		_, err := client.Exchange(waiting(t), c.m)
-		if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) {
+		if _, err := call(c.queries); status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.want) {
 			t.Errorf("got %v, want %v: %s", err, c.code, c.want)
 		}
 	}
-	for _, c := range []struct {
-		m    *regionv1.ConsentRequest
-		want string
-	}{
-		{&regionv1.ConsentRequest{}, "the epoch 0"},
-		{&regionv1.ConsentRequest{Epoch: math.MaxInt64 + 1}, "the epoch 9223372036854775808"},
-		{&regionv1.ConsentRequest{Epoch: 1, Regions: []string{"EU"}}, `the region "EU": a name has letters from a to z`},
-		{&regionv1.ConsentRequest{Epoch: 1, Moved: true, Before: []string{""}}, `the region ""`},
-		{&regionv1.ConsentRequest{Epoch: 1, Regions: make([]string, maxRegions+1)}, "65 regions, 64 are the most"},
-	} {
-		_, err := client.Consent(waiting(t), c.m)
-		if status.Code(err) != codes.InvalidArgument || !strings.Contains(status.Convert(err).Message(), c.want) {
-			t.Errorf("got %v, want %s", err, c.want)
-		}
-	}
-
-	// One bad question does not affect those around it.
-	bad := []*regionv1.Query{
-		with(func(m *regionv1.Query) { m.What = nil }),
-		with(func(m *regionv1.Query) { m.Entries = nil }),
-		with(func(m *regionv1.Query) { m.Entries = make([]*regionv1.Entry, maxEntries+1) }),
+	// One bad query does not affect those around it.
+	for i, m := range []*regionv1.Query{
+		{},
+		with(func(m *regionv1.Query) { m.Takes = nil }),
+		with(func(m *regionv1.Query) { m.Takes = make([]*regionv1.Take, regions.MaxTakes+1) }),
+		with(func(m *regionv1.Query) { m.Takes[0].Vote = 3 }),
+		with(func(m *regionv1.Query) { m.Takes[0].Member = 1 << 31 }),
+		with(func(m *regionv1.Query) { m.Descriptors = make([]*regionv1.Descriptor, regions.MaxTakes+1) }),
+		with(func(m *regionv1.Query) { m.Descriptors[0].Entries = make([]*regionv1.Entry, maxEntries+1) }),
 		with(func(m *regionv1.Query) { m.Domain = strings.Repeat("x", maxText+1) }),
-		with(func(m *regionv1.Query) { m.What = &regionv1.Query_Hits{Hits: backend.MaxHits + 1} }),
-		with(func(m *regionv1.Query) { m.What = &regionv1.Query_Hits{Hits: -backend.MaxHits - 1} }),
-		with(func(m *regionv1.Query) {
-			m.What = &regionv1.Query_Permits{Permits: &regionv1.Question{Grants: make([]*regionv1.Grant, maxGrants+1)}}
-		}),
-	}
-	for i, m := range bad {
-		answer, err := client.Exchange(waiting(t), &regionv1.ExchangeRequest{Epoch: 1, Queries: []*regionv1.Query{encodeQuery(&good), m, encodeQuery(&good)}})
-		if err != nil {
-			t.Errorf("%d: %v", i, err)
-			continue
-		}
-		replies := answer.GetReplies()
-		if replies[0].GetOutcome().GetUsed() != 5 || replies[1].GetRefused() != string(regions.Invalid) || replies[2].GetOutcome().GetUsed() != 5 {
-			t.Errorf("%d: %v", i, replies)
+		with(func(m *regionv1.Query) { m.Takes[0].Limit = strings.Repeat("x", maxText+1) }),
+	} {
+		all, err := call([]*regionv1.Query{encodeQuery(&good), m, encodeQuery(&good)})
+		if err != nil || len(all) != 3 || all[0].GetOutcomes()[0].GetUsed() != 5 || all[1].GetRefused() != string(regions.Invalid) || all[2].GetOutcomes()[0].GetUsed() != 5 {
+			t.Errorf("%d: %v, %v", i, all, err)
 		}
 	}
 	p := dial(t, ours, at, nil)
 	large := ask(strings.Repeat("x", maxText), 1)
-	replies, err := p.Exchange(waiting(t), "eu", 1, []regions.Query{good, large, good})
-	if err != nil || replies[0].Outcome == nil || replies[1].Refused != regions.Invalid || replies[2].Outcome == nil {
-		t.Error(replies, err)
+	for _, queries := range [][]regions.Query{{good, large, good}, {large}} {
+		answers, err := asked(t, p, queries...)
+		if err != nil || answers[len(queries)/2].Refused != regions.Invalid || len(queries) > 1 && answers[2].Outcomes[0].Used != 5 {
+			t.Error(answers, err)
+		}
 	}
-	if replies, err = p.Exchange(waiting(t), "eu", 1, []regions.Query{large}); err != nil || replies[0].Refused != regions.Invalid {
-		t.Error(replies, err)
-	}
-	// Questions that are together larger than a message are asked in several calls.
+	// Queries that are together larger than a message are sent in several calls.
 	half := ask(strings.Repeat("x", maxText/2), 1)
-	if replies, err = p.Exchange(waiting(t), "eu", 1, []regions.Query{half, half, half, half, half, half, half, half, half, half}); err != nil || replies[9].Outcome == nil {
-		t.Error(len(replies), err)
+	if answers, err := asked(t, p, half, half, half, half, half, half, half, half, half, half); err != nil || answers[9] == nil {
+		t.Error(answers, err)
+	}
+	// Headers are bounded.
+	big := metadata.Pairs("x", strings.Repeat("x", maxHeaders))
+	stream, err := client.Ask(metadata.NewOutgoingContext(waiting(t), big), &regionv1.AskRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("headers of %d bytes: %v", maxHeaders, err)
 	}
 }
 
-// A store that fails, and one that has no answer in time.
-func TestFailures(t *testing.T) {
+// A panic fails its own call.
+func TestPanic(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
 	ours, _ := filesOf(t, ca, uri("us"))
-	var fail func(ctx context.Context) ([]regions.Reply, error)
-	at, _ := serve(t, theirs, "127.0.0.1:0", answers{
-		answer: func(ctx context.Context, _ string, _ uint64, _ []regions.Query) ([]regions.Reply, error) {
-			return fail(ctx)
-		},
+	at, _ := serve(t, theirs, "127.0.0.1:0", func(ctx context.Context, who string, q *regions.Query, done func(*regions.Answer)) {
+		if q.Takes[0].Hits == 1 {
+			panic("a defect")
+		}
+		used(ctx, who, q, done)
 	})
 	p := dial(t, ours, at, nil)
-	for _, c := range []struct {
-		fail func(ctx context.Context) ([]regions.Reply, error)
-		want string
-	}{
-		{func(context.Context) ([]regions.Reply, error) { return nil, errors.New("no Redis") }, "code = Unavailable desc = no Redis"},
-		{func(context.Context) ([]regions.Reply, error) { return nil, nil }, "0 answers to 1 questions"},
-		{func(context.Context) ([]regions.Reply, error) { return make([]regions.Reply, 1), nil }, "an answer of another kind than the question"},
-		{func(context.Context) ([]regions.Reply, error) {
-			return []regions.Reply{{Permits: &region.Answer{}}}, nil
-		}, "an answer of another kind than the question"},
-		{func(context.Context) ([]regions.Reply, error) { panic("a defect") }, "code = Internal desc = internal error"},
-		{func(ctx context.Context) ([]regions.Reply, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}, "code = DeadlineExceeded"},
-	} {
-		fail = c.fail
-		ctx := waiting(t)
-		if strings.Contains(c.want, "Deadline") {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
-			defer cancel()
-		}
-		if _, err := p.Exchange(ctx, "eu", 1, []regions.Query{ask("a", 1)}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("got %v, want %s", err, c.want)
-		}
+	if _, err := asked(t, p, ask("a", 1)); status.Code(err) != codes.Internal {
+		t.Error(err)
+	}
+	if _, err := asked(t, p, ask("a", 2)); err != nil {
+		t.Error(err)
 	}
 }
 
-// A region that has too many calls in flight, and one that connects and never reads, do not keep others from an answer.
+// A region with as many connections as it may have, and one that connects and never reads, do not keep others from an answer.
 func TestOthersAreAnswered(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
 	greedy, _ := filesOf(t, ca, uri("us"))
 	modest, _ := filesOf(t, ca, uri("ap"))
-	release := make(chan struct{})
-	entered := make(chan struct{}, 2*maxCallsOfOne)
-	at, _ := serve(t, theirs, "127.0.0.1:0", answers{
-		answer: func(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error) {
-			if from == "us" {
-				entered <- struct{}{}
-				<-release
-			}
-			return used(ctx, from, epoch, queries)
-		},
-	})
-	ctx := waiting(t)
-	var calls sync.WaitGroup
-	for range maxCallsOfOne / maxCalls {
-		p := dial(t, greedy, at, nil)
-		for range maxCalls {
-			calls.Go(func() { _, _ = p.Exchange(ctx, "eu", 1, []regions.Query{ask("a", 1)}) })
-		}
-	}
-	for range maxCallsOfOne {
-		<-entered
-	}
-	one := dial(t, greedy, at, nil)
-	if _, err := one.Exchange(ctx, "eu", 1, []regions.Query{ask("a", 1)}); status.Code(errors.Unwrap(err)) != codes.ResourceExhausted {
-		t.Errorf("one call too many: %v", err)
-	}
-
+	at, _ := serve(t, theirs, "127.0.0.1:0", used)
 	config := toRegion{greedy, "eu"}.files.Client()
 	config.NextProtos = []string{"h2"}
-	silent, err := tls.Dial("tcp", at, config)
-	if err != nil {
-		t.Fatal(err)
+	open := 0
+	for range maxConnections/2 + 20 {
+		silent, err := tls.Dial("tcp", at, config)
+		if err != nil {
+			continue
+		}
+		t.Cleanup(func() { _ = silent.Close() })
+		if _, err := silent.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err == nil {
+			open++
+		}
 	}
-	t.Cleanup(func() { _ = silent.Close() })
-	if _, err := silent.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")); err != nil {
-		t.Fatal(err)
+	answers, err := asked(t, dial(t, modest, at, nil), ask("a", 3))
+	if err != nil || answers[0].Outcomes[0].Used != 3 {
+		t.Errorf("another region, beside %d connections: %v %v", open, answers, err)
 	}
-
-	replies, err := dial(t, modest, at, nil).Exchange(ctx, "eu", 1, []regions.Query{ask("a", 3)})
-	if err != nil || replies[0].Outcome.Used != 3 {
-		t.Errorf("another region: %v %v", replies, err)
+	if _, err := asked(t, dial(t, greedy, at, nil), ask("a", 3)); status.Code(err) != codes.Unavailable {
+		t.Errorf("one connection too many of the same region: %v", err)
 	}
-	close(release)
-	calls.Wait()
 }
 
 // gauges collects what Peers report.
@@ -555,8 +526,7 @@ func TestReconnects(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, theirVolume := filesOf(t, ca, uri("eu"))
 	ours, ourVolume := filesOf(t, ca, uri("us"))
-	store := answers{answer: used}
-	at, stop := serve(t, theirs, "127.0.0.1:0", store)
+	at, stop := serve(t, theirs, "127.0.0.1:0", used)
 	var log locked
 	var metrics gauges
 	p, err := NewPeers(Options{Addresses: map[string]string{"eu": at}, TLS: ours, Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: &metrics})
@@ -568,12 +538,11 @@ func TestReconnects(t *testing.T) {
 	if up() != 0 {
 		t.Error("up before the first call")
 	}
-	question := []regions.Query{ask("a", 1)}
-	if _, err := p.Exchange(waiting(t), "eu", 1, question); err != nil || up() != 1 {
+	if _, err := asked(t, p, ask("a", 1)); err != nil || up() != 1 {
 		t.Fatal(up(), err)
 	}
 	stop()
-	if _, err := p.Exchange(waiting(t), "eu", 1, question); status.Code(errors.Unwrap(err)) != codes.Unavailable || up() != 0 {
+	if _, err := asked(t, p, ask("a", 1)); status.Code(err) != codes.Unavailable || up() != 0 {
 		t.Fatal(up(), err)
 	}
 
@@ -587,10 +556,10 @@ func TestReconnects(t *testing.T) {
 		v.volume.Swap(t, map[string][]byte{"cert": pair.Cert, "key": pair.Key, "ca": next.PEM})
 		v.files.Reload()
 	}
-	serve(t, theirs, at, store)
+	serve(t, theirs, at, used)
 	ctx := waiting(t)
 	for {
-		_, err := p.Exchange(ctx, "eu", 1, question)
+		_, err := asked(t, p, ask("a", 1))
 		if err == nil {
 			break
 		}
@@ -618,13 +587,17 @@ func TestServerNeedsCertificates(t *testing.T) {
 	}
 	// A client without a certificate is not even asked what it wants.
 	theirs, _ := filesOf(t, ca, uri("eu"))
-	at, _ := serve(t, theirs, "127.0.0.1:0", answers{answer: used})
+	at, _ := serve(t, theirs, "127.0.0.1:0", used)
 	conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if _, err := regionv1.NewRegionServiceClient(conn).Exchange(waiting(t), &regionv1.ExchangeRequest{}); status.Code(err) != codes.Unavailable {
+	stream, err := regionv1.NewRegionServiceClient(conn).Ask(waiting(t), &regionv1.AskRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Unavailable {
 		t.Errorf("without a certificate: %v", err)
 	}
 }

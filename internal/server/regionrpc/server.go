@@ -10,18 +10,16 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/region"
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
-	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
@@ -31,23 +29,25 @@ import (
 
 // Answerer is what a server answers with.
 type Answerer interface {
-	// Answer answers the questions of a region: as many answers as questions, in the same order.
-	Answer(ctx context.Context, from string, epoch uint64, queries []regions.Query) ([]regions.Reply, error)
+	// State is what the region says about itself with every answer.
+	State() regions.State
 
-	// Consent reports whether this region consents that another one, e.Home, is a home.
-	Consent(ctx context.Context, from string, e *region.Epoch) (bool, error)
+	// Answer carries out a query of a region. done is called once, perhaps from another goroutine.
+	Answer(ctx context.Context, from string, q *regions.Query, done func(*regions.Answer))
 }
 
-// Bounds of what peers may make a server keep. All replicas of all regions may connect; each of them has few calls at once. Anybody else may
-// connect too, but has only maxStrangers places.
+// Bounds of what peers may make a server keep. All replicas of the other regions may connect: each region has as many places, so that no region
+// takes those of others.
 const (
-	maxConnections = 512 // with a certificate
-	maxStrangers   = 64  // that have not shown one yet
-	maxCalls       = 16  // at once on a connection
-	maxCallsOfOne  = 256 // at once of one region, so that the others are answered too
+	maxConnections = 512 // with a certificate of a region
+	maxCalls       = 100 // at once on a connection
 	maxMessage     = 1 << 20
-	maxHeld        = maxCalls * maxMessage // of a connection
-	longest        = 10 * time.Second      // for an answer, whatever deadline the caller has
+	maxHeld        = 16 * maxMessage // of a connection
+	maxHeaders     = 8 << 10         // of a call
+	longestWrite   = 10 * time.Second
+
+	// longest is how long a query may wait for the store: the caller gives up a connection on which it hears nothing for a second.
+	longest = 500 * time.Millisecond
 
 	// A peer that neither reads nor answers pings is disconnected, with what waits for it.
 	pingAfter, pingTimeout = 15 * time.Second, 5 * time.Second
@@ -73,8 +73,9 @@ type Server struct {
 
 	o         ServerOptions
 	listener  net.Listener
+	door      *door
+	logged    atomic.Int64 // when a refused connection was last logged, in seconds since 1970
 	transport *transport.Server
-	calls     map[string]*atomic.Int64 // at once, by region
 }
 
 // NewServer makes a server. Nothing is answered before Run.
@@ -91,16 +92,15 @@ func NewServer(o ServerOptions) (*Server, error) {
 			return nil, err
 		}
 	}
-	s := &Server{o: o, calls: make(map[string]*atomic.Int64)}
-	for _, name := range o.Regions {
-		s.calls[name] = new(atomic.Int64)
-	}
+	s := &Server{o: o, door: &door{Listener: o.Listener, share: maxConnections / max(len(o.Regions)-1, 1)}}
 	budget := o.Shared.Budget
-	s.listener = intake.Listen(&door{Listener: o.Listener}, intake.Options{
-		Name: "regions", MaxConnections: maxConnections + maxStrangers, PeerShare: 1, Message: longest, Write: longest,
-		Bytes: intake.NewBytes(maxHeld, budget.Class("regions", budget.Total()/16)), Metrics: o.Shared.Connections, Log: o.Log,
+	s.listener = intake.Listen(s.door, intake.Options{
+		Name: "regions", MaxConnections: 2 * maxConnections, PeerShare: 1, Encrypted: true, // half of them are for those that show a certificate
+		Message: longestWrite, Write: longestWrite,
+		Bytes:  intake.NewBytes(maxHeld, budget.Class("regions", budget.Total()/16)),
+		Places: o.Shared.Places, Size: endpoint.GRPCSize + endpoint.TLSSize, Metrics: o.Shared.Connections, Log: o.Log,
 	})
-	services := &transport.Services{Unary: s.admit}
+	services := &transport.Services{}
 	regionv1.RegisterRegionServiceServer(services, s)
 	creds := credentials.NewTLS(config)
 	s.transport = transport.New(transport.Options{
@@ -111,16 +111,22 @@ func NewServer(o ServerOptions) (*Server, error) {
 			if err != nil {
 				return nil, nil, err
 			}
-			if err := conn.(*visitor).enter(); err != nil {
+			from, err := s.regionOf(state)
+			if err == nil {
+				err = conn.(*visitor).enter(from)
+			}
+			if err != nil {
 				_ = encrypted.Close()
+				s.refuses(conn.RemoteAddr(), err)
 				return nil, nil, err
 			}
 			return encrypted, state, nil
 		},
 		HandshakeTimeout: cmp.Or(o.handshake, pingTimeout),
 		MaxMessageBytes:  maxMessage,
+		MaxHeaderBytes:   maxHeaders,
 		MaxStreams:       maxCalls,
-		WriteTimeout:     longest,
+		WriteTimeout:     longestWrite,
 		PingAfter:        pingAfter,
 		PingTimeout:      pingTimeout,
 		MinPingInterval:  clientPing / 2,
@@ -141,44 +147,12 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("serve other regions: %w", err)
 }
 
-type fromKey struct{}
-
-// admit finds out which region calls, and whether there is room for its call.
-func (s *Server) admit(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
-	from, err := s.caller(ctx)
-	if err != nil {
-		return nil, status.Error(codes.PermissionDenied, err.Error())
-	}
-	calls := s.calls[from]
-	defer calls.Add(-1)
-	if calls.Add(1) > maxCallsOfOne {
-		return nil, status.Errorf(codes.ResourceExhausted, "region %s has %d calls in flight here: ask again later", from, maxCallsOfOne)
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			if started, ok := p.(*async.PanicError); ok {
-				p = started.Value
-			}
-			s.o.Log.Error("panic while answering another region", "method", info.FullMethod, "region", from, "panic", p)
-			err = status.Error(codes.Internal, "internal error: the server's log has the details")
-		}
-	}()
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, fromKey{}, from), longest)
-	defer cancel()
-	return next(ctx, req)
-}
-
-// caller returns the region of the client's certificate.
-func (s *Server) caller(ctx context.Context) (string, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return "", errors.New("no peer")
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
+// regionOf returns the region of a connection's certificate.
+func (s *Server) regionOf(state *tls.ConnectionState) (string, error) {
+	if state == nil || len(state.PeerCertificates) == 0 {
 		return "", errors.New("no certificate")
 	}
-	from, err := RegionOf(info.State.PeerCertificates[0])
+	from, err := RegionOf(state.PeerCertificates[0])
 	switch {
 	case err != nil:
 		return "", err
@@ -190,59 +164,81 @@ func (s *Server) caller(ctx context.Context) (string, error) {
 	return from, nil
 }
 
-// Exchange implements regionv1.RegionServiceServer.
-func (s *Server) Exchange(ctx context.Context, m *regionv1.ExchangeRequest) (*regionv1.ExchangeResponse, error) {
-	from := ctx.Value(fromKey{}).(string)
-	if n := len(m.GetQueries()); n == 0 || n > regions.MaxQueries {
-		return nil, status.Errorf(codes.InvalidArgument, "%d questions, where there are from 1 to %d", n, regions.MaxQueries)
+// refuses logs why a connection with a certificate of the authority is closed, at most once a minute: the other side learns no more than that.
+func (s *Server) refuses(from net.Addr, err error) {
+	now := time.Now().Unix()
+	if last := s.logged.Load(); now-last >= 60 && s.logged.CompareAndSwap(last, now) {
+		s.o.Log.Warn("a connection of another region is refused", "address", from, "error", err)
 	}
-	if err := checkEpoch(m.GetEpoch()); err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
+}
+
+// Ask implements regionv1.RegionServiceServer.
+func (s *Server) Ask(m *regionv1.AskRequest, stream regionv1.RegionService_AskServer) error {
+	p, ok := peer.FromContext(stream.Context())
+	if !ok {
+		return status.Error(codes.PermissionDenied, "no peer")
 	}
-	// A question that cannot be understood does not affect the others: they stand for other callers.
-	answer := &regionv1.ExchangeResponse{Replies: make([]*regionv1.Reply, len(m.GetQueries()))}
-	queries, places := make([]regions.Query, 0, len(m.GetQueries())), make([]int, 0, len(m.GetQueries()))
+	info, _ := p.AuthInfo.(credentials.TLSInfo)
+	from, err := s.regionOf(&info.State)
+	switch {
+	case err != nil:
+		return status.Error(codes.PermissionDenied, err.Error())
+	case len(m.GetQueries()) > regions.MaxQueries:
+		return status.Errorf(codes.InvalidArgument, "%d queries, %d are the most", len(m.GetQueries()), regions.MaxQueries)
+	}
+	state := s.o.Store.State()
+	first := &regionv1.AskResponse{State: state.Sum, Rules: state.Rules, Replicas: uint32(s.door.count())}
+	if len(m.GetQueries()) == 0 {
+		return stream.Send(first)
+	}
+	ctx, cancel := context.WithTimeout(stream.Context(), longest)
+	defer cancel()
+	all := &gathering{some: make(chan struct{}, 1)}
 	for i, q := range m.GetQueries() {
-		if a, ok := decodeQuery(q, from, m.GetEpoch()); ok {
-			queries, places = append(queries, a), append(places, i)
+		// A query that cannot be understood does not affect the others: they stand for other callers.
+		if query, ok := decodeQuery(q); ok {
+			s.o.Store.Answer(ctx, from, query, func(a *regions.Answer) { all.add(encodeAnswer(i, a)) })
 		} else {
-			answer.Replies[i] = encodeReply(&regions.Reply{Refused: regions.Invalid})
+			all.add(&regionv1.Answer{Query: uint32(i), Refused: string(regions.Invalid)})
 		}
 	}
-	if len(queries) == 0 {
-		return answer, nil
+	next := first
+	for missing := len(m.GetQueries()); missing > 0; next = new(regionv1.AskResponse) {
+		<-all.some // every query is answered, at the latest when ctx ends
+		next.Answers = all.take()
+		missing -= len(next.Answers)
+		if err := stream.Send(next); err != nil {
+			for missing > 0 { // what the store still works on is of this call
+				<-all.some
+				missing -= len(all.take())
+			}
+			return err
+		}
 	}
-	replies, err := s.o.Store.Answer(ctx, from, m.GetEpoch(), queries)
-	if err != nil {
-		return nil, failed(ctx, err)
-	}
-	if len(replies) != len(queries) {
-		return nil, status.Errorf(codes.Internal, "%d answers to %d questions", len(replies), len(queries))
-	}
-	for i := range replies {
-		answer.Replies[places[i]] = encodeReply(&replies[i])
-	}
-	return answer, nil
+	return nil
 }
 
-// Consent implements regionv1.RegionServiceServer.
-func (s *Server) Consent(ctx context.Context, m *regionv1.ConsentRequest) (*regionv1.ConsentResponse, error) {
-	from := ctx.Value(fromKey{}).(string)
-	e, err := decodeEpoch(m, from)
-	if err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "the list of regions has %v", err)
-	}
-	consents, err := s.o.Store.Consent(ctx, from, e)
-	if err != nil {
-		return nil, failed(ctx, err)
-	}
-	return &regionv1.ConsentResponse{Consents: consents}, nil
+// gathering is the answers of a call that were not sent yet.
+type gathering struct {
+	some chan struct{} // has an element if there are answers
+
+	mu      sync.Mutex
+	answers []*regionv1.Answer
 }
 
-// failed is the error of a store for the other region.
-func failed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return status.FromContextError(ctx.Err()).Err()
+func (g *gathering) add(a *regionv1.Answer) {
+	g.mu.Lock()
+	g.answers = append(g.answers, a)
+	g.mu.Unlock()
+	select {
+	case g.some <- struct{}{}:
+	default:
 	}
-	return status.Error(codes.Unavailable, err.Error())
+}
+
+func (g *gathering) take() (all []*regionv1.Answer) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all, g.answers = g.answers, nil
+	return all
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/config"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
@@ -19,12 +18,12 @@ import (
 
 const regionRules = `domain: shop
 descriptors:
-  - {key: customer, rate_limit: {unit: day, requests_per_unit: 100000, regions: {mode: escrow, home: eu}}}
-  - {key: partner, rate_limit: {unit: day, requests_per_unit: 5000, regions: {mode: escrow, home: us}}}
-  - {key: login, rate_limit: {unit: minute, requests_per_unit: 5, regions: {mode: home}}}
+  - {key: customer, rate_limit: {unit: day, requests_per_unit: 100000, regions: {home: eu}}}
+  - {key: partner, rate_limit: {unit: day, requests_per_unit: 5000, regions: {home: us}}}
+  - {key: login, rate_limit: {unit: minute, requests_per_unit: 5, regions: {home: hash}}}
 `
 
-// The page of regions shows which are down and why, who counts, and what is held and granted. Without a region it is not in the navigation.
+// The page of regions shows which are down and why, how far they are, and whose rules differ. Without a region it is not in the navigation.
 func TestConsoleRegions(t *testing.T) {
 	b := browser.Open(t)
 	tree, errs := config.Compile([]config.File{{Name: "shop.yaml", Data: []byte(regionRules)}}, config.CompileOptions{})
@@ -35,7 +34,7 @@ func TestConsoleRegions(t *testing.T) {
 	l.Swap(tree, limiter.Settings{})
 	open := func(status func() regions.Status) *console {
 		t.Helper()
-		s, err := operator.New(operator.Options{Addr: "127.0.0.1:0", Rules: operator.Rules{Tree: l.Tree}, Counters: l, Decisions: l, Regions: status})
+		s, err := operator.New(operator.Options{Addr: "127.0.0.1:0", Rules: operator.Rules{Tree: l.Tree}, Counters: l, Decisions: l, Regions: operator.Regions{Status: status}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,28 +51,21 @@ func TestConsoleRegions(t *testing.T) {
 			text = "<img src=x onerror=document.body.remove()>\x1b[31m\u202egpj"
 		}
 		return regions.Status{
-			Region: "eu", Epoch: 4, Acts: true, For: 27 * time.Second, Cold: 2212, Starved: 13,
+			Region: "eu", Waited: 2212, Unanswered: 13,
 			Peers: []regions.PeerStatus{
-				{Region: "ap", Heard: now.Add(-4 * time.Minute), Asked: now.Add(-4 * time.Minute), Epoch: 3, RTT: 102 * time.Millisecond, Err: errors.New("ask the region ap: deadline exceeded" + text)},
+				{Region: "ap", Heard: now.Add(-4 * time.Minute), Asked: now.Add(-4 * time.Minute), RTT: 102 * time.Millisecond, Rules: regions.RulesSame, Err: errors.New("ask the region ap: deadline exceeded" + text)},
 				{
-					Region: "us", Heard: now.Add(-time.Second), Asked: now, Consented: now.Add(-3 * time.Second), Epoch: 4, RTT: 81 * time.Millisecond,
+					Region: "us", Heard: now.Add(-time.Second), Asked: now, RTT: 81 * time.Millisecond, Rules: regions.RulesDiffer,
 					Refusal: regions.PeerRefusal{At: now.Add(-12 * time.Second), Why: regions.NoRule, Domain: "shop", Keys: []string{"customer", "path" + text}},
 				},
 			},
-			Rules: []regions.RuleStatus{
-				{Rule: "shop.customer", Mode: descriptor.InEscrow, Home: "eu", Counters: 340, Permits: 1210},
-				{Rule: "shop.partner", Mode: descriptor.InEscrow, Home: "us", Counters: 12, Permits: 95, Other: 2},
-				{Rule: "shop.login", Mode: descriptor.AtHome, Home: "us", Counters: 80},
-			},
-			Kept: []regions.KeptHome{{Rule: "shop.partner", Named: "ap", Home: "us"}},
 		}
 	})
 	c.Visit(t, c.Origin+"/console/#/now", "h1")
 	c.until(t, `document.querySelector("nav").innerText.includes("Regions")`)
-	c.page(t, "#/regions", "eu, epoch 4")
+	c.page(t, "#/regions", "Homes of limits in the rules")
 	for _, text := range []string{
-		"yes; without their consent it stops in 27 s", "by hash 1, eu 1, us 1", "down: ask the region ap: deadline exceeded", "81.0 ms", "It did not answer a question about shop customer",
-		"1,210", "95", "2 with another number at the home", "names ap, but us stays the home until the epoch is raised",
+		"by hash 1, eu 1, us 1", "2,212", "13 on_error decided them", "down: ask the region ap: deadline exceeded", "81.0 ms", "same", "differ", "It did not count a query about shop customer",
 	} {
 		c.shows(t, text)
 	}

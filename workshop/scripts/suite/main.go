@@ -108,7 +108,7 @@ func packagesOf(module string, args []string) (packages []string) {
 var notConcurrent = []string{
 	"workshop/bench/libraries", "deploy", "docs", "workshop/e2e/browser", "workshop/e2e/build", "workshop/scripts", "workshop/models", "internal/authoring/accesslog", "internal/descriptor",
 	"internal/authoring/explain", "internal/testkit/redistest", "internal/authoring/rulecheck", "internal/authoring/ruleschema", "internal/authoring/simulate/report",
-	"internal/backend/region", "internal/testkit/simkit",
+	"internal/testkit/simkit",
 }
 
 // isConcurrent reports whether the race detector may find something in a directory.

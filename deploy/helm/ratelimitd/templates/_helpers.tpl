@@ -78,8 +78,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if not (hasKey .addresses .name) }}{{ fail (printf "regions.addresses has no %s, which is regions.name: list all regions, this one too" .name) }}{{ end -}}
 {{- if lt (len .addresses) 2 }}{{ fail "regions.addresses has only one region: list the others too" }}{{ end -}}
 {{- if not .existingSecret }}{{ fail "regions.name needs regions.existingSecret: regions know each other by their certificates" }}{{ end -}}
-{{- else if or .addresses .existingSecret .before }}{{ fail "regions.addresses, regions.existingSecret and regions.before need regions.name" }}{{ end -}}
-{{- if and .oldHomeStopped (not .before) }}{{ fail "regions.oldHomeStopped needs regions.before" }}{{ end -}}
+{{- else if or .addresses .existingSecret }}{{ fail "regions.addresses and regions.existingSecret need regions.name" }}{{ end -}}
 {{- end -}}
 {{- $own := include "ratelimitd.labels" . | fromYaml -}}
 {{- range $value, $labels := dict "podLabels" .Values.podLabels "serviceMonitor.labels" .Values.serviceMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "grafanaDashboard.labels" .Values.grafanaDashboard.labels -}}
@@ -154,12 +153,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- range $region, $address := .addresses }}{{ $all = append $all (printf "%s=%s" $region $address) }}{{ end -}}
 {{- $_ := set $env "RATELIMITD_REGION" .name -}}
 {{- $_ := set $env "RATELIMITD_REGIONS" (join "," $all) -}}
-{{- $_ := set $env "RATELIMITD_REGIONS_EPOCH" (int64 .epoch | toString) -}}
 {{- $_ := set $env "RATELIMITD_REGIONS_TLS_CERT" "/etc/ratelimitd/regions/tls.crt" -}}
 {{- $_ := set $env "RATELIMITD_REGIONS_TLS_KEY" "/etc/ratelimitd/regions/tls.key" -}}
 {{- $_ := set $env "RATELIMITD_REGIONS_TLS_CACERT" "/etc/ratelimitd/regions/ca.crt" -}}
-{{- if .before }}{{ $_ := set $env "RATELIMITD_REGIONS_BEFORE" (join "," .before) }}{{ end -}}
-{{- if .oldHomeStopped }}{{ $_ := set $env "RATELIMITD_REGIONS_OLD_HOME_STOPPED" "true" }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- if include "ratelimitd.tokenSecret" . }}{{ $_ := set $env "RATELIMITD_ADMIN_TOKEN_FILE" "/etc/ratelimitd/admin/tokens" }}{{ end -}}

@@ -743,12 +743,14 @@ type Limit struct {
 	Lease bool `protobuf:"varint,14,opt,name=lease,proto3" json:"lease,omitempty"`
 	// Whether denied hits count too; absent if the algorithm and the domain's admission decide.
 	CountDenied *bool `protobuf:"varint,15,opt,name=count_denied,json=countDenied,proto3,oneof" json:"count_denied,omitempty"`
-	// How it counts across regions: "home" or "escrow"; empty: each region counts on its own.
+	// How it counts across regions: "home" (one region counts for all) or "eventual"; empty: each region counts on its own.
 	RegionMode string `protobuf:"bytes,16,opt,name=region_mode,json=regionMode,proto3" json:"region_mode,omitempty"`
-	// The region that counts; empty: a hash of the counter's key chooses it, or each region counts on its own.
-	RegionHome    string `protobuf:"bytes,17,opt,name=region_home,json=regionHome,proto3" json:"region_home,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// With "home": the region that counts; empty: a hash of the counter's key chooses it.
+	RegionHome string `protobuf:"bytes,17,opt,name=region_home,json=regionHome,proto3" json:"region_home,omitempty"`
+	// With "home": the region that counts this descriptor, also if a hash chooses it. Only Explain of a server in a region has it.
+	CountingRegion string `protobuf:"bytes,18,opt,name=counting_region,json=countingRegion,proto3" json:"counting_region,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Limit) Reset() {
@@ -896,6 +898,13 @@ func (x *Limit) GetRegionMode() string {
 func (x *Limit) GetRegionHome() string {
 	if x != nil {
 		return x.RegionHome
+	}
+	return ""
+}
+
+func (x *Limit) GetCountingRegion() string {
+	if x != nil {
+		return x.CountingRegion
 	}
 	return ""
 }
@@ -1983,28 +1992,14 @@ type ListRegionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The region of the replica; empty: no region is set, and the other fields are empty too.
 	Region string `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
-	// The number of its list of regions.
-	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Whether this region may count for the others now.
-	Acts bool `protobuf:"varint,3,opt,name=acts,proto3" json:"acts,omitempty"`
-	// For how long it may, without further consent of other regions.
-	ActsFor *durationpb.Duration `protobuf:"bytes,4,opt,name=acts_for,json=actsFor,proto3" json:"acts_for,omitempty"`
-	// The attempts that had to wait for the home of their counter, since the replica started.
-	Cold uint64 `protobuf:"varint,5,opt,name=cold,proto3" json:"cold,omitempty"`
-	// The attempts without an answer of a home in time, since the replica started: on_error decided them.
-	Starved uint64 `protobuf:"varint,6,opt,name=starved,proto3" json:"starved,omitempty"`
 	// The other regions, by name.
-	Regions []*Region `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
-	// Why this region does not count for the others; empty: it does.
-	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What the replica has seen lately of the counters of rules with `regions`, those with most permits first; at most 1000.
-	Rules []*RegionRule `protobuf:"bytes,9,rep,name=rules,proto3" json:"rules,omitempty"`
-	// Rules that name another home than the one that counts until the epoch is raised, by path.
-	KeptHomes []*KeptHome `protobuf:"bytes,10,rep,name=kept_homes,json=keptHomes,proto3" json:"kept_homes,omitempty"`
-	// The previous list of regions, if this one becomes the home of counters with its epoch.
-	Before []string `protobuf:"bytes,11,rep,name=before,proto3" json:"before,omitempty"`
+	Regions []*Region `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
 	// The homes that the active rules name, by name.
-	Homes         []*RegionHome `protobuf:"bytes,12,rep,name=homes,proto3" json:"homes,omitempty"`
+	Homes []*RegionHome `protobuf:"bytes,3,rep,name=homes,proto3" json:"homes,omitempty"`
+	// The attempts that waited for the home of their counter, since the replica started.
+	Waited uint64 `protobuf:"varint,4,opt,name=waited,proto3" json:"waited,omitempty"`
+	// The attempts whose home gave no answer in time, since the replica started: on_error decided them.
+	Unanswered    uint64 `protobuf:"varint,5,opt,name=unanswered,proto3" json:"unanswered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2046,72 +2041,9 @@ func (x *ListRegionsResponse) GetRegion() string {
 	return ""
 }
 
-func (x *ListRegionsResponse) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *ListRegionsResponse) GetActs() bool {
-	if x != nil {
-		return x.Acts
-	}
-	return false
-}
-
-func (x *ListRegionsResponse) GetActsFor() *durationpb.Duration {
-	if x != nil {
-		return x.ActsFor
-	}
-	return nil
-}
-
-func (x *ListRegionsResponse) GetCold() uint64 {
-	if x != nil {
-		return x.Cold
-	}
-	return 0
-}
-
-func (x *ListRegionsResponse) GetStarved() uint64 {
-	if x != nil {
-		return x.Starved
-	}
-	return 0
-}
-
 func (x *ListRegionsResponse) GetRegions() []*Region {
 	if x != nil {
 		return x.Regions
-	}
-	return nil
-}
-
-func (x *ListRegionsResponse) GetReason() string {
-	if x != nil {
-		return x.Reason
-	}
-	return ""
-}
-
-func (x *ListRegionsResponse) GetRules() []*RegionRule {
-	if x != nil {
-		return x.Rules
-	}
-	return nil
-}
-
-func (x *ListRegionsResponse) GetKeptHomes() []*KeptHome {
-	if x != nil {
-		return x.KeptHomes
-	}
-	return nil
-}
-
-func (x *ListRegionsResponse) GetBefore() []string {
-	if x != nil {
-		return x.Before
 	}
 	return nil
 }
@@ -2121,6 +2053,20 @@ func (x *ListRegionsResponse) GetHomes() []*RegionHome {
 		return x.Homes
 	}
 	return nil
+}
+
+func (x *ListRegionsResponse) GetWaited() uint64 {
+	if x != nil {
+		return x.Waited
+	}
+	return 0
+}
+
+func (x *ListRegionsResponse) GetUnanswered() uint64 {
+	if x != nil {
+		return x.Unanswered
+	}
+	return 0
 }
 
 // RegionHome is a home that rules name.
@@ -2178,187 +2124,30 @@ func (x *RegionHome) GetLimits() uint64 {
 	return 0
 }
 
-// KeptHome is a rule that names another home than the one that counts.
-type KeptHome struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The rule's path.
-	Rule string `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// The home that the rule names; empty: a hash chooses one for each counter.
-	Named string `protobuf:"bytes,2,opt,name=named,proto3" json:"named,omitempty"`
-	// The home that counts; empty: a hash chooses one for each counter.
-	Home          string `protobuf:"bytes,3,opt,name=home,proto3" json:"home,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *KeptHome) Reset() {
-	*x = KeptHome{}
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *KeptHome) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*KeptHome) ProtoMessage() {}
-
-func (x *KeptHome) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use KeptHome.ProtoReflect.Descriptor instead.
-func (*KeptHome) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *KeptHome) GetRule() string {
-	if x != nil {
-		return x.Rule
-	}
-	return ""
-}
-
-func (x *KeptHome) GetNamed() string {
-	if x != nil {
-		return x.Named
-	}
-	return ""
-}
-
-func (x *KeptHome) GetHome() string {
-	if x != nil {
-		return x.Home
-	}
-	return ""
-}
-
-// RegionRule is what a replica has seen lately of the counters of one rule that have one home.
-type RegionRule struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The rule's path.
-	Rule string `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// How it counts across regions, as in a rule file.
-	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
-	// The region that counts.
-	Home string `protobuf:"bytes,3,opt,name=home,proto3" json:"home,omitempty"`
-	// How many counters the replica has used lately.
-	Counters uint64 `protobuf:"varint,4,opt,name=counters,proto3" json:"counters,omitempty"`
-	// If another region is the home: the permits that this one holds and may still use. If this one is: those that the others hold.
-	Permits uint64 `protobuf:"varint,5,opt,name=permits,proto3" json:"permits,omitempty"`
-	// How many of the counters have another number at their home, by its rules or an override.
-	OtherLimit    uint64 `protobuf:"varint,6,opt,name=other_limit,json=otherLimit,proto3" json:"other_limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RegionRule) Reset() {
-	*x = RegionRule{}
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RegionRule) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RegionRule) ProtoMessage() {}
-
-func (x *RegionRule) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RegionRule.ProtoReflect.Descriptor instead.
-func (*RegionRule) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *RegionRule) GetRule() string {
-	if x != nil {
-		return x.Rule
-	}
-	return ""
-}
-
-func (x *RegionRule) GetMode() string {
-	if x != nil {
-		return x.Mode
-	}
-	return ""
-}
-
-func (x *RegionRule) GetHome() string {
-	if x != nil {
-		return x.Home
-	}
-	return ""
-}
-
-func (x *RegionRule) GetCounters() uint64 {
-	if x != nil {
-		return x.Counters
-	}
-	return 0
-}
-
-func (x *RegionRule) GetPermits() uint64 {
-	if x != nil {
-		return x.Permits
-	}
-	return 0
-}
-
-func (x *RegionRule) GetOtherLimit() uint64 {
-	if x != nil {
-		return x.OtherLimit
-	}
-	return 0
-}
-
 // Region is what a replica knows about another region. A time is absent if it never happened.
 type Region struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// When it last answered a question.
+	// When it last answered.
 	Answered *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=answered,proto3" json:"answered,omitempty"`
-	// When it last asked one.
+	// When it last asked.
 	Asked *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=asked,proto3" json:"asked,omitempty"`
-	// When it last consented that the region of this replica counts.
-	Consented *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=consented,proto3" json:"consented,omitempty"`
-	// The number of its list of regions when it asked; 0: it never did.
-	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Why the last call to it failed; empty: it succeeded, or there was none.
-	Error string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
-	// How long its last answer about consent took.
-	Rtt *durationpb.Duration `protobuf:"bytes,7,opt,name=rtt,proto3" json:"rtt,omitempty"`
-	// The last question that it did not answer because its rules or its list of regions differ, or because it could not count; absent: none.
-	Refused       *RegionRefusal `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
+	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// How long a trip to it and back takes; absent: it is not known.
+	Rtt *durationpb.Duration `protobuf:"bytes,5,opt,name=rtt,proto3" json:"rtt,omitempty"`
+	// Whether its rules are the same as the rules of this replica: "same" or "differ"; empty: it is not known.
+	Rules string `protobuf:"bytes,6,opt,name=rules,proto3" json:"rules,omitempty"`
+	// The last query that it did not count; absent: none.
+	Refused       *RegionRefusal `protobuf:"bytes,7,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2159,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2172,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Region) GetName() string {
@@ -2407,20 +2196,6 @@ func (x *Region) GetAsked() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Region) GetConsented() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Consented
-	}
-	return nil
-}
-
-func (x *Region) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
 func (x *Region) GetError() string {
 	if x != nil {
 		return x.Error
@@ -2435,6 +2210,13 @@ func (x *Region) GetRtt() *durationpb.Duration {
 	return nil
 }
 
+func (x *Region) GetRules() string {
+	if x != nil {
+		return x.Rules
+	}
+	return ""
+}
+
 func (x *Region) GetRefused() *RegionRefusal {
 	if x != nil {
 		return x.Refused
@@ -2442,10 +2224,10 @@ func (x *Region) GetRefused() *RegionRefusal {
 	return nil
 }
 
-// RegionRefusal is a question that another region did not answer.
+// RegionRefusal is a query that another region did not count.
 type RegionRefusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it was asked.
+	// When it was sent.
 	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
 	// Why, in a few words.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -2459,7 +2241,7 @@ type RegionRefusal struct {
 
 func (x *RegionRefusal) Reset() {
 	*x = RegionRefusal{}
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2253,7 @@ func (x *RegionRefusal) String() string {
 func (*RegionRefusal) ProtoMessage() {}
 
 func (x *RegionRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2266,7 @@ func (x *RegionRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionRefusal.ProtoReflect.Descriptor instead.
 func (*RegionRefusal) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RegionRefusal) GetAt() *timestamppb.Timestamp {
@@ -2556,7 +2338,7 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\bon_error\x18\n" +
 	" \x01(\tR\aonError\x12 \n" +
 	"\voverridable\x18\v \x01(\bR\voverridable\x12\x19\n" +
-	"\bhit_cost\x18\f \x01(\x04R\ahitCost\"\x9f\x04\n" +
+	"\bhit_cost\x18\f \x01(\x04R\ahitCost\"\xc8\x04\n" +
 	"\x05Limit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\x04R\x0frequestsPerUnit\x12\x12\n" +
@@ -2578,7 +2360,8 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\vregion_mode\x18\x10 \x01(\tR\n" +
 	"regionMode\x12\x1f\n" +
 	"\vregion_home\x18\x11 \x01(\tR\n" +
-	"regionHomeB\x0f\n" +
+	"regionHome\x12'\n" +
+	"\x0fcounting_region\x18\x12 \x01(\tR\x0ecountingRegionB\x0f\n" +
 	"\r_count_denied\"J\n" +
 	"\bPosition\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x12\n" +
@@ -2663,48 +2446,27 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x04kind\x18\x04 \x01(\x0e2#.ratelimitd.admin.v1.AssignmentKindR\x04kind\x122\n" +
 	"\x04rate\x18\x05 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\x04rate\x124\n" +
 	"\aexpires\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"\x14\n" +
-	"\x12ListRegionsRequest\"\xce\x03\n" +
+	"\x12ListRegionsRequest\"\xd3\x01\n" +
 	"\x13ListRegionsResponse\x12\x16\n" +
-	"\x06region\x18\x01 \x01(\tR\x06region\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
-	"\x04acts\x18\x03 \x01(\bR\x04acts\x124\n" +
-	"\bacts_for\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\aactsFor\x12\x12\n" +
-	"\x04cold\x18\x05 \x01(\x04R\x04cold\x12\x18\n" +
-	"\astarved\x18\x06 \x01(\x04R\astarved\x125\n" +
-	"\aregions\x18\a \x03(\v2\x1b.ratelimitd.admin.v1.RegionR\aregions\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\x125\n" +
-	"\x05rules\x18\t \x03(\v2\x1f.ratelimitd.admin.v1.RegionRuleR\x05rules\x12<\n" +
+	"\x06region\x18\x01 \x01(\tR\x06region\x125\n" +
+	"\aregions\x18\x02 \x03(\v2\x1b.ratelimitd.admin.v1.RegionR\aregions\x125\n" +
+	"\x05homes\x18\x03 \x03(\v2\x1f.ratelimitd.admin.v1.RegionHomeR\x05homes\x12\x16\n" +
+	"\x06waited\x18\x04 \x01(\x04R\x06waited\x12\x1e\n" +
 	"\n" +
-	"kept_homes\x18\n" +
-	" \x03(\v2\x1d.ratelimitd.admin.v1.KeptHomeR\tkeptHomes\x12\x16\n" +
-	"\x06before\x18\v \x03(\tR\x06before\x125\n" +
-	"\x05homes\x18\f \x03(\v2\x1f.ratelimitd.admin.v1.RegionHomeR\x05homes\"8\n" +
+	"unanswered\x18\x05 \x01(\x04R\n" +
+	"unanswered\"8\n" +
 	"\n" +
 	"RegionHome\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06limits\x18\x02 \x01(\x04R\x06limits\"H\n" +
-	"\bKeptHome\x12\x12\n" +
-	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x14\n" +
-	"\x05named\x18\x02 \x01(\tR\x05named\x12\x12\n" +
-	"\x04home\x18\x03 \x01(\tR\x04home\"\x9f\x01\n" +
-	"\n" +
-	"RegionRule\x12\x12\n" +
-	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x12\n" +
-	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x12\n" +
-	"\x04home\x18\x03 \x01(\tR\x04home\x12\x1a\n" +
-	"\bcounters\x18\x04 \x01(\x04R\bcounters\x12\x18\n" +
-	"\apermits\x18\x05 \x01(\x04R\apermits\x12\x1f\n" +
-	"\vother_limit\x18\x06 \x01(\x04R\n" +
-	"otherLimit\"\xd7\x02\n" +
+	"\x06limits\x18\x02 \x01(\x04R\x06limits\"\x9d\x02\n" +
 	"\x06Region\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
 	"\banswered\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\banswered\x120\n" +
-	"\x05asked\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05asked\x128\n" +
-	"\tconsented\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tconsented\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error\x12+\n" +
-	"\x03rtt\x18\a \x01(\v2\x19.google.protobuf.DurationR\x03rtt\x12<\n" +
-	"\arefused\x18\b \x01(\v2\".ratelimitd.admin.v1.RegionRefusalR\arefused\"\x7f\n" +
+	"\x05asked\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05asked\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12+\n" +
+	"\x03rtt\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03rtt\x12\x14\n" +
+	"\x05rules\x18\x06 \x01(\tR\x05rules\x12<\n" +
+	"\arefused\x18\a \x01(\v2\".ratelimitd.admin.v1.RegionRefusalR\arefused\"\x7f\n" +
 	"\rRegionRefusal\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
@@ -2749,7 +2511,7 @@ func file_ratelimitd_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_ratelimitd_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_ratelimitd_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(RuleFileState)(0),            // 0: ratelimitd.admin.v1.RuleFileState
 	(MatchKind)(0),                // 1: ratelimitd.admin.v1.MatchKind
@@ -2778,28 +2540,26 @@ var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(*ListRegionsRequest)(nil),    // 24: ratelimitd.admin.v1.ListRegionsRequest
 	(*ListRegionsResponse)(nil),   // 25: ratelimitd.admin.v1.ListRegionsResponse
 	(*RegionHome)(nil),            // 26: ratelimitd.admin.v1.RegionHome
-	(*KeptHome)(nil),              // 27: ratelimitd.admin.v1.KeptHome
-	(*RegionRule)(nil),            // 28: ratelimitd.admin.v1.RegionRule
-	(*Region)(nil),                // 29: ratelimitd.admin.v1.Region
-	(*RegionRefusal)(nil),         // 30: ratelimitd.admin.v1.RegionRefusal
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
+	(*Region)(nil),                // 27: ratelimitd.admin.v1.Region
+	(*RegionRefusal)(nil),         // 28: ratelimitd.admin.v1.RegionRefusal
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
 }
 var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	5,  // 0: ratelimitd.admin.v1.ListRuleFilesResponse.files:type_name -> ratelimitd.admin.v1.RuleFile
 	0,  // 1: ratelimitd.admin.v1.RuleFile.state:type_name -> ratelimitd.admin.v1.RuleFileState
-	31, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
+	29, // 2: ratelimitd.admin.v1.RuleFile.since:type_name -> google.protobuf.Timestamp
 	7,  // 3: ratelimitd.admin.v1.ExplainRequest.entries:type_name -> ratelimitd.admin.v1.Entry
 	9,  // 4: ratelimitd.admin.v1.ExplainResponse.rule:type_name -> ratelimitd.admin.v1.Rule
 	12, // 5: ratelimitd.admin.v1.ExplainResponse.levels:type_name -> ratelimitd.admin.v1.Level
 	10, // 6: ratelimitd.admin.v1.Rule.limits:type_name -> ratelimitd.admin.v1.Limit
 	11, // 7: ratelimitd.admin.v1.Rule.position:type_name -> ratelimitd.admin.v1.Position
-	32, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
+	30, // 8: ratelimitd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
 	7,  // 9: ratelimitd.admin.v1.Level.entry:type_name -> ratelimitd.admin.v1.Entry
 	13, // 10: ratelimitd.admin.v1.Level.candidates:type_name -> ratelimitd.admin.v1.Candidate
 	1,  // 11: ratelimitd.admin.v1.Candidate.kind:type_name -> ratelimitd.admin.v1.MatchKind
-	31, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
-	31, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
+	29, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
+	29, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
 	17, // 14: ratelimitd.admin.v1.HotKeysResponse.most_refused:type_name -> ratelimitd.admin.v1.HotKey
 	17, // 15: ratelimitd.admin.v1.HotKeysResponse.most_used:type_name -> ratelimitd.admin.v1.HotKey
 	16, // 16: ratelimitd.admin.v1.HotKeysResponse.rules:type_name -> ratelimitd.admin.v1.HotRule
@@ -2814,36 +2574,32 @@ var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	22, // 25: ratelimitd.admin.v1.BucketShares.process_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	22, // 26: ratelimitd.admin.v1.BucketShares.held_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	23, // 27: ratelimitd.admin.v1.BucketShares.held:type_name -> ratelimitd.admin.v1.HeldShare
-	31, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp
+	29, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp
 	2,  // 29: ratelimitd.admin.v1.HeldShare.kind:type_name -> ratelimitd.admin.v1.AssignmentKind
 	22, // 30: ratelimitd.admin.v1.HeldShare.rate:type_name -> ratelimitd.admin.v1.TokenRate
-	31, // 31: ratelimitd.admin.v1.HeldShare.expires:type_name -> google.protobuf.Timestamp
-	32, // 32: ratelimitd.admin.v1.ListRegionsResponse.acts_for:type_name -> google.protobuf.Duration
-	29, // 33: ratelimitd.admin.v1.ListRegionsResponse.regions:type_name -> ratelimitd.admin.v1.Region
-	28, // 34: ratelimitd.admin.v1.ListRegionsResponse.rules:type_name -> ratelimitd.admin.v1.RegionRule
-	27, // 35: ratelimitd.admin.v1.ListRegionsResponse.kept_homes:type_name -> ratelimitd.admin.v1.KeptHome
-	26, // 36: ratelimitd.admin.v1.ListRegionsResponse.homes:type_name -> ratelimitd.admin.v1.RegionHome
-	31, // 37: ratelimitd.admin.v1.Region.answered:type_name -> google.protobuf.Timestamp
-	31, // 38: ratelimitd.admin.v1.Region.asked:type_name -> google.protobuf.Timestamp
-	31, // 39: ratelimitd.admin.v1.Region.consented:type_name -> google.protobuf.Timestamp
-	32, // 40: ratelimitd.admin.v1.Region.rtt:type_name -> google.protobuf.Duration
-	30, // 41: ratelimitd.admin.v1.Region.refused:type_name -> ratelimitd.admin.v1.RegionRefusal
-	31, // 42: ratelimitd.admin.v1.RegionRefusal.at:type_name -> google.protobuf.Timestamp
-	3,  // 43: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
-	6,  // 44: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
-	14, // 45: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
-	19, // 46: ratelimitd.admin.v1.AdminService.ListShares:input_type -> ratelimitd.admin.v1.ListSharesRequest
-	24, // 47: ratelimitd.admin.v1.AdminService.ListRegions:input_type -> ratelimitd.admin.v1.ListRegionsRequest
-	4,  // 48: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
-	8,  // 49: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
-	15, // 50: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
-	20, // 51: ratelimitd.admin.v1.AdminService.ListShares:output_type -> ratelimitd.admin.v1.ListSharesResponse
-	25, // 52: ratelimitd.admin.v1.AdminService.ListRegions:output_type -> ratelimitd.admin.v1.ListRegionsResponse
-	48, // [48:53] is the sub-list for method output_type
-	43, // [43:48] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	29, // 31: ratelimitd.admin.v1.HeldShare.expires:type_name -> google.protobuf.Timestamp
+	27, // 32: ratelimitd.admin.v1.ListRegionsResponse.regions:type_name -> ratelimitd.admin.v1.Region
+	26, // 33: ratelimitd.admin.v1.ListRegionsResponse.homes:type_name -> ratelimitd.admin.v1.RegionHome
+	29, // 34: ratelimitd.admin.v1.Region.answered:type_name -> google.protobuf.Timestamp
+	29, // 35: ratelimitd.admin.v1.Region.asked:type_name -> google.protobuf.Timestamp
+	30, // 36: ratelimitd.admin.v1.Region.rtt:type_name -> google.protobuf.Duration
+	28, // 37: ratelimitd.admin.v1.Region.refused:type_name -> ratelimitd.admin.v1.RegionRefusal
+	29, // 38: ratelimitd.admin.v1.RegionRefusal.at:type_name -> google.protobuf.Timestamp
+	3,  // 39: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
+	6,  // 40: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
+	14, // 41: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest
+	19, // 42: ratelimitd.admin.v1.AdminService.ListShares:input_type -> ratelimitd.admin.v1.ListSharesRequest
+	24, // 43: ratelimitd.admin.v1.AdminService.ListRegions:input_type -> ratelimitd.admin.v1.ListRegionsRequest
+	4,  // 44: ratelimitd.admin.v1.AdminService.ListRuleFiles:output_type -> ratelimitd.admin.v1.ListRuleFilesResponse
+	8,  // 45: ratelimitd.admin.v1.AdminService.Explain:output_type -> ratelimitd.admin.v1.ExplainResponse
+	15, // 46: ratelimitd.admin.v1.AdminService.HotKeys:output_type -> ratelimitd.admin.v1.HotKeysResponse
+	20, // 47: ratelimitd.admin.v1.AdminService.ListShares:output_type -> ratelimitd.admin.v1.ListSharesResponse
+	25, // 48: ratelimitd.admin.v1.AdminService.ListRegions:output_type -> ratelimitd.admin.v1.ListRegionsResponse
+	44, // [44:49] is the sub-list for method output_type
+	39, // [39:44] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_admin_v1_admin_proto_init() }
@@ -2858,7 +2614,7 @@ func file_ratelimitd_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_admin_v1_admin_proto_rawDesc), len(file_ratelimitd_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   28,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -34,7 +34,7 @@ const (
 //
 // OverrideService shows and changes overrides.
 type OverrideServiceClient interface {
-	// Set writes overrides: all of them or none.
+	// Set writes overrides: all of them or none. Where another region counts the caller, it fails with FAILED_PRECONDITION, and names that region.
 	Set(ctx context.Context, in *OverrideServiceSetRequest, opts ...grpc.CallOption) (*OverrideServiceSetResponse, error)
 	// Remove removes overrides: all of them or none.
 	Remove(ctx context.Context, in *OverrideServiceRemoveRequest, opts ...grpc.CallOption) (*OverrideServiceRemoveResponse, error)
@@ -110,7 +110,7 @@ func (c *overrideServiceClient) Status(ctx context.Context, in *OverrideServiceS
 //
 // OverrideService shows and changes overrides.
 type OverrideServiceServer interface {
-	// Set writes overrides: all of them or none.
+	// Set writes overrides: all of them or none. Where another region counts the caller, it fails with FAILED_PRECONDITION, and names that region.
 	Set(context.Context, *OverrideServiceSetRequest) (*OverrideServiceSetResponse, error)
 	// Remove removes overrides: all of them or none.
 	Remove(context.Context, *OverrideServiceRemoveRequest) (*OverrideServiceRemoveResponse, error)

@@ -23,100 +23,82 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Result is what became of a question.
-type Result int32
+// Vote is what the denial of a take means for the takes that are settled with it.
+type Vote int32
 
 const (
-	// Not an answer.
-	Result_RESULT_UNSPECIFIED Result = 0
-	// Something was granted.
-	Result_RESULT_GRANTED Result = 1
-	// Too little is left for the requests that wait.
-	Result_RESULT_FULL Result = 2
-	// No request waits, and the region would hold too much.
-	Result_RESULT_ENOUGH Result = 3
-	// The home may not act, or may not yet.
-	Result_RESULT_INACTIVE Result = 4
-	// One side has an older list of regions than the other.
-	Result_RESULT_OUTDATED Result = 5
-	// The account has lost writes.
-	Result_RESULT_STALE Result = 6
+	// The request passes only if all such members pass.
+	Vote_VOTE_UNSPECIFIED Vote = 0
+	// The request passes if any such member passes.
+	Vote_VOTE_ANY Vote = 1
+	// The denial does not affect the others.
+	Vote_VOTE_NONE Vote = 2
 )
 
-// Enum value maps for Result.
+// Enum value maps for Vote.
 var (
-	Result_name = map[int32]string{
-		0: "RESULT_UNSPECIFIED",
-		1: "RESULT_GRANTED",
-		2: "RESULT_FULL",
-		3: "RESULT_ENOUGH",
-		4: "RESULT_INACTIVE",
-		5: "RESULT_OUTDATED",
-		6: "RESULT_STALE",
+	Vote_name = map[int32]string{
+		0: "VOTE_UNSPECIFIED",
+		1: "VOTE_ANY",
+		2: "VOTE_NONE",
 	}
-	Result_value = map[string]int32{
-		"RESULT_UNSPECIFIED": 0,
-		"RESULT_GRANTED":     1,
-		"RESULT_FULL":        2,
-		"RESULT_ENOUGH":      3,
-		"RESULT_INACTIVE":    4,
-		"RESULT_OUTDATED":    5,
-		"RESULT_STALE":       6,
+	Vote_value = map[string]int32{
+		"VOTE_UNSPECIFIED": 0,
+		"VOTE_ANY":         1,
+		"VOTE_NONE":        2,
 	}
 )
 
-func (x Result) Enum() *Result {
-	p := new(Result)
+func (x Vote) Enum() *Vote {
+	p := new(Vote)
 	*p = x
 	return p
 }
 
-func (x Result) String() string {
+func (x Vote) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (Result) Descriptor() protoreflect.EnumDescriptor {
+func (Vote) Descriptor() protoreflect.EnumDescriptor {
 	return file_ratelimitd_region_v1_regions_proto_enumTypes[0].Descriptor()
 }
 
-func (Result) Type() protoreflect.EnumType {
+func (Vote) Type() protoreflect.EnumType {
 	return &file_ratelimitd_region_v1_regions_proto_enumTypes[0]
 }
 
-func (x Result) Number() protoreflect.EnumNumber {
+func (x Vote) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use Result.Descriptor instead.
-func (Result) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use Vote.Descriptor instead.
+func (Vote) EnumDescriptor() ([]byte, []int) {
 	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{0}
 }
 
-// ExchangeRequest has the questions of one replica.
-type ExchangeRequest struct {
+// AskRequest has the queries of one replica.
+type AskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of the list of regions that the caller obeys.
-	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// From 1 to 1000.
-	Queries       []*Query `protobuf:"bytes,2,rep,name=queries,proto3" json:"queries,omitempty"`
+	// At most 1000; none: the caller wants the first message only.
+	Queries       []*Query `protobuf:"bytes,1,rep,name=queries,proto3" json:"queries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ExchangeRequest) Reset() {
-	*x = ExchangeRequest{}
+func (x *AskRequest) Reset() {
+	*x = AskRequest{}
 	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ExchangeRequest) String() string {
+func (x *AskRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ExchangeRequest) ProtoMessage() {}
+func (*AskRequest) ProtoMessage() {}
 
-func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
+func (x *AskRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -128,48 +110,47 @@ func (x *ExchangeRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ExchangeRequest.ProtoReflect.Descriptor instead.
-func (*ExchangeRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use AskRequest.ProtoReflect.Descriptor instead.
+func (*AskRequest) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *ExchangeRequest) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *ExchangeRequest) GetQueries() []*Query {
+func (x *AskRequest) GetQueries() []*Query {
 	if x != nil {
 		return x.Queries
 	}
 	return nil
 }
 
-// ExchangeResponse has an answer to each question.
-type ExchangeResponse struct {
+// AskResponse has some of the answers. The first one has the other fields, too.
+type AskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of the questions.
-	Replies       []*Reply `protobuf:"bytes,1,rep,name=replies,proto3" json:"replies,omitempty"`
+	// Stands for the rules, the overrides and the resets of the region that answers: after a change it is another number.
+	State uint64 `protobuf:"fixed64,1,opt,name=state,proto3" json:"state,omitempty"`
+	// Stands for its rules alone.
+	Rules uint64 `protobuf:"fixed64,2,opt,name=rules,proto3" json:"rules,omitempty"`
+	// How many replicas of other regions are connected to the one that answers.
+	Replicas uint32 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	// The answers that are known.
+	Answers       []*Answer `protobuf:"bytes,4,rep,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ExchangeResponse) Reset() {
-	*x = ExchangeResponse{}
+func (x *AskResponse) Reset() {
+	*x = AskResponse{}
 	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ExchangeResponse) String() string {
+func (x *AskResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ExchangeResponse) ProtoMessage() {}
+func (*AskResponse) ProtoMessage() {}
 
-func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
+func (x *AskResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -181,35 +162,54 @@ func (x *ExchangeResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ExchangeResponse.ProtoReflect.Descriptor instead.
-func (*ExchangeResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use AskResponse.ProtoReflect.Descriptor instead.
+func (*AskResponse) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *ExchangeResponse) GetReplies() []*Reply {
+func (x *AskResponse) GetState() uint64 {
 	if x != nil {
-		return x.Replies
+		return x.State
+	}
+	return 0
+}
+
+func (x *AskResponse) GetRules() uint64 {
+	if x != nil {
+		return x.Rules
+	}
+	return 0
+}
+
+func (x *AskResponse) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *AskResponse) GetAnswers() []*Answer {
+	if x != nil {
+		return x.Answers
 	}
 	return nil
 }
 
-// Query is a question about one counter.
+// Query is the part of one request whose counters the asked region keeps.
 type Query struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the rules.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	// The descriptor, as the caller of the service sent it. The home matches it with its own rules.
-	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
-	// Which limit of the rule.
-	Limit string `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What is asked.
-	//
-	// Types that are valid to be assigned to What:
-	//
-	//	*Query_Hits
-	//	*Query_Permits
-	//	*Query_Share
-	What          isQuery_What `protobuf_oneof:"what"`
+	// The descriptors that the takes belong to.
+	Descriptors []*Descriptor `protobuf:"bytes,2,rep,name=descriptors,proto3" json:"descriptors,omitempty"`
+	// What to take.
+	Takes []*Take `protobuf:"bytes,3,rep,name=takes,proto3" json:"takes,omitempty"`
+	// The takes are settled as one.
+	Together bool `protobuf:"varint,4,opt,name=together,proto3" json:"together,omitempty"`
+	// With together: if one is known to be denied, the others only read.
+	PeekWhenKnown bool `protobuf:"varint,5,opt,name=peek_when_known,json=peekWhenKnown,proto3" json:"peek_when_known,omitempty"`
+	// Only look: would the hits pass?
+	Look          bool `protobuf:"varint,6,opt,name=look,proto3" json:"look,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -251,78 +251,86 @@ func (x *Query) GetDomain() string {
 	return ""
 }
 
-func (x *Query) GetEntries() []*Entry {
+func (x *Query) GetDescriptors() []*Descriptor {
+	if x != nil {
+		return x.Descriptors
+	}
+	return nil
+}
+
+func (x *Query) GetTakes() []*Take {
+	if x != nil {
+		return x.Takes
+	}
+	return nil
+}
+
+func (x *Query) GetTogether() bool {
+	if x != nil {
+		return x.Together
+	}
+	return false
+}
+
+func (x *Query) GetPeekWhenKnown() bool {
+	if x != nil {
+		return x.PeekWhenKnown
+	}
+	return false
+}
+
+func (x *Query) GetLook() bool {
+	if x != nil {
+		return x.Look
+	}
+	return false
+}
+
+// Descriptor is a descriptor as a caller of the service sent it. The asked region matches it with its own rules.
+type Descriptor struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its entries.
+	Entries       []*Entry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Descriptor) Reset() {
+	*x = Descriptor{}
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Descriptor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Descriptor) ProtoMessage() {}
+
+func (x *Descriptor) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Descriptor.ProtoReflect.Descriptor instead.
+func (*Descriptor) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Descriptor) GetEntries() []*Entry {
 	if x != nil {
 		return x.Entries
 	}
 	return nil
 }
-
-func (x *Query) GetLimit() string {
-	if x != nil {
-		return x.Limit
-	}
-	return ""
-}
-
-func (x *Query) GetWhat() isQuery_What {
-	if x != nil {
-		return x.What
-	}
-	return nil
-}
-
-func (x *Query) GetHits() int64 {
-	if x != nil {
-		if x, ok := x.What.(*Query_Hits); ok {
-			return x.Hits
-		}
-	}
-	return 0
-}
-
-func (x *Query) GetPermits() *Question {
-	if x != nil {
-		if x, ok := x.What.(*Query_Permits); ok {
-			return x.Permits
-		}
-	}
-	return nil
-}
-
-func (x *Query) GetShare() *ShareQuestion {
-	if x != nil {
-		if x, ok := x.What.(*Query_Share); ok {
-			return x.Share
-		}
-	}
-	return nil
-}
-
-type isQuery_What interface {
-	isQuery_What()
-}
-
-type Query_Hits struct {
-	// One attempt to add so many hits; 0: only look; negative: give back.
-	Hits int64 `protobuf:"zigzag64,4,opt,name=hits,proto3,oneof"`
-}
-
-type Query_Permits struct {
-	// Permits in advance.
-	Permits *Question `protobuf:"bytes,5,opt,name=permits,proto3,oneof"`
-}
-
-type Query_Share struct {
-	// A part of a bucket.
-	Share *ShareQuestion `protobuf:"bytes,6,opt,name=share,proto3,oneof"`
-}
-
-func (*Query_Hits) isQuery_What() {}
-
-func (*Query_Permits) isQuery_What() {}
-
-func (*Query_Share) isQuery_What() {}
 
 // Entry is a key and a value of a descriptor.
 type Entry struct {
@@ -337,7 +345,7 @@ type Entry struct {
 
 func (x *Entry) Reset() {
 	*x = Entry{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[3]
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +357,7 @@ func (x *Entry) String() string {
 func (*Entry) ProtoMessage() {}
 
 func (x *Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[3]
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +370,7 @@ func (x *Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entry.ProtoReflect.Descriptor instead.
 func (*Entry) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{3}
+	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Entry) GetKey() string {
@@ -379,37 +387,48 @@ func (x *Entry) GetValue() string {
 	return ""
 }
 
-// Reply is the answer to one question.
-type Reply struct {
+// Take is an attempt to add hits under one limit.
+type Take struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The answer, of the kind of the question.
-	//
-	// Types that are valid to be assigned to What:
-	//
-	//	*Reply_Outcome
-	//	*Reply_Permits
-	//	*Reply_Share
-	//	*Reply_Refused
-	What          isReply_What `protobuf_oneof:"what"`
+	// The index of its descriptor among those of the query.
+	Member uint32 `protobuf:"varint,1,opt,name=member,proto3" json:"member,omitempty"`
+	// The limit: the identity of its counter among those of the descriptor's rule.
+	Limit string `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// How many hits; 0: only look; negative: give back.
+	Hits int64 `protobuf:"zigzag64,3,opt,name=hits,proto3" json:"hits,omitempty"`
+	// What a denial means.
+	Vote Vote `protobuf:"varint,4,opt,name=vote,proto3,enum=ratelimitd.region.v1.Vote" json:"vote,omitempty"`
+	// Denied hits count.
+	CountDenied bool `protobuf:"varint,5,opt,name=count_denied,json=countDenied,proto3" json:"count_denied,omitempty"`
+	// The hits have passed already.
+	Settled bool `protobuf:"varint,6,opt,name=settled,proto3" json:"settled,omitempty"`
+	// It is on the penalty of the next take's limit.
+	Guards bool `protobuf:"varint,7,opt,name=guards,proto3" json:"guards,omitempty"`
+	// With guards: the penalty is not enforced.
+	Shadow bool `protobuf:"varint,8,opt,name=shadow,proto3" json:"shadow,omitempty"`
+	// Hits that are given back: the end of the window that they were taken in, since 1970; 0: unknown. After it, nothing is given back.
+	Ends int64 `protobuf:"zigzag64,9,opt,name=ends,proto3" json:"ends,omitempty"`
+	// With settled: as the commit of a reservation that nobody has made.
+	Commits       bool `protobuf:"varint,10,opt,name=commits,proto3" json:"commits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Reply) Reset() {
-	*x = Reply{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[4]
+func (x *Take) Reset() {
+	*x = Take{}
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Reply) String() string {
+func (x *Take) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Reply) ProtoMessage() {}
+func (*Take) ProtoMessage() {}
 
-func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[4]
+func (x *Take) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -420,110 +439,186 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Reply.ProtoReflect.Descriptor instead.
-func (*Reply) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{4}
+// Deprecated: Use Take.ProtoReflect.Descriptor instead.
+func (*Take) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *Reply) GetWhat() isReply_What {
+func (x *Take) GetMember() uint32 {
 	if x != nil {
-		return x.What
+		return x.Member
 	}
-	return nil
+	return 0
 }
 
-func (x *Reply) GetOutcome() *Outcome {
+func (x *Take) GetLimit() string {
 	if x != nil {
-		if x, ok := x.What.(*Reply_Outcome); ok {
-			return x.Outcome
-		}
-	}
-	return nil
-}
-
-func (x *Reply) GetPermits() *Answer {
-	if x != nil {
-		if x, ok := x.What.(*Reply_Permits); ok {
-			return x.Permits
-		}
-	}
-	return nil
-}
-
-func (x *Reply) GetShare() *ShareAnswer {
-	if x != nil {
-		if x, ok := x.What.(*Reply_Share); ok {
-			return x.Share
-		}
-	}
-	return nil
-}
-
-func (x *Reply) GetRefused() string {
-	if x != nil {
-		if x, ok := x.What.(*Reply_Refused); ok {
-			return x.Refused
-		}
+		return x.Limit
 	}
 	return ""
 }
 
-type isReply_What interface {
-	isReply_What()
+func (x *Take) GetHits() int64 {
+	if x != nil {
+		return x.Hits
+	}
+	return 0
 }
 
-type Reply_Outcome struct {
-	// The result of an attempt.
-	Outcome *Outcome `protobuf:"bytes,1,opt,name=outcome,proto3,oneof"`
+func (x *Take) GetVote() Vote {
+	if x != nil {
+		return x.Vote
+	}
+	return Vote_VOTE_UNSPECIFIED
 }
 
-type Reply_Permits struct {
-	// Permits.
-	Permits *Answer `protobuf:"bytes,2,opt,name=permits,proto3,oneof"`
+func (x *Take) GetCountDenied() bool {
+	if x != nil {
+		return x.CountDenied
+	}
+	return false
 }
 
-type Reply_Share struct {
-	// A part of a bucket.
-	Share *ShareAnswer `protobuf:"bytes,3,opt,name=share,proto3,oneof"`
+func (x *Take) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
 }
 
-type Reply_Refused struct {
-	// Why there is no answer, in a few words.
-	Refused string `protobuf:"bytes,4,opt,name=refused,proto3,oneof"`
+func (x *Take) GetGuards() bool {
+	if x != nil {
+		return x.Guards
+	}
+	return false
 }
 
-func (*Reply_Outcome) isReply_What() {}
+func (x *Take) GetShadow() bool {
+	if x != nil {
+		return x.Shadow
+	}
+	return false
+}
 
-func (*Reply_Permits) isReply_What() {}
+func (x *Take) GetEnds() int64 {
+	if x != nil {
+		return x.Ends
+	}
+	return 0
+}
 
-func (*Reply_Share) isReply_What() {}
+func (x *Take) GetCommits() bool {
+	if x != nil {
+		return x.Commits
+	}
+	return false
+}
 
-func (*Reply_Refused) isReply_What() {}
+// Answer is the answer to one query.
+type Answer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The index of the query.
+	Query uint32 `protobuf:"varint,1,opt,name=query,proto3" json:"query,omitempty"`
+	// Why it was not carried out, in a few words; empty: it was.
+	Refused string `protobuf:"bytes,2,opt,name=refused,proto3" json:"refused,omitempty"`
+	// The home of a counter by the rules of the region that has answered, if that is another region.
+	OtherHome string `protobuf:"bytes,3,opt,name=other_home,json=otherHome,proto3" json:"other_home,omitempty"`
+	// The outcome of each take.
+	Outcomes      []*Outcome `protobuf:"bytes,4,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
 
-// Outcome is the result of an attempt.
+func (x *Answer) Reset() {
+	*x = Answer{}
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answer) ProtoMessage() {}
+
+func (x *Answer) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
+func (*Answer) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Answer) GetQuery() uint32 {
+	if x != nil {
+		return x.Query
+	}
+	return 0
+}
+
+func (x *Answer) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *Answer) GetOtherHome() string {
+	if x != nil {
+		return x.OtherHome
+	}
+	return ""
+}
+
+func (x *Answer) GetOutcomes() []*Outcome {
+	if x != nil {
+		return x.Outcomes
+	}
+	return nil
+}
+
+// Outcome is the outcome of one take.
 type Outcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// There is none: the counter could not be read, or the region has no such limit.
+	Failed bool `protobuf:"varint,1,opt,name=failed,proto3" json:"failed,omitempty"`
 	// The hits were added.
-	Allowed bool `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Allowed bool `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
 	// Hits in use before.
-	Before int64 `protobuf:"zigzag64,2,opt,name=before,proto3" json:"before,omitempty"`
+	Before int64 `protobuf:"zigzag64,3,opt,name=before,proto3" json:"before,omitempty"`
 	// Hits in use after.
-	Used int64 `protobuf:"zigzag64,3,opt,name=used,proto3" json:"used,omitempty"`
+	Used int64 `protobuf:"zigzag64,4,opt,name=used,proto3" json:"used,omitempty"`
+	// Hits that are kept for other classes.
+	Kept int64 `protobuf:"zigzag64,5,opt,name=kept,proto3" json:"kept,omitempty"`
 	// Denied: until the same attempt would pass; -1: never.
-	RetryAfter int64 `protobuf:"zigzag64,4,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	RetryAfter int64 `protobuf:"zigzag64,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// Until more hits fit than now.
-	MoreAfter int64 `protobuf:"zigzag64,5,opt,name=more_after,json=moreAfter,proto3" json:"more_after,omitempty"`
+	MoreAfter int64 `protobuf:"zigzag64,7,opt,name=more_after,json=moreAfter,proto3" json:"more_after,omitempty"`
 	// Until nothing is in use, or the window ends.
-	ResetAfter int64 `protobuf:"zigzag64,6,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
+	ResetAfter int64 `protobuf:"zigzag64,8,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
+	// Until the sub-window ends that hits are added to now.
+	PartEnds int64 `protobuf:"zigzag64,9,opt,name=part_ends,json=partEnds,proto3" json:"part_ends,omitempty"`
 	// How long the request has to wait for its turn.
-	Delay         int64 `protobuf:"zigzag64,7,opt,name=delay,proto3" json:"delay,omitempty"`
+	Delay int64 `protobuf:"zigzag64,10,opt,name=delay,proto3" json:"delay,omitempty"`
+	// The numbers of the limit.
+	Limit         *Limit `protobuf:"bytes,11,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[5]
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +630,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[5]
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +643,14 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{5}
+	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Outcome) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
 }
 
 func (x *Outcome) GetAllowed() bool {
@@ -568,6 +670,13 @@ func (x *Outcome) GetBefore() int64 {
 func (x *Outcome) GetUsed() int64 {
 	if x != nil {
 		return x.Used
+	}
+	return 0
+}
+
+func (x *Outcome) GetKept() int64 {
+	if x != nil {
+		return x.Kept
 	}
 	return 0
 }
@@ -593,6 +702,13 @@ func (x *Outcome) GetResetAfter() int64 {
 	return 0
 }
 
+func (x *Outcome) GetPartEnds() int64 {
+	if x != nil {
+		return x.PartEnds
+	}
+	return 0
+}
+
 func (x *Outcome) GetDelay() int64 {
 	if x != nil {
 		return x.Delay
@@ -600,675 +716,45 @@ func (x *Outcome) GetDelay() int64 {
 	return 0
 }
 
-// Grant is permits that were granted to one region.
-type Grant struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The account that asked.
-	Incarnation uint64 `protobuf:"fixed64,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// The question that it answers.
-	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	// Permits in all.
-	Permits int64 `protobuf:"varint,3,opt,name=permits,proto3" json:"permits,omitempty"`
-	// How many of them are used.
-	Used int64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
-	// How many of them are returned.
-	Returned int64 `protobuf:"varint,5,opt,name=returned,proto3" json:"returned,omitempty"`
-	// When they were charged, by the home's clock.
-	Charged int64 `protobuf:"zigzag64,6,opt,name=charged,proto3" json:"charged,omitempty"`
-	// When what they were charged to ends, by the home's clock.
-	Ends int64 `protobuf:"zigzag64,7,opt,name=ends,proto3" json:"ends,omitempty"`
-	// When the region may no longer use them, by its own clock.
-	Expires       int64 `protobuf:"zigzag64,8,opt,name=expires,proto3" json:"expires,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Grant) Reset() {
-	*x = Grant{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Grant) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Grant) ProtoMessage() {}
-
-func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
-func (*Grant) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *Grant) GetIncarnation() uint64 {
-	if x != nil {
-		return x.Incarnation
-	}
-	return 0
-}
-
-func (x *Grant) GetNumber() uint64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
-}
-
-func (x *Grant) GetPermits() int64 {
-	if x != nil {
-		return x.Permits
-	}
-	return 0
-}
-
-func (x *Grant) GetUsed() int64 {
-	if x != nil {
-		return x.Used
-	}
-	return 0
-}
-
-func (x *Grant) GetReturned() int64 {
-	if x != nil {
-		return x.Returned
-	}
-	return 0
-}
-
-func (x *Grant) GetCharged() int64 {
-	if x != nil {
-		return x.Charged
-	}
-	return 0
-}
-
-func (x *Grant) GetEnds() int64 {
-	if x != nil {
-		return x.Ends
-	}
-	return 0
-}
-
-func (x *Grant) GetExpires() int64 {
-	if x != nil {
-		return x.Expires
-	}
-	return 0
-}
-
-// Question asks for permits, and reports.
-type Question struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The account that asks.
-	Incarnation uint64 `protobuf:"fixed64,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Counts the questions of an account.
-	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	// A random number.
-	Nonce uint64 `protobuf:"fixed64,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	// All that the account knows.
-	Grants []*Grant `protobuf:"bytes,5,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Permits for some time ahead; negative: it has more than it needs.
-	Want int64 `protobuf:"zigzag64,6,opt,name=want,proto3" json:"want,omitempty"`
-	// Permits that requests wait for.
-	Need          int64 `protobuf:"zigzag64,7,opt,name=need,proto3" json:"need,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Question) Reset() {
-	*x = Question{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Question) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Question) ProtoMessage() {}
-
-func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Question.ProtoReflect.Descriptor instead.
-func (*Question) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *Question) GetIncarnation() uint64 {
-	if x != nil {
-		return x.Incarnation
-	}
-	return 0
-}
-
-func (x *Question) GetNumber() uint64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
-}
-
-func (x *Question) GetNonce() uint64 {
-	if x != nil {
-		return x.Nonce
-	}
-	return 0
-}
-
-func (x *Question) GetGrants() []*Grant {
-	if x != nil {
-		return x.Grants
-	}
-	return nil
-}
-
-func (x *Question) GetWant() int64 {
-	if x != nil {
-		return x.Want
-	}
-	return 0
-}
-
-func (x *Question) GetNeed() int64 {
-	if x != nil {
-		return x.Need
-	}
-	return 0
-}
-
-// Answer is the answer to a Question.
-type Answer struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The epoch of the question.
-	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The account that asked.
-	Incarnation uint64 `protobuf:"fixed64,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// The number of the question.
-	Number uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The nonce of the question.
-	Nonce uint64 `protobuf:"fixed64,4,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	// What became of it.
-	Result Result `protobuf:"varint,5,opt,name=result,proto3,enum=ratelimitd.region.v1.Result" json:"result,omitempty"`
-	// The limit at the home.
-	Limit uint64 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Permits that are granted.
-	Permits int64 `protobuf:"varint,7,opt,name=permits,proto3" json:"permits,omitempty"`
-	// When they were charged, by the home's clock.
-	Charged int64 `protobuf:"zigzag64,8,opt,name=charged,proto3" json:"charged,omitempty"`
-	// When what they were charged to ends, by the home's clock.
-	Ends int64 `protobuf:"zigzag64,9,opt,name=ends,proto3" json:"ends,omitempty"`
-	// How long they may be used, from when the question was first asked.
-	ValidFor int64 `protobuf:"zigzag64,10,opt,name=valid_for,json=validFor,proto3" json:"valid_for,omitempty"`
-	// What the home has left.
-	Remaining int64 `protobuf:"zigzag64,11,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// Until it is worth asking again.
-	RetryAfter int64 `protobuf:"zigzag64,12,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// Stands for the rules and overrides that the home has decided by. 0: unknown.
-	Rules         uint64 `protobuf:"fixed64,13,opt,name=rules,proto3" json:"rules,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Answer) Reset() {
-	*x = Answer{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Answer) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Answer) ProtoMessage() {}
-
-func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
-func (*Answer) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *Answer) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *Answer) GetIncarnation() uint64 {
-	if x != nil {
-		return x.Incarnation
-	}
-	return 0
-}
-
-func (x *Answer) GetNumber() uint64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
-}
-
-func (x *Answer) GetNonce() uint64 {
-	if x != nil {
-		return x.Nonce
-	}
-	return 0
-}
-
-func (x *Answer) GetResult() Result {
-	if x != nil {
-		return x.Result
-	}
-	return Result_RESULT_UNSPECIFIED
-}
-
-func (x *Answer) GetLimit() uint64 {
+func (x *Outcome) GetLimit() *Limit {
 	if x != nil {
 		return x.Limit
 	}
-	return 0
-}
-
-func (x *Answer) GetPermits() int64 {
-	if x != nil {
-		return x.Permits
-	}
-	return 0
-}
-
-func (x *Answer) GetCharged() int64 {
-	if x != nil {
-		return x.Charged
-	}
-	return 0
-}
-
-func (x *Answer) GetEnds() int64 {
-	if x != nil {
-		return x.Ends
-	}
-	return 0
-}
-
-func (x *Answer) GetValidFor() int64 {
-	if x != nil {
-		return x.ValidFor
-	}
-	return 0
-}
-
-func (x *Answer) GetRemaining() int64 {
-	if x != nil {
-		return x.Remaining
-	}
-	return 0
-}
-
-func (x *Answer) GetRetryAfter() int64 {
-	if x != nil {
-		return x.RetryAfter
-	}
-	return 0
-}
-
-func (x *Answer) GetRules() uint64 {
-	if x != nil {
-		return x.Rules
-	}
-	return 0
-}
-
-// ShareQuestion asks for a part of a bucket.
-type ShareQuestion struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The account that asks.
-	Incarnation uint64 `protobuf:"fixed64,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Counts the questions of an account.
-	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	// A random number.
-	Nonce uint64 `protobuf:"fixed64,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	// The rate that the region has, in requests per window.
-	Held int64 `protobuf:"zigzag64,4,opt,name=held,proto3" json:"held,omitempty"`
-	// The rate that it needs.
-	Demand int64 `protobuf:"zigzag64,5,opt,name=demand,proto3" json:"demand,omitempty"`
-	// Tokens that the region had left when its part became smaller.
-	Returned      int64 `protobuf:"zigzag64,6,opt,name=returned,proto3" json:"returned,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ShareQuestion) Reset() {
-	*x = ShareQuestion{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ShareQuestion) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ShareQuestion) ProtoMessage() {}
-
-func (x *ShareQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ShareQuestion.ProtoReflect.Descriptor instead.
-func (*ShareQuestion) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *ShareQuestion) GetIncarnation() uint64 {
-	if x != nil {
-		return x.Incarnation
-	}
-	return 0
-}
-
-func (x *ShareQuestion) GetNumber() uint64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
-}
-
-func (x *ShareQuestion) GetNonce() uint64 {
-	if x != nil {
-		return x.Nonce
-	}
-	return 0
-}
-
-func (x *ShareQuestion) GetHeld() int64 {
-	if x != nil {
-		return x.Held
-	}
-	return 0
-}
-
-func (x *ShareQuestion) GetDemand() int64 {
-	if x != nil {
-		return x.Demand
-	}
-	return 0
-}
-
-func (x *ShareQuestion) GetReturned() int64 {
-	if x != nil {
-		return x.Returned
-	}
-	return 0
-}
-
-// ShareAnswer is the answer to a ShareQuestion.
-type ShareAnswer struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The epoch of the question.
-	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// The account that asked.
-	Incarnation uint64 `protobuf:"fixed64,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// The number of the question.
-	Number uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The nonce of the question.
-	Nonce uint64 `protobuf:"fixed64,4,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	// What became of it.
-	Result Result `protobuf:"varint,5,opt,name=result,proto3,enum=ratelimitd.region.v1.Result" json:"result,omitempty"`
-	// The rate that the region gets, in requests per window.
-	Rate int64 `protobuf:"zigzag64,6,opt,name=rate,proto3" json:"rate,omitempty"`
-	// The most tokens that its bucket holds.
-	Tokens int64 `protobuf:"zigzag64,7,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// Tokens that are in it from the beginning.
-	Mint int64 `protobuf:"zigzag64,8,opt,name=mint,proto3" json:"mint,omitempty"`
-	// How long the part is valid, from when the question was first asked.
-	ValidFor      int64 `protobuf:"zigzag64,9,opt,name=valid_for,json=validFor,proto3" json:"valid_for,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ShareAnswer) Reset() {
-	*x = ShareAnswer{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ShareAnswer) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ShareAnswer) ProtoMessage() {}
-
-func (x *ShareAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ShareAnswer.ProtoReflect.Descriptor instead.
-func (*ShareAnswer) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *ShareAnswer) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *ShareAnswer) GetIncarnation() uint64 {
-	if x != nil {
-		return x.Incarnation
-	}
-	return 0
-}
-
-func (x *ShareAnswer) GetNumber() uint64 {
-	if x != nil {
-		return x.Number
-	}
-	return 0
-}
-
-func (x *ShareAnswer) GetNonce() uint64 {
-	if x != nil {
-		return x.Nonce
-	}
-	return 0
-}
-
-func (x *ShareAnswer) GetResult() Result {
-	if x != nil {
-		return x.Result
-	}
-	return Result_RESULT_UNSPECIFIED
-}
-
-func (x *ShareAnswer) GetRate() int64 {
-	if x != nil {
-		return x.Rate
-	}
-	return 0
-}
-
-func (x *ShareAnswer) GetTokens() int64 {
-	if x != nil {
-		return x.Tokens
-	}
-	return 0
-}
-
-func (x *ShareAnswer) GetMint() int64 {
-	if x != nil {
-		return x.Mint
-	}
-	return 0
-}
-
-func (x *ShareAnswer) GetValidFor() int64 {
-	if x != nil {
-		return x.ValidFor
-	}
-	return 0
-}
-
-// ConsentRequest asks for consent to a list of regions in which the caller's region is a home.
-type ConsentRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number of the list.
-	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// All regions.
-	Regions []string `protobuf:"bytes,2,rep,name=regions,proto3" json:"regions,omitempty"`
-	// The regions before, if homes moved with this list.
-	Before []string `protobuf:"bytes,3,rep,name=before,proto3" json:"before,omitempty"`
-	// Homes moved with this list.
-	Moved bool `protobuf:"varint,4,opt,name=moved,proto3" json:"moved,omitempty"`
-	// The operator says that the old home has stopped.
-	Stopped       bool `protobuf:"varint,5,opt,name=stopped,proto3" json:"stopped,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ConsentRequest) Reset() {
-	*x = ConsentRequest{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ConsentRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ConsentRequest) ProtoMessage() {}
-
-func (x *ConsentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ConsentRequest.ProtoReflect.Descriptor instead.
-func (*ConsentRequest) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *ConsentRequest) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *ConsentRequest) GetRegions() []string {
-	if x != nil {
-		return x.Regions
-	}
 	return nil
 }
 
-func (x *ConsentRequest) GetBefore() []string {
-	if x != nil {
-		return x.Before
-	}
-	return nil
-}
-
-func (x *ConsentRequest) GetMoved() bool {
-	if x != nil {
-		return x.Moved
-	}
-	return false
-}
-
-func (x *ConsentRequest) GetStopped() bool {
-	if x != nil {
-		return x.Stopped
-	}
-	return false
-}
-
-// ConsentResponse is the answer.
-type ConsentResponse struct {
+// Limit is the numbers of a limit, as they hold for the caller.
+type Limit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The region consents.
-	Consents      bool `protobuf:"varint,1,opt,name=consents,proto3" json:"consents,omitempty"`
+	// Hits per window.
+	Requests uint64 `protobuf:"varint,1,opt,name=requests,proto3" json:"requests,omitempty"`
+	// The size of a bucket.
+	Burst uint64 `protobuf:"varint,2,opt,name=burst,proto3" json:"burst,omitempty"`
+	// The algorithm, by its number in the service.
+	Algorithm uint32 `protobuf:"varint,3,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
+	// The unit of the window, as in envoy.service.ratelimit.v3.
+	Unit uint32 `protobuf:"varint,4,opt,name=unit,proto3" json:"unit,omitempty"`
+	// How many units the window has.
+	Multiplier    uint32 `protobuf:"varint,5,opt,name=multiplier,proto3" json:"multiplier,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ConsentResponse) Reset() {
-	*x = ConsentResponse{}
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[12]
+func (x *Limit) Reset() {
+	*x = Limit{}
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ConsentResponse) String() string {
+func (x *Limit) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ConsentResponse) ProtoMessage() {}
+func (*Limit) ProtoMessage() {}
 
-func (x *ConsentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[12]
+func (x *Limit) ProtoReflect() protoreflect.Message {
+	mi := &file_ratelimitd_region_v1_regions_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,124 +765,120 @@ func (x *ConsentResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ConsentResponse.ProtoReflect.Descriptor instead.
-func (*ConsentResponse) Descriptor() ([]byte, []int) {
-	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{12}
+// Deprecated: Use Limit.ProtoReflect.Descriptor instead.
+func (*Limit) Descriptor() ([]byte, []int) {
+	return file_ratelimitd_region_v1_regions_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *ConsentResponse) GetConsents() bool {
+func (x *Limit) GetRequests() uint64 {
 	if x != nil {
-		return x.Consents
+		return x.Requests
 	}
-	return false
+	return 0
+}
+
+func (x *Limit) GetBurst() uint64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *Limit) GetAlgorithm() uint32 {
+	if x != nil {
+		return x.Algorithm
+	}
+	return 0
+}
+
+func (x *Limit) GetUnit() uint32 {
+	if x != nil {
+		return x.Unit
+	}
+	return 0
+}
+
+func (x *Limit) GetMultiplier() uint32 {
+	if x != nil {
+		return x.Multiplier
+	}
+	return 0
 }
 
 var File_ratelimitd_region_v1_regions_proto protoreflect.FileDescriptor
 
 const file_ratelimitd_region_v1_regions_proto_rawDesc = "" +
 	"\n" +
-	"\"ratelimitd/region/v1/regions.proto\x12\x14ratelimitd.region.v1\"^\n" +
-	"\x0fExchangeRequest\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x125\n" +
-	"\aqueries\x18\x02 \x03(\v2\x1b.ratelimitd.region.v1.QueryR\aqueries\"I\n" +
-	"\x10ExchangeResponse\x125\n" +
-	"\areplies\x18\x01 \x03(\v2\x1b.ratelimitd.region.v1.ReplyR\areplies\"\x83\x02\n" +
+	"\"ratelimitd/region/v1/regions.proto\x12\x14ratelimitd.region.v1\"C\n" +
+	"\n" +
+	"AskRequest\x125\n" +
+	"\aqueries\x18\x01 \x03(\v2\x1b.ratelimitd.region.v1.QueryR\aqueries\"\x8d\x01\n" +
+	"\vAskResponse\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\x06R\x05state\x12\x14\n" +
+	"\x05rules\x18\x02 \x01(\x06R\x05rules\x12\x1a\n" +
+	"\breplicas\x18\x03 \x01(\rR\breplicas\x126\n" +
+	"\aanswers\x18\x04 \x03(\v2\x1c.ratelimitd.region.v1.AnswerR\aanswers\"\xed\x01\n" +
 	"\x05Query\x12\x16\n" +
-	"\x06domain\x18\x01 \x01(\tR\x06domain\x125\n" +
-	"\aentries\x18\x02 \x03(\v2\x1b.ratelimitd.region.v1.EntryR\aentries\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\tR\x05limit\x12\x14\n" +
-	"\x04hits\x18\x04 \x01(\x12H\x00R\x04hits\x12:\n" +
-	"\apermits\x18\x05 \x01(\v2\x1e.ratelimitd.region.v1.QuestionH\x00R\apermits\x12;\n" +
-	"\x05share\x18\x06 \x01(\v2#.ratelimitd.region.v1.ShareQuestionH\x00R\x05shareB\x06\n" +
-	"\x04what\"/\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12B\n" +
+	"\vdescriptors\x18\x02 \x03(\v2 .ratelimitd.region.v1.DescriptorR\vdescriptors\x120\n" +
+	"\x05takes\x18\x03 \x03(\v2\x1a.ratelimitd.region.v1.TakeR\x05takes\x12\x1a\n" +
+	"\btogether\x18\x04 \x01(\bR\btogether\x12&\n" +
+	"\x0fpeek_when_known\x18\x05 \x01(\bR\rpeekWhenKnown\x12\x12\n" +
+	"\x04look\x18\x06 \x01(\bR\x04look\"C\n" +
+	"\n" +
+	"Descriptor\x125\n" +
+	"\aentries\x18\x01 \x03(\v2\x1b.ratelimitd.region.v1.EntryR\aentries\"/\n" +
 	"\x05Entry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\xdb\x01\n" +
-	"\x05Reply\x129\n" +
-	"\aoutcome\x18\x01 \x01(\v2\x1d.ratelimitd.region.v1.OutcomeH\x00R\aoutcome\x128\n" +
-	"\apermits\x18\x02 \x01(\v2\x1c.ratelimitd.region.v1.AnswerH\x00R\apermits\x129\n" +
-	"\x05share\x18\x03 \x01(\v2!.ratelimitd.region.v1.ShareAnswerH\x00R\x05share\x12\x1a\n" +
-	"\arefused\x18\x04 \x01(\tH\x00R\arefusedB\x06\n" +
-	"\x04what\"\xc6\x01\n" +
-	"\aOutcome\x12\x18\n" +
-	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x16\n" +
-	"\x06before\x18\x02 \x01(\x12R\x06before\x12\x12\n" +
-	"\x04used\x18\x03 \x01(\x12R\x04used\x12\x1f\n" +
-	"\vretry_after\x18\x04 \x01(\x12R\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\x93\x02\n" +
+	"\x04Take\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\rR\x06member\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\tR\x05limit\x12\x12\n" +
+	"\x04hits\x18\x03 \x01(\x12R\x04hits\x12.\n" +
+	"\x04vote\x18\x04 \x01(\x0e2\x1a.ratelimitd.region.v1.VoteR\x04vote\x12!\n" +
+	"\fcount_denied\x18\x05 \x01(\bR\vcountDenied\x12\x18\n" +
+	"\asettled\x18\x06 \x01(\bR\asettled\x12\x16\n" +
+	"\x06guards\x18\a \x01(\bR\x06guards\x12\x16\n" +
+	"\x06shadow\x18\b \x01(\bR\x06shadow\x12\x12\n" +
+	"\x04ends\x18\t \x01(\x12R\x04ends\x12\x18\n" +
+	"\acommits\x18\n" +
+	" \x01(\bR\acommits\"\x92\x01\n" +
+	"\x06Answer\x12\x14\n" +
+	"\x05query\x18\x01 \x01(\rR\x05query\x12\x18\n" +
+	"\arefused\x18\x02 \x01(\tR\arefused\x12\x1d\n" +
+	"\n" +
+	"other_home\x18\x03 \x01(\tR\totherHome\x129\n" +
+	"\boutcomes\x18\x04 \x03(\v2\x1d.ratelimitd.region.v1.OutcomeR\boutcomes\"\xc2\x02\n" +
+	"\aOutcome\x12\x16\n" +
+	"\x06failed\x18\x01 \x01(\bR\x06failed\x12\x18\n" +
+	"\aallowed\x18\x02 \x01(\bR\aallowed\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\x12R\x06before\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x12R\x04used\x12\x12\n" +
+	"\x04kept\x18\x05 \x01(\x12R\x04kept\x12\x1f\n" +
+	"\vretry_after\x18\x06 \x01(\x12R\n" +
 	"retryAfter\x12\x1d\n" +
 	"\n" +
-	"more_after\x18\x05 \x01(\x12R\tmoreAfter\x12\x1f\n" +
-	"\vreset_after\x18\x06 \x01(\x12R\n" +
-	"resetAfter\x12\x14\n" +
-	"\x05delay\x18\a \x01(\x12R\x05delay\"\xd3\x01\n" +
-	"\x05Grant\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x18\n" +
-	"\apermits\x18\x03 \x01(\x03R\apermits\x12\x12\n" +
-	"\x04used\x18\x04 \x01(\x03R\x04used\x12\x1a\n" +
-	"\breturned\x18\x05 \x01(\x03R\breturned\x12\x18\n" +
-	"\acharged\x18\x06 \x01(\x12R\acharged\x12\x12\n" +
-	"\x04ends\x18\a \x01(\x12R\x04ends\x12\x18\n" +
-	"\aexpires\x18\b \x01(\x12R\aexpires\"\xb7\x01\n" +
-	"\bQuestion\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x14\n" +
-	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x123\n" +
-	"\x06grants\x18\x05 \x03(\v2\x1b.ratelimitd.region.v1.GrantR\x06grants\x12\x12\n" +
-	"\x04want\x18\x06 \x01(\x12R\x04want\x12\x12\n" +
-	"\x04need\x18\a \x01(\x12R\x04need\"\xf4\x02\n" +
-	"\x06Answer\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x14\n" +
-	"\x05nonce\x18\x04 \x01(\x06R\x05nonce\x124\n" +
-	"\x06result\x18\x05 \x01(\x0e2\x1c.ratelimitd.region.v1.ResultR\x06result\x12\x14\n" +
-	"\x05limit\x18\x06 \x01(\x04R\x05limit\x12\x18\n" +
-	"\apermits\x18\a \x01(\x03R\apermits\x12\x18\n" +
-	"\acharged\x18\b \x01(\x12R\acharged\x12\x12\n" +
-	"\x04ends\x18\t \x01(\x12R\x04ends\x12\x1b\n" +
-	"\tvalid_for\x18\n" +
-	" \x01(\x12R\bvalidFor\x12\x1c\n" +
-	"\tremaining\x18\v \x01(\x12R\tremaining\x12\x1f\n" +
-	"\vretry_after\x18\f \x01(\x12R\n" +
-	"retryAfter\x12\x14\n" +
-	"\x05rules\x18\r \x01(\x06R\x05rules\"\xa7\x01\n" +
-	"\rShareQuestion\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x14\n" +
-	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12\x12\n" +
-	"\x04held\x18\x04 \x01(\x12R\x04held\x12\x16\n" +
-	"\x06demand\x18\x05 \x01(\x12R\x06demand\x12\x1a\n" +
-	"\breturned\x18\x06 \x01(\x12R\breturned\"\x86\x02\n" +
-	"\vShareAnswer\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12\x16\n" +
-	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x14\n" +
-	"\x05nonce\x18\x04 \x01(\x06R\x05nonce\x124\n" +
-	"\x06result\x18\x05 \x01(\x0e2\x1c.ratelimitd.region.v1.ResultR\x06result\x12\x12\n" +
-	"\x04rate\x18\x06 \x01(\x12R\x04rate\x12\x16\n" +
-	"\x06tokens\x18\a \x01(\x12R\x06tokens\x12\x12\n" +
-	"\x04mint\x18\b \x01(\x12R\x04mint\x12\x1b\n" +
-	"\tvalid_for\x18\t \x01(\x12R\bvalidFor\"\x88\x01\n" +
-	"\x0eConsentRequest\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x18\n" +
-	"\aregions\x18\x02 \x03(\tR\aregions\x12\x16\n" +
-	"\x06before\x18\x03 \x03(\tR\x06before\x12\x14\n" +
-	"\x05moved\x18\x04 \x01(\bR\x05moved\x12\x18\n" +
-	"\astopped\x18\x05 \x01(\bR\astopped\"-\n" +
-	"\x0fConsentResponse\x12\x1a\n" +
-	"\bconsents\x18\x01 \x01(\bR\bconsents*\x94\x01\n" +
-	"\x06Result\x12\x16\n" +
-	"\x12RESULT_UNSPECIFIED\x10\x00\x12\x12\n" +
-	"\x0eRESULT_GRANTED\x10\x01\x12\x0f\n" +
-	"\vRESULT_FULL\x10\x02\x12\x11\n" +
-	"\rRESULT_ENOUGH\x10\x03\x12\x13\n" +
-	"\x0fRESULT_INACTIVE\x10\x04\x12\x13\n" +
-	"\x0fRESULT_OUTDATED\x10\x05\x12\x10\n" +
-	"\fRESULT_STALE\x10\x062\xc2\x01\n" +
-	"\rRegionService\x12Y\n" +
-	"\bExchange\x12%.ratelimitd.region.v1.ExchangeRequest\x1a&.ratelimitd.region.v1.ExchangeResponse\x12V\n" +
-	"\aConsent\x12$.ratelimitd.region.v1.ConsentRequest\x1a%.ratelimitd.region.v1.ConsentResponseBFZDgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/region/v1;regionv1b\x06proto3"
+	"more_after\x18\a \x01(\x12R\tmoreAfter\x12\x1f\n" +
+	"\vreset_after\x18\b \x01(\x12R\n" +
+	"resetAfter\x12\x1b\n" +
+	"\tpart_ends\x18\t \x01(\x12R\bpartEnds\x12\x14\n" +
+	"\x05delay\x18\n" +
+	" \x01(\x12R\x05delay\x121\n" +
+	"\x05limit\x18\v \x01(\v2\x1b.ratelimitd.region.v1.LimitR\x05limit\"\x8b\x01\n" +
+	"\x05Limit\x12\x1a\n" +
+	"\brequests\x18\x01 \x01(\x04R\brequests\x12\x14\n" +
+	"\x05burst\x18\x02 \x01(\x04R\x05burst\x12\x1c\n" +
+	"\talgorithm\x18\x03 \x01(\rR\talgorithm\x12\x12\n" +
+	"\x04unit\x18\x04 \x01(\rR\x04unit\x12\x1e\n" +
+	"\n" +
+	"multiplier\x18\x05 \x01(\rR\n" +
+	"multiplier*9\n" +
+	"\x04Vote\x12\x14\n" +
+	"\x10VOTE_UNSPECIFIED\x10\x00\x12\f\n" +
+	"\bVOTE_ANY\x10\x01\x12\r\n" +
+	"\tVOTE_NONE\x10\x022]\n" +
+	"\rRegionService\x12L\n" +
+	"\x03Ask\x12 .ratelimitd.region.v1.AskRequest\x1a!.ratelimitd.region.v1.AskResponse0\x01BFZDgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/region/v1;regionv1b\x06proto3"
 
 var (
 	file_ratelimitd_region_v1_regions_proto_rawDescOnce sync.Once
@@ -1411,44 +893,35 @@ func file_ratelimitd_region_v1_regions_proto_rawDescGZIP() []byte {
 }
 
 var file_ratelimitd_region_v1_regions_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ratelimitd_region_v1_regions_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_ratelimitd_region_v1_regions_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_ratelimitd_region_v1_regions_proto_goTypes = []any{
-	(Result)(0),              // 0: ratelimitd.region.v1.Result
-	(*ExchangeRequest)(nil),  // 1: ratelimitd.region.v1.ExchangeRequest
-	(*ExchangeResponse)(nil), // 2: ratelimitd.region.v1.ExchangeResponse
-	(*Query)(nil),            // 3: ratelimitd.region.v1.Query
-	(*Entry)(nil),            // 4: ratelimitd.region.v1.Entry
-	(*Reply)(nil),            // 5: ratelimitd.region.v1.Reply
-	(*Outcome)(nil),          // 6: ratelimitd.region.v1.Outcome
-	(*Grant)(nil),            // 7: ratelimitd.region.v1.Grant
-	(*Question)(nil),         // 8: ratelimitd.region.v1.Question
-	(*Answer)(nil),           // 9: ratelimitd.region.v1.Answer
-	(*ShareQuestion)(nil),    // 10: ratelimitd.region.v1.ShareQuestion
-	(*ShareAnswer)(nil),      // 11: ratelimitd.region.v1.ShareAnswer
-	(*ConsentRequest)(nil),   // 12: ratelimitd.region.v1.ConsentRequest
-	(*ConsentResponse)(nil),  // 13: ratelimitd.region.v1.ConsentResponse
+	(Vote)(0),           // 0: ratelimitd.region.v1.Vote
+	(*AskRequest)(nil),  // 1: ratelimitd.region.v1.AskRequest
+	(*AskResponse)(nil), // 2: ratelimitd.region.v1.AskResponse
+	(*Query)(nil),       // 3: ratelimitd.region.v1.Query
+	(*Descriptor)(nil),  // 4: ratelimitd.region.v1.Descriptor
+	(*Entry)(nil),       // 5: ratelimitd.region.v1.Entry
+	(*Take)(nil),        // 6: ratelimitd.region.v1.Take
+	(*Answer)(nil),      // 7: ratelimitd.region.v1.Answer
+	(*Outcome)(nil),     // 8: ratelimitd.region.v1.Outcome
+	(*Limit)(nil),       // 9: ratelimitd.region.v1.Limit
 }
 var file_ratelimitd_region_v1_regions_proto_depIdxs = []int32{
-	3,  // 0: ratelimitd.region.v1.ExchangeRequest.queries:type_name -> ratelimitd.region.v1.Query
-	5,  // 1: ratelimitd.region.v1.ExchangeResponse.replies:type_name -> ratelimitd.region.v1.Reply
-	4,  // 2: ratelimitd.region.v1.Query.entries:type_name -> ratelimitd.region.v1.Entry
-	8,  // 3: ratelimitd.region.v1.Query.permits:type_name -> ratelimitd.region.v1.Question
-	10, // 4: ratelimitd.region.v1.Query.share:type_name -> ratelimitd.region.v1.ShareQuestion
-	6,  // 5: ratelimitd.region.v1.Reply.outcome:type_name -> ratelimitd.region.v1.Outcome
-	9,  // 6: ratelimitd.region.v1.Reply.permits:type_name -> ratelimitd.region.v1.Answer
-	11, // 7: ratelimitd.region.v1.Reply.share:type_name -> ratelimitd.region.v1.ShareAnswer
-	7,  // 8: ratelimitd.region.v1.Question.grants:type_name -> ratelimitd.region.v1.Grant
-	0,  // 9: ratelimitd.region.v1.Answer.result:type_name -> ratelimitd.region.v1.Result
-	0,  // 10: ratelimitd.region.v1.ShareAnswer.result:type_name -> ratelimitd.region.v1.Result
-	1,  // 11: ratelimitd.region.v1.RegionService.Exchange:input_type -> ratelimitd.region.v1.ExchangeRequest
-	12, // 12: ratelimitd.region.v1.RegionService.Consent:input_type -> ratelimitd.region.v1.ConsentRequest
-	2,  // 13: ratelimitd.region.v1.RegionService.Exchange:output_type -> ratelimitd.region.v1.ExchangeResponse
-	13, // 14: ratelimitd.region.v1.RegionService.Consent:output_type -> ratelimitd.region.v1.ConsentResponse
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	3, // 0: ratelimitd.region.v1.AskRequest.queries:type_name -> ratelimitd.region.v1.Query
+	7, // 1: ratelimitd.region.v1.AskResponse.answers:type_name -> ratelimitd.region.v1.Answer
+	4, // 2: ratelimitd.region.v1.Query.descriptors:type_name -> ratelimitd.region.v1.Descriptor
+	6, // 3: ratelimitd.region.v1.Query.takes:type_name -> ratelimitd.region.v1.Take
+	5, // 4: ratelimitd.region.v1.Descriptor.entries:type_name -> ratelimitd.region.v1.Entry
+	0, // 5: ratelimitd.region.v1.Take.vote:type_name -> ratelimitd.region.v1.Vote
+	8, // 6: ratelimitd.region.v1.Answer.outcomes:type_name -> ratelimitd.region.v1.Outcome
+	9, // 7: ratelimitd.region.v1.Outcome.limit:type_name -> ratelimitd.region.v1.Limit
+	1, // 8: ratelimitd.region.v1.RegionService.Ask:input_type -> ratelimitd.region.v1.AskRequest
+	2, // 9: ratelimitd.region.v1.RegionService.Ask:output_type -> ratelimitd.region.v1.AskResponse
+	9, // [9:10] is the sub-list for method output_type
+	8, // [8:9] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_ratelimitd_region_v1_regions_proto_init() }
@@ -1456,24 +929,13 @@ func file_ratelimitd_region_v1_regions_proto_init() {
 	if File_ratelimitd_region_v1_regions_proto != nil {
 		return
 	}
-	file_ratelimitd_region_v1_regions_proto_msgTypes[2].OneofWrappers = []any{
-		(*Query_Hits)(nil),
-		(*Query_Permits)(nil),
-		(*Query_Share)(nil),
-	}
-	file_ratelimitd_region_v1_regions_proto_msgTypes[4].OneofWrappers = []any{
-		(*Reply_Outcome)(nil),
-		(*Reply_Permits)(nil),
-		(*Reply_Share)(nil),
-		(*Reply_Refused)(nil),
-	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ratelimitd_region_v1_regions_proto_rawDesc), len(file_ratelimitd_region_v1_regions_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,21 +21,18 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RegionService_Exchange_FullMethodName = "/ratelimitd.region.v1.RegionService/Exchange"
-	RegionService_Consent_FullMethodName  = "/ratelimitd.region.v1.RegionService/Consent"
+	RegionService_Ask_FullMethodName = "/ratelimitd.region.v1.RegionService/Ask"
 )
 
 // RegionServiceClient is the client API for RegionService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// RegionService is what a region asks others about limits that hold in all regions. Both sides know the region of the other one by its
-// certificate. Times and spans are in microseconds.
+// RegionService is how a region reaches counters that another one keeps. Both sides know the region of the other one by its certificate.
+// Times and spans are in microseconds.
 type RegionServiceClient interface {
-	// Exchange asks the home of some counters about each of them.
-	Exchange(ctx context.Context, in *ExchangeRequest, opts ...grpc.CallOption) (*ExchangeResponse, error)
-	// Consent asks whether a region consents that the caller's region is a home.
-	Consent(ctx context.Context, in *ConsentRequest, opts ...grpc.CallOption) (*ConsentResponse, error)
+	// Ask carries out queries, each at most once. The answers come in any order, as they are known.
+	Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AskResponse], error)
 }
 
 type regionServiceClient struct {
@@ -46,37 +43,34 @@ func NewRegionServiceClient(cc grpc.ClientConnInterface) RegionServiceClient {
 	return &regionServiceClient{cc}
 }
 
-func (c *regionServiceClient) Exchange(ctx context.Context, in *ExchangeRequest, opts ...grpc.CallOption) (*ExchangeResponse, error) {
+func (c *regionServiceClient) Ask(ctx context.Context, in *AskRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AskResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ExchangeResponse)
-	err := c.cc.Invoke(ctx, RegionService_Exchange_FullMethodName, in, out, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &RegionService_ServiceDesc.Streams[0], RegionService_Ask_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	x := &grpc.GenericClientStream[AskRequest, AskResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
 }
 
-func (c *regionServiceClient) Consent(ctx context.Context, in *ConsentRequest, opts ...grpc.CallOption) (*ConsentResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ConsentResponse)
-	err := c.cc.Invoke(ctx, RegionService_Consent_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RegionService_AskClient = grpc.ServerStreamingClient[AskResponse]
 
 // RegionServiceServer is the server API for RegionService service.
 // All implementations must embed UnimplementedRegionServiceServer
 // for forward compatibility.
 //
-// RegionService is what a region asks others about limits that hold in all regions. Both sides know the region of the other one by its
-// certificate. Times and spans are in microseconds.
+// RegionService is how a region reaches counters that another one keeps. Both sides know the region of the other one by its certificate.
+// Times and spans are in microseconds.
 type RegionServiceServer interface {
-	// Exchange asks the home of some counters about each of them.
-	Exchange(context.Context, *ExchangeRequest) (*ExchangeResponse, error)
-	// Consent asks whether a region consents that the caller's region is a home.
-	Consent(context.Context, *ConsentRequest) (*ConsentResponse, error)
+	// Ask carries out queries, each at most once. The answers come in any order, as they are known.
+	Ask(*AskRequest, grpc.ServerStreamingServer[AskResponse]) error
 	mustEmbedUnimplementedRegionServiceServer()
 }
 
@@ -87,11 +81,8 @@ type RegionServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedRegionServiceServer struct{}
 
-func (UnimplementedRegionServiceServer) Exchange(context.Context, *ExchangeRequest) (*ExchangeResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Exchange not implemented")
-}
-func (UnimplementedRegionServiceServer) Consent(context.Context, *ConsentRequest) (*ConsentResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Consent not implemented")
+func (UnimplementedRegionServiceServer) Ask(*AskRequest, grpc.ServerStreamingServer[AskResponse]) error {
+	return status.Error(codes.Unimplemented, "method Ask not implemented")
 }
 func (UnimplementedRegionServiceServer) mustEmbedUnimplementedRegionServiceServer() {}
 func (UnimplementedRegionServiceServer) testEmbeddedByValue()                       {}
@@ -114,41 +105,16 @@ func RegisterRegionServiceServer(s grpc.ServiceRegistrar, srv RegionServiceServe
 	s.RegisterService(&RegionService_ServiceDesc, srv)
 }
 
-func _RegionService_Exchange_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ExchangeRequest)
-	if err := dec(in); err != nil {
-		return nil, err
+func _RegionService_Ask_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(AskRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
 	}
-	if interceptor == nil {
-		return srv.(RegionServiceServer).Exchange(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: RegionService_Exchange_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RegionServiceServer).Exchange(ctx, req.(*ExchangeRequest))
-	}
-	return interceptor(ctx, in, info, handler)
+	return srv.(RegionServiceServer).Ask(m, &grpc.GenericServerStream[AskRequest, AskResponse]{ServerStream: stream})
 }
 
-func _RegionService_Consent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ConsentRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(RegionServiceServer).Consent(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: RegionService_Consent_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(RegionServiceServer).Consent(ctx, req.(*ConsentRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RegionService_AskServer = grpc.ServerStreamingServer[AskResponse]
 
 // RegionService_ServiceDesc is the grpc.ServiceDesc for RegionService service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -156,16 +122,13 @@ func _RegionService_Consent_Handler(srv interface{}, ctx context.Context, dec fu
 var RegionService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "ratelimitd.region.v1.RegionService",
 	HandlerType: (*RegionServiceServer)(nil),
-	Methods: []grpc.MethodDesc{
+	Methods:     []grpc.MethodDesc{},
+	Streams: []grpc.StreamDesc{
 		{
-			MethodName: "Exchange",
-			Handler:    _RegionService_Exchange_Handler,
-		},
-		{
-			MethodName: "Consent",
-			Handler:    _RegionService_Consent_Handler,
+			StreamName:    "Ask",
+			Handler:       _RegionService_Ask_Handler,
+			ServerStreams: true,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
 	Metadata: "ratelimitd/region/v1/regions.proto",
 }

@@ -49,7 +49,7 @@ const (
 
 // OverrideServiceClient is a client for the ratelimitd.admin.v1.OverrideService service.
 type OverrideServiceClient interface {
-	// Set writes overrides: all of them or none.
+	// Set writes overrides: all of them or none. Where another region counts the caller, it fails with FAILED_PRECONDITION, and names that region.
 	Set(context.Context, *v1.OverrideServiceSetRequest) (*v1.OverrideServiceSetResponse, error)
 	// Remove removes overrides: all of them or none.
 	Remove(context.Context, *v1.OverrideServiceRemoveRequest) (*v1.OverrideServiceRemoveResponse, error)
@@ -161,7 +161,7 @@ func (c *overrideServiceClient) Status(ctx context.Context, req *v1.OverrideServ
 
 // OverrideServiceHandler is an implementation of the ratelimitd.admin.v1.OverrideService service.
 type OverrideServiceHandler interface {
-	// Set writes overrides: all of them or none.
+	// Set writes overrides: all of them or none. Where another region counts the caller, it fails with FAILED_PRECONDITION, and names that region.
 	Set(context.Context, *v1.OverrideServiceSetRequest) (*v1.OverrideServiceSetResponse, error)
 	// Remove removes overrides: all of them or none.
 	Remove(context.Context, *v1.OverrideServiceRemoveRequest) (*v1.OverrideServiceRemoveResponse, error)

@@ -1,0 +1,164 @@
+package overlimit
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// A trip to a store in another region takes longer than most callers wait. So a counter that was denied stays denied until an answer says
+// otherwise, also after its retry-after: then one question goes to the store, and requests are denied meanwhile. If the answer is
+// that hits fit again, this replica lets its part of them through, and asks again. A counter of which nothing was heard for its window is
+// forgotten, and the next request waits for the store.
+//
+// A retry-after counts from when its question was sent. So the next question is early by half a trip, and arrives when it is over.
+
+// Far are the settings of a cache in front of a store that is far away.
+type Far struct {
+	// Askers returns how many caches ask the same store: what a counter has left is divided by it.
+	Askers func() int
+
+	mu     sync.Mutex
+	second int64 // in which so many questions were sent
+	sent   int
+}
+
+const (
+	mostQuestions = 1000             // in a second
+	coldAfter     = 10 * time.Second // the least time without an answer after which a counter is forgotten
+)
+
+// overdue is what is known about a counter whose denial may be over.
+type overdue struct {
+	limit  *descriptor.Limit // the numbers that denied, if they are not the take's
+	window int64
+	heard  int64 // when the latest answer came
+	room   int64 // hits that may still go to the store
+	asking bool
+}
+
+// after returns what is known after another denial.
+func (d *overdue) after(now int64, t *backend.Take, o *backend.Outcome) *overdue {
+	next := &overdue{limit: o.Limit, window: t.Limit.Window.Length().Microseconds(), heard: now}
+	if d != nil {
+		next.asking = d.asking
+	}
+	return next
+}
+
+func capacity(t *backend.Take, o *backend.Outcome) uint64 {
+	if o.Limit != nil {
+		return o.Limit.Capacity()
+	}
+	return t.Limit.Capacity()
+}
+
+// asks reports whether a take goes to the store although its counter was denied. If not, asks may send a question. The shard is locked.
+func (c *Cache) asks(sh *shard, now int64, t *backend.Take, e *refusal) bool {
+	d := e.overdue
+	switch {
+	case now-d.heard > max(d.window, coldAfter.Microseconds()):
+		sh.forget(t.Key)
+		return true
+	case t.Hits <= d.room:
+		d.room -= t.Hits
+		return true
+	case !d.asking && t.Origin != nil && c.far.mayAsk(now):
+		d.asking = true
+		c.question(t)
+	}
+	return false
+}
+
+// mayAsk counts a question, if it may be sent.
+func (f *Far) mayAsk(now int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if second := now / time.Second.Microseconds(); second != f.second {
+		f.second, f.sent = second, 0
+	}
+	f.sent++
+	return f.sent <= mostQuestions
+}
+
+// question asks the store what a counter has left.
+func (c *Cache) question(t *backend.Take) {
+	limit, origin := *t.Limit, *t.Origin
+	origin.Domain, origin.Entries = strings.Clone(origin.Domain), cloned(origin.Entries)
+	r := &backend.Request{
+		Takes:    []backend.Take{{Key: bytes.Clone(t.Key), Limit: &limit, Rule: t.Rule, Origin: &origin}},
+		Outcomes: make([]backend.Outcome, 1),
+	}
+	go func() {
+		sent := time.Now()
+		done := func(error) { c.told(c.clock.Elapsed(sent), &r.Takes[0], &r.Outcomes[0]) }
+		if settled, err := c.store.Start(context.Background(), sent, nil, r, done); settled {
+			done(err)
+		}
+	}()
+}
+
+// cloned copies entries that are in the memory of a request.
+func cloned(entries []descriptor.Entry) []descriptor.Entry {
+	copied := make([]descriptor.Entry, len(entries))
+	for i, e := range entries {
+		copied[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
+	}
+	return copied
+}
+
+// told takes in the answer to a question that was sent then.
+func (c *Cache) told(sent int64, t *backend.Take, o *backend.Outcome) {
+	sh := c.shard(t.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e, ok := sh.refusals[string(t.Key)]
+	if !ok || e.overdue == nil || !e.of(t.Limit) {
+		return
+	}
+	d := e.overdue
+	if d.asking = false; o.Failed {
+		return
+	}
+	d.heard, d.limit, d.room = c.clock.Elapsed(time.Now()), o.Limit, 0
+	e.used, e.kept, e.reset = o.Used, o.Kept, sent+o.ResetAfter.Microseconds()
+	size := capacity(t, o)
+	free := int64(o.Remaining(size))
+	switch {
+	case free > 0 && uint64(free) >= size-uint64(free):
+		sh.forget(t.Key) // it is not exhausted any more
+		return
+	case free < max(e.hits, 1):
+		e.until = sent + max(o.MoreAfter.Microseconds(), 1)
+	default:
+		d.room = c.far.part(free)
+	}
+	sh.refusals[string(t.Key)] = e
+}
+
+// part is a part of some hits for this cache: on average, all caches together get all of them.
+func (f *Far) part(free int64) int64 {
+	n := int64(max(f.Askers(), 1))
+	part := free / n
+	if rand.Int64N(n) < free%n {
+		part++
+	}
+	return part
+}
+
+// Learn takes in an outcome that came after its caller had left.
+func (c *Cache) Learn(t *backend.Take, o *backend.Outcome) {
+	if givesBack(t) || t.Guards || o.Cached || t.Limit.Reservable() {
+		return
+	}
+	sh := c.shard(t.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	c.note(sh, c.clock.Elapsed(time.Now()), t, o, earlier{refunds: sh.refunds})
+}

@@ -1,0 +1,402 @@
+package regions
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+)
+
+// far is the store of another region. It sends each request as a query, with those of other requests that wait meanwhile.
+type far struct {
+	of      *Store
+	region  string
+	denials *overlimit.Cache // in front of it; nil: there is none
+
+	state   atomic.Pointer[State]
+	looking atomic.Bool
+
+	mu      sync.Mutex
+	waiting []*inFlight
+	calls   int
+}
+
+const (
+	mostCalls   = 100             // on their way to one region
+	mostWaiting = 20 * MaxQueries // queries that wait for a call; more fail at once
+)
+
+func newFar(s *Store, region string) *far {
+	f := &far{of: s, region: region}
+	if s.opts.Denials > 0 {
+		f.denials = overlimit.New(overlimit.Options{Store: f, Bytes: s.opts.Denials, Far: &overlimit.Far{Askers: f.askers}})
+	}
+	return f
+}
+
+// askers returns how many replicas share what the region has left.
+func (f *far) askers() int {
+	if s := f.state.Load(); s != nil {
+		return max(s.Replicas, 1)
+	}
+	return 1
+}
+
+// inFlight is a request on its way.
+type inFlight struct {
+	far   *far
+	query Query
+	timer *time.Timer
+	stop  func() bool // ends the watch over the caller's context
+
+	asked bool // it is a question for which no caller waits
+
+	mu      sync.Mutex
+	request *backend.Request // nil: it has its answer
+	done    func(error)
+	late    []backend.Take // copies, after the caller has left: an answer still tells what is denied
+}
+
+// Start implements backend.Starter.
+func (f *far) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+	query, err := queryOf(now, r)
+	if err != nil {
+		backend.Fail(r.Outcomes)
+		return true, err
+	}
+	return f.send(ctx, &query, r, done)
+}
+
+// newQuestion returns a question about one counter for which no caller waits. answered is called with its outcome.
+func newQuestion(f *far, q *Query, answered func(*backend.Outcome)) *inFlight {
+	r := &backend.Request{Takes: []backend.Take{{Limit: new(descriptor.Limit)}}, Outcomes: make([]backend.Outcome, 1)}
+	n := &inFlight{far: f, query: *q, request: r, asked: true, done: func(error) { answered(&r.Outcomes[0]) }}
+	n.timer, n.stop = time.AfterFunc(callTimeout, func() { n.leave(errNoAnswer) }), func() bool { return true }
+	return n
+}
+
+var errNoAnswer = errors.New("no answer")
+
+// Peek implements backend.Store.
+func (f *far) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
+	query, err := queryOf(now, r)
+	if err != nil {
+		backend.Fail(r.Outcomes)
+		return err
+	}
+	query.Look = true
+	ended := make(chan error, 1)
+	if settled, err := f.send(ctx, &query, r, func(err error) { ended <- err }); settled {
+		return err
+	}
+	return <-ended
+}
+
+// Reset implements backend.Store.
+func (f *far) Reset(context.Context, []backend.Counter) error { return errResetThere(f.region) }
+
+func (f *far) send(ctx context.Context, query *Query, r *backend.Request, done func(error)) (settled bool, err error) {
+	if err := ctx.Err(); err != nil {
+		backend.Fail(r.Outcomes)
+		return true, f.leaves(ctx, true)
+	}
+	left, own := f.of.opts.Timeout, false
+	if d, ok := ctx.Deadline(); ok {
+		until := time.Until(d)
+		if until -= backend.Margin(until, 0); until < left {
+			left, own = until, true
+		}
+	}
+	f.of.counts.waited.Add(int64(len(r.Takes)))
+	q := &inFlight{far: f, query: *query, request: r, done: done}
+	q.mu.Lock() // until the timer is known to the one that stops it
+	q.timer = time.AfterFunc(left, func() { q.leave(f.leaves(ctx, own)) })
+	q.stop = context.AfterFunc(ctx, func() { q.leave(f.leaves(ctx, own)) })
+	q.mu.Unlock()
+	f.add(q)
+	return false, nil
+}
+
+// leaves is the error of a caller that stops waiting. own: its deadline has passed, not Options.Timeout.
+func (f *far) leaves(ctx context.Context, own bool) error {
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return context.Canceled
+	case own || ctx.Err() != nil:
+		return fmt.Errorf("%w: the region %s, which counts this limit, has not answered: %w", backend.ErrUnavailable, f.region, context.DeadlineExceeded)
+	default:
+		return fmt.Errorf("%w: the region %s, which counts this limit, has not answered in time", backend.ErrUnavailable, f.region)
+	}
+}
+
+// errOrigin is the error of takes without Origin under a limit that another region counts.
+var errOrigin = fmt.Errorf("%w: another region cannot find a limit without the descriptor", backend.ErrUnavailable)
+
+// errPenalty is the error of a take on a penalty without one on its limit.
+var errPenalty = fmt.Errorf("%w: another region cannot find a penalty without its limit", backend.ErrUnavailable)
+
+// queryOf makes a query of a request. Its text may be in memory that the caller uses again, so it is copied.
+func queryOf(now time.Time, r *backend.Request) (Query, error) {
+	q := Query{Together: r.Together, PeekWhenKnown: r.PeekWhenKnown, Takes: make([]Take, 0, len(r.Takes))}
+	last := -1
+	for i := range r.Takes {
+		t := &r.Takes[i]
+		origin, l := t.Origin, t.Limit
+		switch {
+		case origin == nil:
+			return q, errOrigin
+		case t.Reservation != nil && !t.Settled:
+			return q, fmt.Errorf("%w: reservations are kept in one region", backend.ErrUnavailable)
+		case q.Domain == "":
+			q.Domain = strings.Clone(origin.Domain)
+		}
+		if t.Member != last {
+			last = t.Member
+			q.Descriptors = append(q.Descriptors, cloned(origin.Entries))
+		}
+		k := Take{
+			Descriptor: len(q.Descriptors) - 1, Hits: t.Hits, Vote: t.Vote, CountDenied: t.CountDenied, Settled: t.Settled, Guards: t.Guards,
+			Commits: t.Settled && t.Reservation != nil,
+		}
+		if l.Algorithm == descriptor.Penalties {
+			counter, word := descriptor.CutPenaltyKey(t.Key)
+			of := slices.IndexFunc(r.Takes, func(o backend.Take) bool { return bytes.Equal(o.Key, counter) })
+			if of < 0 {
+				return q, errPenalty
+			}
+			l, k.Guards, k.Shadow = r.Takes[of].Limit, true, word == descriptor.ShadowPenaltyWord
+		}
+		k.Limit = t.Rule.Tag(l)
+		if onClock(l) && t.Hits < 0 {
+			_, k.Ends = l.Window.Bounds(now.UnixMicro())
+		}
+		q.Takes = append(q.Takes, k)
+	}
+	if len(q.Takes) > MaxTakes || len(q.Descriptors) > MaxTakes {
+		return q, fmt.Errorf("%w: the request has %d limits that one other region counts: %d are the most", backend.ErrUnavailable, len(q.Takes), MaxTakes)
+	}
+	return q, nil
+}
+
+func cloned(entries []descriptor.Entry) []descriptor.Entry {
+	copied := make([]descriptor.Entry, len(entries))
+	for i, e := range entries {
+		copied[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
+	}
+	return copied
+}
+
+// onClock reports whether a limit counts in windows that begin on the clock, and forgets everything when one ends.
+func onClock(l *descriptor.Limit) bool {
+	return (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SharedWindow) && !l.FirstHit
+}
+
+// add sends a query as soon as a call is free.
+func (f *far) add(q *inFlight) {
+	f.mu.Lock()
+	full := len(f.waiting) >= mostWaiting
+	begin := !full && f.calls < mostCalls && f.of.begin()
+	if full || !begin && f.calls == 0 {
+		f.mu.Unlock()
+		q.leave(fmt.Errorf("%w: too many requests wait for the region %s, or this replica stops", backend.ErrUnavailable, f.region))
+		return
+	}
+	f.waiting = append(f.waiting, q)
+	if begin {
+		f.calls++
+	}
+	f.mu.Unlock()
+	if begin {
+		go f.call()
+	}
+}
+
+// call makes calls until nothing waits.
+func (f *far) call() {
+	defer f.of.sending.Done()
+	for {
+		f.mu.Lock()
+		var batch []*inFlight
+		for len(batch) < MaxQueries && len(f.waiting) > 0 {
+			if q := f.waiting[0]; !q.hasLeft() {
+				batch = append(batch, q)
+			}
+			f.waiting[0] = nil
+			f.waiting = f.waiting[1:]
+		}
+		if len(batch) == 0 {
+			f.calls--
+			f.waiting = nil
+			f.mu.Unlock()
+			return
+		}
+		f.mu.Unlock()
+		f.ask(batch)
+	}
+}
+
+// ask makes one call.
+func (f *far) ask(batch []*inFlight) {
+	queries := make([]Query, len(batch))
+	for i, q := range batch {
+		queries[i] = q.query
+	}
+	f.of.counts.queries.Add(int64(len(batch)))
+	err := f.exchange(f.of.stopping, queries, func(i int, a *Answer) {
+		if i < len(batch) {
+			batch[i].answer(a)
+		}
+	})
+	if err == nil {
+		err = errors.New("it has left out an answer")
+	}
+	err = fmt.Errorf("%w: ask the region %s: %v", backend.ErrUnavailable, f.region, err) //nolint:errorlint // the call's timeout must not look like the caller's
+	for _, q := range batch {
+		q.leave(err) // those that have an answer have left
+	}
+}
+
+// callTimeout bounds a call: after this long, no caller waits for its answer.
+const callTimeout = 2 * time.Second
+
+// exchange makes a call, and takes in what the region says about itself.
+func (f *far) exchange(ctx context.Context, queries []Query, answered func(int, *Answer)) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	p, sent := f.of.peers[f.region], time.Now()
+	err := f.of.opts.Peers.Ask(ctx, f.region, queries, func(state State) {
+		p.answers(time.Since(sent), state.Rules)
+		if was := f.state.Swap(&state); was != nil && was.Sum != state.Sum && f.denials != nil {
+			f.denials.ForgetAll()
+		}
+	}, answered)
+	if err != nil {
+		f.of.counts.failed.Add(1)
+	}
+	p.ended(err)
+	return err
+}
+
+// look asks for the region's state, unless it is asked already.
+func (f *far) look() {
+	if !f.looking.CompareAndSwap(false, true) {
+		return
+	}
+	if !f.of.begin() {
+		return
+	}
+	go func() {
+		defer f.of.sending.Done()
+		defer f.looking.Store(false)
+		_ = f.exchange(f.of.stopping, nil, func(int, *Answer) {}) // the peer's status has the error
+	}()
+}
+
+func (q *inFlight) hasLeft() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.request == nil
+}
+
+// leave ends the wait of the caller without an answer.
+func (q *inFlight) leave(err error) {
+	q.mu.Lock()
+	r, done := q.request, q.done
+	if r == nil {
+		q.mu.Unlock()
+		return
+	}
+	q.request, q.done = nil, nil
+	for i := 0; i < len(r.Takes) && !q.asked; i++ { // what the caller has lent is not valid any more
+		t, limit := r.Takes[i], *r.Takes[i].Limit
+		t.Key, t.Limit, t.Origin, t.Reservation = append([]byte(nil), t.Key...), &limit, nil, nil
+		q.late = append(q.late, t)
+	}
+	q.end()
+	q.mu.Unlock()
+	q.far.of.counts.unanswered.Add(int64(len(q.late)))
+	backend.Fail(r.Outcomes)
+	done(err)
+}
+
+// end stops what would end the wait.
+func (q *inFlight) end() {
+	q.timer.Stop()
+	q.stop()
+}
+
+// answer takes in the answer. It is called at most once.
+func (q *inFlight) answer(a *Answer) {
+	f := q.far
+	if a.Home != "" {
+		f.otherHome(a.Home, &q.query)
+	}
+	if a.Refused != NotRefused {
+		f.of.peers[f.region].refuses(a.Refused, &q.query)
+	}
+	q.mu.Lock()
+	r, done, late := q.request, q.done, q.late
+	q.request, q.done = nil, nil
+	if r == nil {
+		q.mu.Unlock()
+		for i := range late {
+			if o := a.outcome(i, &late[i]); !o.Failed && f.denials != nil {
+				f.denials.Learn(&late[i], &o)
+			}
+		}
+		return
+	}
+	q.end()
+	q.mu.Unlock()
+	var err error
+	for i := range r.Takes {
+		if h := r.Takes[i].Reservation; h != nil { // of hits that have passed already: nothing was reserved
+			h.Result = backend.ReservationUnknown
+		}
+		if r.Outcomes[i] = a.outcome(i, &r.Takes[i]); r.Outcomes[i].Failed {
+			err = fmt.Errorf("%w: the region %s does not count this limit: %s", backend.ErrUnavailable, f.region, a.Refused)
+		}
+	}
+	done(err)
+}
+
+// outcome is the outcome of a take, with the region's numbers if they are others.
+func (a *Answer) outcome(i int, t *backend.Take) backend.Outcome {
+	if i >= len(a.Outcomes) {
+		return backend.Outcome{Failed: true}
+	}
+	o := a.Outcomes[i]
+	if i < len(a.Limits) && a.Limits[i] != nil && !t.Guards {
+		if n, l := a.Limits[i], t.Limit; !sameNumbers(n, l) {
+			there := *l
+			there.Requests, there.Burst, there.Algorithm = n.Requests, n.Burst, n.Algorithm
+			if n.Window.Unit != l.Window.Unit || max(n.Window.Multiplier, 1) != max(l.Window.Multiplier, 1) {
+				there.Window = descriptor.Window{Unit: n.Window.Unit, Multiplier: n.Window.Multiplier}
+			}
+			o.Limit = &there
+		}
+	}
+	return o
+}
+
+func sameNumbers(a, b *descriptor.Limit) bool {
+	return a.Requests == b.Requests && a.Burst == b.Burst && a.Algorithm == b.Algorithm && a.Window.Unit == b.Window.Unit &&
+		max(a.Window.Multiplier, 1) == max(b.Window.Multiplier, 1)
+}
+
+// otherHome notes that the region has counted what is, by its own rules, another region's.
+func (f *far) otherHome(home string, q *Query) {
+	if f.of.strange.first("theirs|" + f.region + "|" + home + "|" + q.Domain) {
+		f.of.opts.Logger.Warn("a region counts limits whose home is another region by its own rules: deploy the same rules in all regions",
+			"region", f.region, "home_there", home, "domain", q.Domain)
+	}
+}
