@@ -124,14 +124,14 @@ func (s *Store) place(t *backend.Take) string { return s.homeOf(t.Key, t.Limit) 
 
 // Start implements backend.Store. A request whose counters have several homes gets a goroutine.
 func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
-	across, tallied := false, false
+	elsewhere, tallied := false, false
 	for i := range r.Takes {
-		if l := r.Takes[i].Limit; l.Regions != nil {
-			across, tallied = across || l.Regions.Mode == descriptor.AtHome, tallied || eventual(l)
+		if t := &r.Takes[i]; t.Limit.Regions != nil {
+			elsewhere, tallied = elsewhere || s.place(t) != "", tallied || eventual(t.Limit)
 		}
 	}
 	switch {
-	case across:
+	case elsewhere:
 		if at, alone := s.alone(r); alone {
 			return s.startAt(ctx, now, b, at, r, done)
 		}
