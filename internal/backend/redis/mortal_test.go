@@ -68,7 +68,7 @@ type mortal struct {
 type taker struct {
 	cmd   *exec.Cmd
 	order *gob.Encoder
-	reply *gob.Decoder
+	reply *json.Decoder
 }
 
 // order is a request for a taker.
@@ -203,7 +203,7 @@ func (m *mortal) start() error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	m.taker = &taker{cmd, gob.NewEncoder(orders), gob.NewDecoder(replies)}
+	m.taker = &taker{cmd, gob.NewEncoder(orders), json.NewDecoder(replies)}
 	m.known = make(map[*descriptor.Limit]int)
 	return nil
 }
@@ -236,7 +236,7 @@ func TestTaker(t *testing.T) {
 		t.Skip("it is a process of TestReservationsOfKilledProcesses")
 	}
 	s := redis.New(redis.Options{Client: connect(t, redisconn.Options{URL: server}), Timeout: patience})
-	orders, replies := gob.NewDecoder(os.Stdin), gob.NewEncoder(os.Stdout)
+	orders, replies := gob.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	var limits []*descriptor.Limit
 	for {
 		var o order

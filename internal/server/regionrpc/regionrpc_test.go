@@ -489,6 +489,53 @@ func TestOthersAreAnswered(t *testing.T) {
 	}
 }
 
+// A region whose queries have no answer yet has no more carried out, and others are answered.
+func TestWorkOfARegion(t *testing.T) {
+	ca := tlstest.NewAuthority(t, "regions")
+	theirs, _ := filesOf(t, ca, uri("eu"))
+	greedy, _ := filesOf(t, ca, uri("us"))
+	modest, _ := filesOf(t, ca, uri("ap"))
+	entered, release := make(chan struct{}, 100), make(chan struct{})
+	at, _ := serve(t, theirs, "127.0.0.1:0", func(ctx context.Context, who string, q *regions.Query, done func(*regions.Answer)) {
+		if who == "us" {
+			entered <- struct{}{}
+			<-release
+		}
+		used(ctx, who, q, done)
+	})
+	client := raw(t, greedy, at)
+	large := ask(strings.Repeat("x", maxText-1000), 1)
+	m := &regionv1.AskRequest{Queries: []*regionv1.Query{encodeQuery(&large), encodeQuery(&large), encodeQuery(&large)}}
+	calls := maxWork / proto.Size(m)
+	var ended sync.WaitGroup
+	call := func() error {
+		stream, err := client.Ask(waiting(t), m)
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	for range calls {
+		ended.Go(func() {
+			if err := call(); err != nil {
+				t.Error(err)
+			}
+		})
+		<-entered
+	}
+	if err := call(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "region us") {
+		t.Errorf("one call too many: %v", err)
+	}
+	if _, err := asked(t, dial(t, modest, at, nil), ask("a", 1)); err != nil {
+		t.Errorf("another region: %v", err)
+	}
+	close(release)
+	ended.Wait()
+	if err := call(); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
 // gauges collects what Peers report.
 type gauges struct{ all []metric.Family }
 

@@ -14,10 +14,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
@@ -44,7 +45,11 @@ const (
 	maxMessage     = 1 << 20
 	maxHeld        = 16 * maxMessage // of a connection
 	maxHeaders     = 8 << 10         // of a call
-	longestWrite   = 10 * time.Second
+
+	// maxWork is how many bytes of calls of one region may be without an answer that was sent: decoded they take about ten times as much.
+	maxWork = 2 * maxMessage
+
+	longestWrite = 10 * time.Second
 
 	// longest is how long a query may wait for the store: the caller gives up a connection on which it hears nothing for a second.
 	longest = 500 * time.Millisecond
@@ -69,12 +74,11 @@ type ServerOptions struct {
 
 // Server answers other regions.
 type Server struct {
-	regionv1.UnimplementedRegionServiceServer
-
 	o         ServerOptions
 	listener  net.Listener
 	door      *door
-	logged    atomic.Int64 // when a refused connection was last logged, in seconds since 1970
+	logged    atomic.Int64                   // when a refused connection was last logged, in seconds since 1970
+	work      map[string]*semaphore.Weighted // bytes of calls without a sent answer, by region
 	transport *transport.Server
 }
 
@@ -92,7 +96,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 			return nil, err
 		}
 	}
-	s := &Server{o: o, door: &door{Listener: o.Listener, share: maxConnections / max(len(o.Regions)-1, 1)}}
+	s := &Server{o: o, work: make(map[string]*semaphore.Weighted), door: &door{Listener: o.Listener, share: maxConnections / max(len(o.Regions)-1, 1)}}
 	budget := o.Shared.Budget
 	s.listener = intake.Listen(s.door, intake.Options{
 		Name: "regions", MaxConnections: 2 * maxConnections, PeerShare: 1, Encrypted: true, // half of them are for those that show a certificate
@@ -100,11 +104,12 @@ func NewServer(o ServerOptions) (*Server, error) {
 		Bytes:  intake.NewBytes(maxHeld, budget.Class("regions", budget.Total()/16)),
 		Places: o.Shared.Places, Size: endpoint.GRPCSize + endpoint.TLSSize, Metrics: o.Shared.Connections, Log: o.Log,
 	})
-	services := &transport.Services{}
-	regionv1.RegisterRegionServiceServer(services, s)
+	for _, name := range o.Regions {
+		s.work[name] = semaphore.NewWeighted(maxWork)
+	}
 	creds := credentials.NewTLS(config)
 	s.transport = transport.New(transport.Options{
-		Streams: services.Streams(),
+		Streams: map[string]*transport.StreamMethod{regionv1.RegionService_Ask_FullMethodName: {Serve: s.ask}},
 		Calls:   intake.NewCalls(maxConnections*maxCalls, o.Shared.Connections),
 		Handshake: func(raw, conn net.Conn) (net.Conn, *tls.ConnectionState, error) {
 			encrypted, state, err := transport.Handshake(creds, raw)
@@ -122,6 +127,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 			}
 			return encrypted, state, nil
 		},
+		Panicked:         o.Shared.Panicked,
 		HandshakeTimeout: cmp.Or(o.handshake, pingTimeout),
 		MaxMessageBytes:  maxMessage,
 		MaxHeaderBytes:   maxHeaders,
@@ -172,29 +178,35 @@ func (s *Server) refuses(from net.Addr, err error) {
 	}
 }
 
-// Ask implements regionv1.RegionServiceServer.
-func (s *Server) Ask(m *regionv1.AskRequest, stream regionv1.RegionService_AskServer) error {
-	p, ok := peer.FromContext(stream.Context())
-	if !ok {
-		return status.Error(codes.PermissionDenied, "no peer")
-	}
-	info, _ := p.AuthInfo.(credentials.TLSInfo)
-	from, err := s.regionOf(&info.State)
-	switch {
-	case err != nil:
+// ask answers a call of regionv1.RegionService.
+func (s *Server) ask(stream *transport.Stream) error {
+	from, err := s.regionOf(stream.TLS())
+	if err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
-	case len(m.GetQueries()) > regions.MaxQueries:
-		return status.Errorf(codes.InvalidArgument, "%d queries, %d are the most", len(m.GetQueries()), regions.MaxQueries)
 	}
-	state := s.o.Store.State()
-	first := &regionv1.AskResponse{State: state.Sum, Rules: state.Rules, Replicas: uint32(s.door.count())}
-	if len(m.GetQueries()) == 0 {
-		return stream.Send(first)
+	message, err := stream.Recv()
+	if err != nil {
+		return err
 	}
+	weight := int64(len(message))
+	if !s.work[from].TryAcquire(weight) {
+		return status.Errorf(codes.ResourceExhausted, "too many queries of region %s have no answer yet, or it does not read the answers: ask again later", from)
+	}
+	defer s.work[from].Release(weight)
 	ctx, cancel := context.WithTimeout(stream.Context(), longest)
 	defer cancel()
+	m := new(regionv1.AskRequest)
+	if err := proto.Unmarshal(message, m); err != nil {
+		return status.Errorf(codes.InvalidArgument, "the message cannot be read: %v", err)
+	}
+	queries := m.GetQueries()
+	if len(queries) > regions.MaxQueries {
+		return status.Errorf(codes.InvalidArgument, "%d queries, %d are the most", len(queries), regions.MaxQueries)
+	}
+	state := s.o.Store.State()
+	next := &regionv1.AskResponse{State: state.Sum, Rules: state.Rules, Replicas: uint32(s.door.count())}
 	all := &gathering{some: make(chan struct{}, 1)}
-	for i, q := range m.GetQueries() {
+	for i, q := range queries {
 		// A query that cannot be understood does not affect the others: they stand for other callers.
 		if query, ok := decodeQuery(q); ok {
 			s.o.Store.Answer(ctx, from, query, func(a *regions.Answer) { all.add(encodeAnswer(i, a)) })
@@ -202,20 +214,31 @@ func (s *Server) Ask(m *regionv1.AskRequest, stream regionv1.RegionService_AskSe
 			all.add(&regionv1.Answer{Query: uint32(i), Refused: string(regions.Invalid)})
 		}
 	}
-	next := first
-	for missing := len(m.GetQueries()); missing > 0; next = new(regionv1.AskResponse) {
+	for missing := len(queries); missing > 0; {
 		<-all.some // every query is answered, at the latest when ctx ends
-		next.Answers = all.take()
-		missing -= len(next.Answers)
-		if err := stream.Send(next); err != nil {
+		answers := all.take()
+		next.Answers = answers
+		if missing -= len(answers); missing == 0 {
+			break
+		}
+		if err := send(stream, next); err != nil {
 			for missing > 0 { // what the store still works on is of this call
 				<-all.some
 				missing -= len(all.take())
 			}
 			return err
 		}
+		next = new(regionv1.AskResponse)
 	}
-	return nil
+	return send(stream, next)
+}
+
+func send(stream *transport.Stream, m *regionv1.AskResponse) error {
+	message, err := proto.Marshal(m)
+	if err != nil {
+		return status.Errorf(codes.Internal, "%v", err)
+	}
+	return stream.Send(message)
 }
 
 // gathering is the answers of a call that were not sent yet.

@@ -265,7 +265,9 @@ func (s *Stream) receive(size int, large bool) ([]byte, error) {
 		c.mu.Unlock()
 		c.server.large <- struct{}{}
 		defer func() { <-c.server.large }()
-		c.mu.Lock()
+		if c.mu.Lock(); s.failed != nil { // meanwhile: what has arrived is freed
+			return nil, s.failed
+		}
 	}
 	if size > cap(s.buf) {
 		s.buf = make([]byte, size)

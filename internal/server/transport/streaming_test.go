@@ -239,6 +239,32 @@ func TestStreamsThatFail(t *testing.T) {
 	c.echo(nil)
 }
 
+// A stream may end while its large message waits for its turn.
+func TestStreamEndsBeforeItsTurn(t *testing.T) {
+	var panics atomic.Int64
+	addr, s := start(t, echo{}, func(o *Options) {
+		streams(repeats)(o)
+		o.Panicked = func(any, string) error { panics.Add(1); return status.Error(codes.Internal, "panicked") }
+	})
+	c := rawDial(t, addr)
+	for range 20 {
+		for range cap(s.large) {
+			s.large <- struct{}{}
+		}
+		id := c.begin(make([]byte, largeMessage+1), ":path", otherPath)
+		c.roundTrip()
+		c.ok(c.fr.WriteRSTStream(id, http2.ErrCodeCancel))
+		c.roundTrip()
+		for range cap(s.large) {
+			<-s.large
+		}
+	}
+	c.echo(nil)
+	if n := panics.Load(); n > 0 {
+		t.Errorf("%d panics", n)
+	}
+}
+
 // A client that compresses its messages gets long ones compressed.
 func TestStreamsCompress(t *testing.T) {
 	addr, _ := start(t, echo{}, streams(repeats))
