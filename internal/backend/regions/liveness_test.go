@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // exhausted is a rule with a limit of 600 a minute at the home eu, for which callers in three regions of two replicas ask too often, all regions
@@ -80,6 +81,7 @@ func exhaustedRules() [][2]string {
 // Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Their requests have no answer while something may be left: that are about as
 // many as may pass. All others are denied at once, even if hits become free one after the other.
 func TestExhaustedLimitsFarFromHome(t *testing.T) {
+	racetest.Sequential(t)
 	for _, rule := range exhaustedRules() {
 		for _, c := range []struct {
 			hits   int64
@@ -98,6 +100,7 @@ func TestExhaustedLimitsFarFromHome(t *testing.T) {
 // Callers wait for the home. All of the limit is used, and regions outside the home get a part of it: as much as the home where many hits become
 // free at once; less where the home's own callers take each hit as soon as it is free.
 func TestPartsOfRegions(t *testing.T) {
+	racetest.Sequential(t)
 	for _, rule := range exhaustedRules() {
 		for _, demand := range []float64{1.5, 10} {
 			got := (&exhausted{rule[1], 1, demand, time.Second}).run(t)

@@ -65,8 +65,12 @@ func newWorld(t *testing.T, rules string, names string, replicas int) *world {
 			s.SetResolver(r)
 			r.load(rules)
 			w.of[name] = append(w.of[name], r)
+		}
+	}
+	for _, all := range w.of {
+		for _, r := range all {
 			running.Go(func() {
-				if err := s.Run(ctx); err != nil {
+				if err := r.store.Run(ctx); err != nil {
 					t.Error(err)
 				}
 			})
