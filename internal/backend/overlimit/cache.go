@@ -269,7 +269,7 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	if e.overdue != nil {
 		o.Limit = e.overdue.limit
 	}
-	if o.MoreAfter = o.RetryAfter; t.Hits > int64(t.Limit.Capacity()) {
+	if o.MoreAfter = o.RetryAfter; fitsNever(t, o) {
 		o.RetryAfter = backend.Never
 	}
 	return true
@@ -327,8 +327,11 @@ func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, 
 	// Where all hits are free at once, and denied hits were counted, everything is denied until then, including peeks.
 	if o.Used > int64(capacity(t, o)) && o.MoreAfter == o.ResetAfter {
 		e.until, e.hits = e.reset, 0
-	} else if o.RetryAfter < 0 {
-		return // more hits than the capacity: the denial says nothing about the counter
+	} else if o.RetryAfter < 0 { // more hits than the capacity: the denial says nothing about the counter
+		if c.far == nil {
+			return
+		}
+		e.until = now + again(t)
 	}
 	old, ok := sh.refusals[string(t.Key)]
 	if ok && old.of(t.Limit) && old.hits < e.hits && now < old.until {

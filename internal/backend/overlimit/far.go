@@ -17,6 +17,8 @@ import (
 // that hits fit again, this replica lets its part of them through, and asks again. A counter of which nothing was heard for its window is
 // forgotten, and the next request waits for the store.
 //
+// Hits that never fit, such as those of a caller who is blocked there, are denied here too: else each request would wait.
+//
 // A retry-after counts from when its question was sent. So the next question is early by half a trip, and arrives when it is over.
 
 // Far are the settings of a cache in front of a store that is far away.
@@ -58,6 +60,14 @@ func capacity(t *backend.Take, o *backend.Outcome) uint64 {
 	}
 	return t.Limit.Capacity()
 }
+
+// fitsNever reports whether a take has more hits than its limit ever allows.
+func fitsNever(t *backend.Take, o *backend.Outcome) bool {
+	return t.Hits > 0 && uint64(t.Hits) > capacity(t, o)
+}
+
+// again is after how long the store is asked again about hits that never fit: before the counter is forgotten.
+func again(t *backend.Take) int64 { return t.Limit.Window.Length().Microseconds() / 2 }
 
 // asks reports whether a take goes to the store although its counter was denied. If not, asks may send a question. The shard is locked.
 func (c *Cache) asks(sh *shard, now int64, t *backend.Take, e *refusal) bool {
@@ -131,6 +141,8 @@ func (c *Cache) told(sent int64, t *backend.Take, o *backend.Outcome) {
 	size := capacity(t, o)
 	free := int64(o.Remaining(size))
 	switch {
+	case uint64(max(e.hits, 1)) > size:
+		e.until = sent + again(t)
 	case free > 0 && uint64(free) >= size-uint64(free):
 		sh.forget(t.Key) // it is not exhausted any more
 		return

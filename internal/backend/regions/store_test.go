@@ -90,6 +90,46 @@ func TestDeniedHere(t *testing.T) {
 	})
 }
 
+// Hits that never fit are denied without a trip, too: those of a blocked caller, and more than the limit.
+func TestHitsThatNeverFit(t *testing.T) {
+	for _, more := range []string{
+		"", ", count_denied: false", ", align: first_hit", ", algorithm: sliding_window", ", algorithm: sliding_log", ", algorithm: token_bucket",
+		", algorithm: leaky_bucket, nodelay: all",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, `{domain: d, descriptors: [{key: k, overridable: true, rate_limit: {unit: minute, requests_per_unit: 100, regions: {home: eu}`+more+`}}]}`, "eu us", 1)
+			nextMinute()
+			us := w.in("us")
+			denied := func(hits int64, pair, what string) {
+				_, _ = us.within(20*time.Millisecond, hits, pair) // it leaves before the answer comes
+				pass(w.trip)
+				calls, unanswered := w.calls.Load(), 0
+				for range 6000 { // for five minutes
+					d, err := us.within(20*time.Millisecond, hits, pair)
+					if err != nil {
+						unanswered++
+					} else if d.Code != limiter.OverLimit || d.Statuses[0].RetryAfter != backend.Never {
+						t.Fatalf("%s%s: %s, %+v, %v", what, more, d.Code, d.Statuses, err)
+					}
+					pass(50 * time.Millisecond)
+				}
+				if n := w.calls.Load() - calls; n > 20 || unanswered > 10 { // denied hits that count are free again in the next window
+					t.Errorf("%s%s: %d calls, %d of 6000 requests without an answer", what, more, n, unanswered)
+				}
+			}
+			denied(1000, "k=a", "1000 of 100")
+			w.in("eu").override("d.k", override.Numbers{Kind: override.Blocked}, "k=b")
+			pass(time.Second + w.trip + time.Millisecond)
+			denied(1, "k=b", "a block")
+			w.in("eu").SetOverrides(nil)
+			pass(time.Second + w.trip + time.Millisecond)
+			if d, err := us.ask(1, "k=b"); err != nil || d.Code != limiter.OK {
+				t.Errorf("after the block%s: %s, %v", more, d.Code, err)
+			}
+		})
+	}
+}
+
 // What the denial cache of the home answers is remembered here as well.
 func TestDeniedByTheCacheOfTheHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
