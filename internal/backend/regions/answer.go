@@ -13,7 +13,8 @@ import (
 )
 
 // State says what other regions must know with every answer. Replicas is the caller's business.
-func (s *Store) State() (st State) {
+func (s *Store) State() State {
+	st := State{Replica: s.replica}
 	if r := s.resolver.Load(); r != nil {
 		st.Sum, st.Rules = (*r).Sums(s.opts.Now())
 	}

@@ -22,10 +22,11 @@ type far struct {
 	region  string
 	denials *overlimit.Cache // in front of it; nil: there is none
 
-	state   atomic.Pointer[State]
-	looking atomic.Bool
+	replicas atomic.Int64 // of other regions, that are connected to the replica of the region that has answered last
+	looking  atomic.Bool
 
 	mu      sync.Mutex
+	sums    map[uint64]uint64 // State.Sum of each of its replicas
 	waiting []*inFlight
 	calls   int
 }
@@ -36,7 +37,7 @@ const (
 )
 
 func newFar(s *Store, region string) *far {
-	f := &far{of: s, region: region}
+	f := &far{of: s, region: region, sums: make(map[uint64]uint64)}
 	if s.opts.Denials > 0 {
 		f.denials = overlimit.New(overlimit.Options{Store: f, Bytes: s.opts.Denials, Far: &overlimit.Far{Askers: f.askers}})
 	}
@@ -44,11 +45,31 @@ func newFar(s *Store, region string) *far {
 }
 
 // askers returns how many replicas share what the region has left.
-func (f *far) askers() int {
-	if s := f.state.Load(); s != nil {
-		return max(s.Replicas, 1)
+func (f *far) askers() int { return int(max(f.replicas.Load(), 1)) }
+
+// mostSums is how many replicas of a region are known.
+const mostSums = 1000
+
+// hears takes in what a replica of the region says about itself. After a change, the region's denials are forgotten.
+func (f *far) hears(s State) {
+	f.replicas.Store(int64(s.Replicas))
+	f.mu.Lock()
+	was, known := f.sums[s.Replica]
+	changed := was != s.Sum
+	if !known {
+		changed = len(f.sums) > 0
+		for _, sum := range f.sums {
+			changed = changed && sum != s.Sum
+		}
+		if len(f.sums) >= mostSums {
+			clear(f.sums)
+		}
 	}
-	return 1
+	f.sums[s.Replica] = s.Sum
+	f.mu.Unlock()
+	if changed && f.denials != nil {
+		f.denials.ForgetAll()
+	}
 }
 
 // inFlight is a request on its way.
@@ -275,9 +296,7 @@ func (f *far) exchange(ctx context.Context, queries []Query, answered func(int, 
 	p, sent := f.of.peers[f.region], time.Now()
 	err := f.of.opts.Peers.Ask(ctx, f.region, queries, func(state State) {
 		p.answers(time.Since(sent), state.Rules)
-		if was := f.state.Swap(&state); was != nil && was.Sum != state.Sum && f.denials != nil {
-			f.denials.ForgetAll()
-		}
+		f.hears(state)
 	}, answered)
 	if err != nil {
 		f.of.counts.failed.Add(1)

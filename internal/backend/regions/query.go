@@ -56,7 +56,8 @@ const (
 
 // State is what a region says about itself with its answers.
 type State struct {
-	Sum      uint64 // stands for its rules, overrides and resets: after a change it is another number
+	Replica  uint64 // a number of the replica that answers
+	Sum      uint64 // stands for its rules, overrides and resets: after a change it is another number; replicas may have different ones
 	Rules    uint64 // stands for its rules alone; 0: unknown
 	Replicas int    // of other regions, that are connected to the replica that answers
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -47,8 +48,9 @@ type Store struct {
 	unseen  unseen
 
 	resolver atomic.Pointer[Resolver]
-	resets   atomic.Uint64
-	strange  said // domains of which another region names another home
+	replica  uint64        // a number of this replica
+	resets   atomic.Uint64 // that this replica has heard of
+	strange  said          // domains of which another region names another home
 
 	closing  sync.RWMutex
 	stop     context.CancelFunc
@@ -82,7 +84,7 @@ func New(opts Options) (*Store, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	s := &Store{opts: opts, others: othersOf(opts.Regions, opts.Region), far: make(map[string]*far), peers: make(map[string]*peer)}
+	s := &Store{opts: opts, others: othersOf(opts.Regions, opts.Region), far: make(map[string]*far), peers: make(map[string]*peer), replica: rand.Uint64()}
 	s.tallies.most, s.tallies.all = opts.MaxTallies, make(map[string]*tally)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	for _, name := range s.others {

@@ -184,6 +184,38 @@ func TestChangesAtTheHome(t *testing.T) {
 	})
 }
 
+// Replicas of the home that have heard of different numbers of resets do not make others forget what is denied, again and again.
+func TestReplicasThatCountResets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, perMinute, "eu us", 2)
+		us := w.in("us")
+		nextMinute()
+		us.wants(101, "k=a", limiter.OverLimit, 0)
+		for i := range 2 {
+			w.of["eu"][1].store.Cleared()
+			pass(3 * time.Second)
+			us.wants(1, "k=a", limiter.OverLimit, 0)
+			calls := w.calls.Load()
+			for range 200 {
+				if d, err := us.within(20*time.Millisecond, 1, "k=a"); err != nil || d.Code != limiter.OverLimit {
+					t.Fatalf("%d: %v, %v", i, d.Code, err)
+				}
+				pass(50 * time.Millisecond)
+			}
+			if n := w.calls.Load() - calls; n > 0 {
+				t.Errorf("%d: %d calls for a counter that the home has denied", i, n)
+			}
+		}
+		w.of["eu"][0].load(perMinute + "  - key: another\n    rate_limit: {unit: minute, requests_per_unit: 1}\n")
+		pass(3 * time.Second)
+		calls := w.calls.Load()
+		us.wants(1, "k=a", limiter.OverLimit, 0)
+		if n := w.calls.Load() - calls; n != 1 {
+			t.Errorf("%d calls after a change of the rules in one replica", n)
+		}
+	})
+}
+
 // Overrides outside the home, from a file or from before the home has moved, do nothing.
 func TestOverrideElsewhere(t *testing.T) {
 	for _, kind := range []override.Kind{override.Unlimited, override.Blocked} {

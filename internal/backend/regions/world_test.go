@@ -56,7 +56,7 @@ func newWorld(t *testing.T, rules string, names string, replicas int) *world {
 		counters := memory.New(memory.Options{})
 		for range replicas {
 			s, err := regions.New(regions.Options{
-				Store: overlimit.New(overlimit.Options{Store: counters}), Peers: link{w, name}, Region: name, Regions: w.names, Logger: slog.New(slog.DiscardHandler),
+				Store: overlimit.New(overlimit.Options{Store: counters}), Peers: &link{w: w, from: name}, Region: name, Regions: w.names, Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -100,12 +100,13 @@ func (r *replica) override(rule string, n override.Numbers, pairs ...string) {
 type link struct {
 	w    *world
 	from string
+	turn atomic.Int64
 }
 
 var errCut = errors.New("cut off")
 
 // Ask implements regions.Peers. Each query has an answer of its own, half a trip after it is known.
-func (l link) Ask(ctx context.Context, to string, queries []regions.Query, heard func(regions.State), answered func(int, *regions.Answer)) error {
+func (l *link) Ask(ctx context.Context, to string, queries []regions.Query, heard func(regions.State), answered func(int, *regions.Answer)) error {
 	l.w.mu.Lock()
 	cut, lost := l.w.cut[to] || l.w.cut[l.from], l.w.lost
 	l.w.mu.Unlock()
@@ -117,7 +118,7 @@ func (l link) Ask(ctx context.Context, to string, queries []regions.Query, heard
 	}
 	time.Sleep(l.w.trip / 2) //nolint:forbidigo // virtual time
 	all := l.w.of[to]
-	asked := all[len(l.from)%len(all)]
+	asked := all[l.turn.Add(1)%int64(len(all))] // in turn
 	state := asked.store.State()
 	state.Replicas = (len(l.w.names) - 1) * len(all)
 	answers := make([]*regions.Answer, len(queries))

@@ -212,7 +212,7 @@ func (r *peerRegion) ask(ctx context.Context, m *regionv1.AskRequest, heard func
 		if first {
 			silent.Stop()
 			r.durations.Observe(time.Since(began))
-			heard(regions.State{Sum: some.GetState(), Rules: some.GetRules(), Replicas: int(some.GetReplicas())})
+			heard(regions.State{Replica: some.GetReplica(), Sum: some.GetState(), Rules: some.GetRules(), Replicas: int(some.GetReplicas())})
 		}
 		for _, a := range some.GetAnswers() {
 			answered(int(a.GetQuery()), decodeAnswer(a))

@@ -141,7 +141,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// Run answers until ctx ends. Calls in flight are then cut off: their callers ask another replica, with the same question.
+// Run answers until ctx ends. Calls in flight are then cut off, and their queries are not sent again: they may have been carried out.
 func (s *Server) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.transport.Close)
 	defer stop()
@@ -204,7 +204,7 @@ func (s *Server) ask(stream *transport.Stream) error {
 		return status.Errorf(codes.InvalidArgument, "%d queries, %d are the most", len(queries), regions.MaxQueries)
 	}
 	state := s.o.Store.State()
-	next := &regionv1.AskResponse{State: state.Sum, Rules: state.Rules, Replicas: uint32(s.door.count())}
+	next := &regionv1.AskResponse{Replica: state.Replica, State: state.Sum, Rules: state.Rules, Replicas: uint32(s.door.count())}
 	all := &gathering{some: make(chan struct{}, 1)}
 	for i, q := range queries {
 		// A query that cannot be understood does not affect the others: they stand for other callers.

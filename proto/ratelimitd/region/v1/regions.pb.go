@@ -132,7 +132,9 @@ type AskResponse struct {
 	// How many replicas of other regions are connected to the one that answers.
 	Replicas uint32 `protobuf:"varint,3,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// The answers that are known.
-	Answers       []*Answer `protobuf:"bytes,4,rep,name=answers,proto3" json:"answers,omitempty"`
+	Answers []*Answer `protobuf:"bytes,4,rep,name=answers,proto3" json:"answers,omitempty"`
+	// A number that the replica that answers has drawn when it began: each replica counts resets on its own.
+	Replica       uint64 `protobuf:"fixed64,5,opt,name=replica,proto3" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -193,6 +195,13 @@ func (x *AskResponse) GetAnswers() []*Answer {
 		return x.Answers
 	}
 	return nil
+}
+
+func (x *AskResponse) GetReplica() uint64 {
+	if x != nil {
+		return x.Replica
+	}
+	return 0
 }
 
 // Query is the part of one request whose counters the asked region keeps.
@@ -812,12 +821,13 @@ const file_ratelimitd_region_v1_regions_proto_rawDesc = "" +
 	"\"ratelimitd/region/v1/regions.proto\x12\x14ratelimitd.region.v1\"C\n" +
 	"\n" +
 	"AskRequest\x125\n" +
-	"\aqueries\x18\x01 \x03(\v2\x1b.ratelimitd.region.v1.QueryR\aqueries\"\x8d\x01\n" +
+	"\aqueries\x18\x01 \x03(\v2\x1b.ratelimitd.region.v1.QueryR\aqueries\"\xa7\x01\n" +
 	"\vAskResponse\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\x06R\x05state\x12\x14\n" +
 	"\x05rules\x18\x02 \x01(\x06R\x05rules\x12\x1a\n" +
 	"\breplicas\x18\x03 \x01(\rR\breplicas\x126\n" +
-	"\aanswers\x18\x04 \x03(\v2\x1c.ratelimitd.region.v1.AnswerR\aanswers\"\xed\x01\n" +
+	"\aanswers\x18\x04 \x03(\v2\x1c.ratelimitd.region.v1.AnswerR\aanswers\x12\x18\n" +
+	"\areplica\x18\x05 \x01(\x06R\areplica\"\xed\x01\n" +
 	"\x05Query\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12B\n" +
 	"\vdescriptors\x18\x02 \x03(\v2 .ratelimitd.region.v1.DescriptorR\vdescriptors\x120\n" +
