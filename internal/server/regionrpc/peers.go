@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
@@ -92,6 +93,7 @@ func NewPeers(o Options) (*Peers, error) {
 		conn, err := grpc.NewClient(address,
 			grpc.WithTransportCredentials(toRegion{o.TLS, name}),
 			grpc.WithContextDialer(r.dial),
+			grpc.WithStatsHandler(sent{of: r}),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: clientPingTimeout, PermitWithoutStream: true}),
 			grpc.WithConnectParams(reconnects),
 			grpc.WithDefaultServiceConfig(spread),
@@ -201,9 +203,12 @@ func (p *Peers) Ask(ctx context.Context, region string, queries []regions.Query,
 // ask makes one call, and gives up connections on which nothing is heard.
 func (r *peerRegion) ask(ctx context.Context, m *regionv1.AskRequest, heard func(regions.State), answered func(int, *regions.Answer)) error {
 	began := time.Now()
-	silent := time.AfterFunc(silence, r.hangUp)
+	on := new(atomic.Pointer[line])
+	waits, heardOf := context.WithCancel(ctx)
+	defer heardOf()
+	silent := time.AfterFunc(silence, func() { r.hangUp(waits, on) })
 	defer silent.Stop()
-	stream, err := r.client.Ask(ctx, m)
+	stream, err := r.client.Ask(context.WithValue(ctx, sent{}, on), m)
 	for first := true; err == nil; first = false {
 		var some *regionv1.AskResponse
 		if some, err = stream.Recv(); err != nil {
@@ -211,6 +216,7 @@ func (r *peerRegion) ask(ctx context.Context, m *regionv1.AskRequest, heard func
 		}
 		if first {
 			silent.Stop()
+			heardOf()
 			r.durations.Observe(time.Since(began))
 			heard(regions.State{Replica: some.GetReplica(), Sum: some.GetState(), Rules: some.GetRules(), Replicas: int(some.GetReplicas())})
 		}
@@ -228,12 +234,18 @@ func (r *peerRegion) ask(ctx context.Context, m *regionv1.AskRequest, heard func
 // silence is after how long a connection on which a call has no answer is given up: its replica may have stopped, while others answer.
 const silence = time.Second
 
-// hangUp closes the connections on which something was sent and nothing was heard since.
-func (r *peerRegion) hangUp() {
+// hangUp closes the connection of a call that waits for its answer, as soon as nothing else is heard on it, and those on which something was
+// sent and nothing was heard since, such as one that is being made.
+func (r *peerRegion) hangUp(waits context.Context, on *atomic.Pointer[line]) {
+	if waits.Err() != nil {
+		return
+	}
+	now, its := time.Now().UnixNano(), on.Load()
 	r.mu.Lock()
 	var out []*line
 	for c := range r.lines {
-		if at := c.unheard.Load(); at != 0 && time.Now().UnixNano()-at >= (silence*9/10).Nanoseconds() {
+		at := c.unheard.Load()
+		if at != 0 && now-at >= (silence*9/10).Nanoseconds() || c == its && now-c.heard.Load() >= (silence/2).Nanoseconds() {
 			out = append(out, c)
 		}
 	}
@@ -241,14 +253,46 @@ func (r *peerRegion) hangUp() {
 	for _, c := range out {
 		_ = c.Conn.Close()
 	}
+	if its != nil && !slices.Contains(out, its) {
+		time.AfterFunc(silence/4, func() { r.hangUp(waits, on) })
+	}
 }
 
 // line is a connection to a region.
 type line struct {
 	net.Conn
 	of      *peerRegion
+	heard   atomic.Int64 // when something was heard, in Unix nanoseconds
 	unheard atomic.Int64 // when something was sent, in Unix nanoseconds, if nothing was heard since; 0: something was
 }
+
+// sent notes the connection on which a call is sent, for the key sent{} of its context.
+type sent struct{ of *peerRegion }
+
+// HandleRPC implements stats.Handler.
+func (s sent) HandleRPC(ctx context.Context, event stats.RPCStats) {
+	header, is := event.(*stats.OutHeader)
+	on, _ := ctx.Value(sent{}).(*atomic.Pointer[line])
+	if !is || on == nil {
+		return
+	}
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	for c := range s.of.lines {
+		if c.LocalAddr() == header.LocalAddr {
+			on.Store(c)
+		}
+	}
+}
+
+// TagRPC implements stats.Handler.
+func (sent) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// TagConn implements stats.Handler.
+func (sent) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (sent) HandleConn(context.Context, stats.ConnStats) {}
 
 func (r *peerRegion) dial(ctx context.Context, address string) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -266,6 +310,7 @@ func (r *peerRegion) dial(ctx context.Context, address string) (net.Conn, error)
 func (l *line) Read(b []byte) (int, error) {
 	n, err := l.Conn.Read(b)
 	if n > 0 {
+		l.heard.Store(time.Now().UnixNano())
 		l.unheard.Store(0)
 	}
 	return n, err

@@ -277,17 +277,24 @@ func TestSilence(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
 	ours, _ := filesOf(t, ca, uri("us"))
-	release := make(chan struct{})
+	release, arrived := make(chan struct{}), make(chan struct{}, 2)
 	at, _ := serve(t, theirs, "127.0.0.1:0", func(ctx context.Context, who string, q *regions.Query, done func(*regions.Answer)) {
 		if q.Descriptors[0][0].Value == "stopped" {
+			arrived <- struct{}{}
 			<-release
 		}
 		used(ctx, who, q, done)
 	})
 	t.Cleanup(func() { close(release) })
 	p := dial(t, ours, at, nil)
-	if _, err := asked(t, p, ask("stopped", 1)); status.Code(err) != codes.Unavailable {
-		t.Errorf("%v", err)
+	for range 2 {
+		go func() { // whose answer comes after the question
+			<-arrived
+			_, _ = asked(t, p, ask("b", 1))
+		}()
+		if _, err := asked(t, p, ask("stopped", 1)); status.Code(err) != codes.Unavailable {
+			t.Errorf("%v", err)
+		}
 	}
 	if _, err := asked(t, p, ask("a", 1)); err != nil {
 		t.Error(err)
