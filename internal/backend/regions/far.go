@@ -101,6 +101,8 @@ func (f *far) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *bac
 func newQuestion(f *far, q *Query, answered func(*backend.Outcome)) *inFlight {
 	r := &backend.Request{Takes: []backend.Take{{Limit: new(descriptor.Limit)}}, Outcomes: make([]backend.Outcome, 1)}
 	n := &inFlight{far: f, query: *q, request: r, asked: true, done: func(error) { answered(&r.Outcomes[0]) }}
+	n.mu.Lock() // until the timer is known to the one that stops it
+	defer n.mu.Unlock()
 	n.timer, n.stop = time.AfterFunc(callTimeout, func() { n.leave(errNoAnswer) }), func() bool { return true }
 	return n
 }
@@ -353,7 +355,7 @@ func (q *inFlight) end() {
 	q.stop()
 }
 
-// answer takes in the answer. It is called at most once.
+// answer takes in the answer. Further answers change nothing.
 func (q *inFlight) answer(a *Answer) {
 	f := q.far
 	if a.Home != "" {

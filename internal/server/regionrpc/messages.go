@@ -117,8 +117,11 @@ func encodeAnswer(query int, a *regions.Answer) *regionv1.Answer {
 
 func decodeAnswer(m *regionv1.Answer) *regions.Answer {
 	a := &regions.Answer{
-		Refused: regions.Refusal(m.GetRefused()), Home: m.GetOtherHome(),
+		Refused:  knownRefusal(regions.Refusal(m.GetRefused())),
 		Outcomes: make([]backend.Outcome, len(m.GetOutcomes())), Limits: make([]*descriptor.Limit, len(m.GetOutcomes())),
+	}
+	if home := m.GetOtherHome(); descriptor.ValidRegion(home) {
+		a.Home = home
 	}
 	for i, o := range m.GetOutcomes() {
 		a.Outcomes[i] = backend.Outcome{
@@ -139,6 +142,16 @@ func decodeAnswer(m *regionv1.Answer) *regions.Answer {
 		}
 	}
 	return a
+}
+
+// knownRefusal returns a refusal that callers, operators and the log may see: not any text that a region sends.
+func knownRefusal(r regions.Refusal) regions.Refusal {
+	switch r {
+	case regions.NotRefused, regions.NoRule, regions.Unavailable:
+		return r
+	default:
+		return regions.Invalid
+	}
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

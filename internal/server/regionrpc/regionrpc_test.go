@@ -182,7 +182,8 @@ func TestMessages(t *testing.T) {
 		if diff := cmp.Diff(&query, got); !ok || diff != "" {
 			t.Fatalf("%t (-want +got):\n%s", ok, diff)
 		}
-		answer := regions.Answer{Refused: regions.Refusal(text.Draw(t, "refused")), Home: text.Draw(t, "home"), Outcomes: rapid.SliceOfN(outcome, 1, 4).Draw(t, "outcomes")}
+		refusals := []regions.Refusal{regions.NotRefused, regions.NoRule, regions.Unavailable, regions.Invalid}
+		answer := regions.Answer{Refused: rapid.SampledFrom(refusals).Draw(t, "refused"), Home: rapid.SampledFrom([]string{"", "us"}).Draw(t, "home"), Outcomes: rapid.SliceOfN(outcome, 1, 4).Draw(t, "outcomes")}
 		answer.Limits = make([]*descriptor.Limit, len(answer.Outcomes))
 		for i := range answer.Limits {
 			if !answer.Outcomes[i].Failed && rapid.Bool().Draw(t, "limited") {
@@ -444,6 +445,14 @@ func TestBadQueries(t *testing.T) {
 	}
 	if err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("headers of %d bytes: %v", maxHeaders, err)
+	}
+}
+
+// Texts of another region that are none of ours are neither kept, logged, nor passed on to callers.
+func TestTextsInAnswers(t *testing.T) {
+	text := strings.Repeat("x", maxMessage/2)
+	if a := decodeAnswer(&regionv1.Answer{Refused: text, OtherHome: text}); a.Refused != regions.Invalid || a.Home != "" {
+		t.Errorf("refused: %d bytes, home: %d bytes", len(a.Refused), len(a.Home))
 	}
 }
 
