@@ -72,7 +72,7 @@ func (a *answering) resolve(now time.Time) bool {
 	for i := range q.Takes {
 		t := &q.Takes[i]
 		if t.Descriptor < 0 || t.Descriptor >= len(q.Descriptors) || t.Hits > backend.MaxHits || t.Hits < -backend.MaxHits ||
-			t.Guards && !q.Look && (i+1 == len(q.Takes) || q.Takes[i+1].Guards || q.Takes[i+1].Descriptor != t.Descriptor) {
+			t.Guards && !q.Look && (i+1 == len(q.Takes) || q.Takes[i+1].Guards || q.Takes[i+1].Descriptor != t.Descriptor || q.Takes[i+1].Limit != t.Limit) {
 			a.answer.Refused = Invalid
 			return false
 		}
@@ -155,7 +155,7 @@ func (a *answering) finish(err error) {
 			backend.Fail(a.answer.Outcomes)
 		}
 		a.answer.Refused = Unavailable
-		if a.of.strange.first("unavailable|" + a.from) {
+		if !errors.Is(err, context.Canceled) && a.of.strange.first("unavailable|"+a.from) {
 			a.of.opts.Logger.Warn("a query of another region was not carried out", "region", a.from, "error", fmt.Sprint(err))
 		}
 	}

@@ -28,12 +28,14 @@ type far struct {
 	mu      sync.Mutex
 	sums    map[uint64]uint64 // State.Sum of each of its replicas
 	waiting []*inFlight
+	bytes   int // of their texts
 	calls   int
 }
 
 const (
 	mostCalls   = 100             // on their way to one region
 	mostWaiting = 20 * MaxQueries // queries that wait for a call; more fail at once
+	mostBytes   = 16 << 20        // of the texts of queries that wait
 )
 
 func newFar(s *Store, region string) *far {
@@ -226,14 +228,14 @@ func onClock(l *descriptor.Limit) bool {
 // add sends a query as soon as a call is free.
 func (f *far) add(q *inFlight) {
 	f.mu.Lock()
-	full := len(f.waiting) >= mostWaiting
+	full := len(f.waiting) >= mostWaiting || f.bytes+q.query.size() > mostBytes
 	begin := !full && f.calls < mostCalls && f.of.begin()
 	if full || !begin && f.calls == 0 {
 		f.mu.Unlock()
 		q.leave(fmt.Errorf("%w: too many requests wait for the region %s, or this replica stops", backend.ErrUnavailable, f.region))
 		return
 	}
-	f.waiting = append(f.waiting, q)
+	f.waiting, f.bytes = append(f.waiting, q), f.bytes+q.query.size()
 	if begin {
 		f.calls++
 	}
@@ -253,6 +255,7 @@ func (f *far) call() {
 			if q := f.waiting[0]; !q.hasLeft() {
 				batch = append(batch, q)
 			}
+			f.bytes -= f.waiting[0].query.size()
 			f.waiting[0] = nil
 			f.waiting = f.waiting[1:]
 		}

@@ -19,6 +19,17 @@ type Query struct {
 	Look                    bool // nothing is taken: would the hits pass?
 }
 
+// size is how many bytes the texts of a query have.
+func (q *Query) size() int {
+	n := len(q.Domain)
+	for _, entries := range q.Descriptors {
+		for i := range entries {
+			n += len(entries[i].Key) + len(entries[i].Value)
+		}
+	}
+	return n
+}
+
 // Take is one take of a query, as in backend.Take.
 type Take struct {
 	Descriptor int    // its index in the query

@@ -426,14 +426,15 @@ func TestHostileQueries(t *testing.T) {
 		limit := "f60"
 		one := [][]descriptor.Entry{entries("k=a")}
 		for what, q := range map[string]regions.Query{
-			"no such descriptor":  {Domain: "d", Descriptors: one, Takes: []regions.Take{{Descriptor: 1, Limit: limit, Hits: 1}}},
-			"a negative index":    {Domain: "d", Descriptors: one, Takes: []regions.Take{{Descriptor: -1, Limit: limit, Hits: 1}}},
-			"too many hits":       {Domain: "d", Descriptors: one, Takes: []regions.Take{{Limit: limit, Hits: backend.MaxHits + 1}}},
-			"too many given back": {Domain: "d", Descriptors: one, Takes: []regions.Take{{Limit: limit, Hits: -backend.MaxHits - 1}}},
-			"a lone guard":        {Domain: "d", Descriptors: one, Takes: []regions.Take{{Limit: limit, Guards: true}}},
-			"no such domain":      {Domain: "x", Descriptors: one, Takes: []regions.Take{{Limit: limit, Hits: 1}}},
-			"no entries":          {Domain: "d", Descriptors: [][]descriptor.Entry{nil}, Takes: []regions.Take{{Limit: limit, Hits: 1}}},
-			"no such limit":       {Domain: "d", Descriptors: one, Takes: []regions.Take{{Limit: "x", Hits: 1}}},
+			"no such descriptor":       {Domain: "d", Descriptors: one, Takes: []regions.Take{{Descriptor: 1, Limit: limit, Hits: 1}}},
+			"a negative index":         {Domain: "d", Descriptors: one, Takes: []regions.Take{{Descriptor: -1, Limit: limit, Hits: 1}}},
+			"too many hits":            {Domain: "d", Descriptors: one, Takes: []regions.Take{{Limit: limit, Hits: backend.MaxHits + 1}}},
+			"too many given back":      {Domain: "d", Descriptors: one, Takes: []regions.Take{{Limit: limit, Hits: -backend.MaxHits - 1}}},
+			"a guard of another limit": {Domain: "d", Descriptors: one, Takes: []regions.Take{{Limit: limit, Guards: true}, {Limit: "x", Hits: 1}}},
+			"a lone guard":             {Domain: "d", Descriptors: one, Takes: []regions.Take{{Limit: limit, Guards: true}}},
+			"no such domain":           {Domain: "x", Descriptors: one, Takes: []regions.Take{{Limit: limit, Hits: 1}}},
+			"no entries":               {Domain: "d", Descriptors: [][]descriptor.Entry{nil}, Takes: []regions.Take{{Limit: limit, Hits: 1}}},
+			"no such limit":            {Domain: "d", Descriptors: one, Takes: []regions.Take{{Limit: "x", Hits: 1}}},
 		} {
 			var answered atomic.Pointer[regions.Answer]
 			w.in("eu").store.Answer(t.Context(), "us", &q, func(a *regions.Answer) { answered.Store(a) })

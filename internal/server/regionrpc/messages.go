@@ -125,15 +125,16 @@ func decodeAnswer(m *regionv1.Answer) *regions.Answer {
 	}
 	for i, o := range m.GetOutcomes() {
 		a.Outcomes[i] = backend.Outcome{
-			Failed: o.GetFailed(), Allowed: o.GetAllowed(), Before: o.GetBefore(), Used: o.GetUsed(), Kept: o.GetKept(),
-			RetryAfter: micros(o.GetRetryAfter()), MoreAfter: micros(o.GetMoreAfter()), ResetAfter: micros(o.GetResetAfter()),
-			PartEnds: micros(o.GetPartEnds()), Delay: micros(o.GetDelay()),
+			Failed: o.GetFailed(), Allowed: o.GetAllowed(), Before: count(o.GetBefore()), Used: count(o.GetUsed()), Kept: count(o.GetKept()),
+			RetryAfter: span(o.GetRetryAfter()), MoreAfter: span(o.GetMoreAfter()), ResetAfter: span(o.GetResetAfter()),
+			PartEnds: span(o.GetPartEnds()), Delay: span(o.GetDelay()),
 		}
 		if o.GetRetryAfter() == never {
 			a.Outcomes[i].RetryAfter = backend.Never
 		}
 		l := o.GetLimit()
-		if l == nil || l.GetAlgorithm() > uint32(descriptor.SharedWindow) || l.GetUnit() > uint32(descriptor.Millisecond) {
+		if l == nil || l.GetAlgorithm() > uint32(descriptor.SharedWindow) || l.GetUnit() > uint32(descriptor.Millisecond) ||
+			l.GetRequests() > descriptor.MaxRequests || l.GetBurst() > descriptor.MaxRequests {
 			continue // a newer version: the caller's numbers are shown
 		}
 		a.Limits[i] = &descriptor.Limit{
@@ -154,4 +155,10 @@ func knownRefusal(r regions.Refusal) regions.Refusal {
 	}
 }
 
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+// count and span bound numbers that another region says: sums of them must not overflow.
+func count(n int64) int64 { return min(max(n, 0), backend.MaxCount) }
+
+func span(n int64) time.Duration {
+	const longest = 200 * 365 * 24 * time.Hour
+	return time.Duration(min(max(n, 0), longest.Microseconds())) * time.Microsecond
+}

@@ -224,8 +224,11 @@ func (r *peerRegion) ask(ctx context.Context, m *regionv1.AskRequest, heard func
 			answered(int(a.GetQuery()), decodeAnswer(a))
 		}
 	}
-	if errors.Is(err, io.EOF) {
+	switch {
+	case errors.Is(err, io.EOF):
 		err = nil
+	case err != nil && waits.Err() == nil && time.Since(began) >= silence:
+		err = fmt.Errorf("no answer for %s: %w", silence, err)
 	}
 	r.done(ctx, err)
 	return err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -140,7 +141,7 @@ func waiting(t *testing.T) context.Context {
 
 // Whatever is asked and answered arrives as it was sent.
 func TestMessages(t *testing.T) {
-	i64, span, text := rapid.Int64Range(-1<<60, 1<<60), rapid.Int64Range(0, 1<<50), rapid.String()
+	i64, counts, spans, text := rapid.Int64Range(-1<<60, 1<<60), rapid.Int64Range(0, backend.MaxCount), rapid.Int64Range(0, 1<<50), rapid.String()
 	entry := rapid.Custom(func(t *rapid.T) descriptor.Entry {
 		return descriptor.Entry{Key: text.Draw(t, "key"), Value: text.Draw(t, "value")}
 	})
@@ -156,9 +157,9 @@ func TestMessages(t *testing.T) {
 			return backend.Outcome{Failed: true}
 		}
 		o := backend.Outcome{
-			Allowed: rapid.Bool().Draw(t, "allowed"), Before: i64.Draw(t, "before"), Used: i64.Draw(t, "used"), Kept: i64.Draw(t, "kept"),
-			RetryAfter: micros(span.Draw(t, "retry")), MoreAfter: micros(span.Draw(t, "more")), ResetAfter: micros(span.Draw(t, "reset")),
-			PartEnds: micros(span.Draw(t, "part")), Delay: micros(span.Draw(t, "delay")),
+			Allowed: rapid.Bool().Draw(t, "allowed"), Before: counts.Draw(t, "before"), Used: counts.Draw(t, "used"), Kept: counts.Draw(t, "kept"),
+			RetryAfter: span(spans.Draw(t, "retry")), MoreAfter: span(spans.Draw(t, "more")), ResetAfter: span(spans.Draw(t, "reset")),
+			PartEnds: span(spans.Draw(t, "part")), Delay: span(spans.Draw(t, "delay")),
 		}
 		if rapid.Bool().Draw(t, "never") {
 			o.RetryAfter = backend.Never
@@ -188,7 +189,7 @@ func TestMessages(t *testing.T) {
 		for i := range answer.Limits {
 			if !answer.Outcomes[i].Failed && rapid.Bool().Draw(t, "limited") {
 				answer.Limits[i] = &descriptor.Limit{
-					Requests: rapid.Uint64().Draw(t, "requests"), Burst: rapid.Uint64().Draw(t, "burst"), Algorithm: descriptor.Algorithm(rapid.IntRange(0, 7).Draw(t, "algorithm")),
+					Requests: rapid.Uint64Range(0, descriptor.MaxRequests).Draw(t, "requests"), Burst: rapid.Uint64Range(0, descriptor.MaxRequests).Draw(t, "burst"), Algorithm: descriptor.Algorithm(rapid.IntRange(0, 7).Draw(t, "algorithm")),
 					Window: descriptor.Window{Unit: descriptor.Unit(rapid.IntRange(0, 8).Draw(t, "unit")), Multiplier: rapid.Uint32().Draw(t, "multiplier")},
 				}
 			}
@@ -204,6 +205,25 @@ func TestMessages(t *testing.T) {
 			t.Fatalf("(-want +got):\n%s", diff)
 		}
 	})
+}
+
+// Numbers that no region can have counted are cut.
+func TestHostileAnswer(t *testing.T) {
+	for _, n := range []int64{math.MinInt64, -2, math.MaxInt64} {
+		m := &regionv1.Answer{Outcomes: []*regionv1.Outcome{{
+			Before: n, Used: n, Kept: n, RetryAfter: n, MoreAfter: n, ResetAfter: n, PartEnds: n, Delay: n, Limit: &regionv1.Limit{Requests: math.MaxUint64, Unit: 1},
+		}}}
+		a := decodeAnswer(m)
+		o := a.Outcomes[0]
+		for _, d := range []time.Duration{o.RetryAfter, o.MoreAfter, o.ResetAfter, o.PartEnds, o.Delay} {
+			if d < 0 || d > 250*365*24*time.Hour {
+				t.Errorf("%d: a time of %v", n, d)
+			}
+		}
+		if o.Before < 0 || o.Used < 0 || o.Kept < 0 || o.Used+o.Kept > 2*backend.MaxCount || a.Limits[0] != nil {
+			t.Errorf("%d: %+v", n, a)
+		}
+	}
 }
 
 func TestAsk(t *testing.T) {
