@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
-// regionsCommand is the subcommand that shows what a server knows about the other regions.
+// regionsCommand is the subcommand that lists the other regions, as a server sees them.
 type regionsCommand struct {
 	Port   portOptions   `embed:""`
 	Output outputOptions `embed:"" group:"Output"`

@@ -1,5 +1,7 @@
 package descriptor
 
+import "strings"
+
 // Entry is one key/value pair of a descriptor.
 type Entry struct {
 	Key   string
@@ -25,4 +27,13 @@ func AppendPairs(entries []Entry, pairs []string) []Entry {
 		entries = append(entries, e)
 	}
 	return entries
+}
+
+// CloneEntries copies entries, with their texts: those of a request are in memory that is used again.
+func CloneEntries(entries []Entry) []Entry {
+	copied := make([]Entry, len(entries))
+	for i, e := range entries {
+		copied[i] = Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
+	}
+	return copied
 }

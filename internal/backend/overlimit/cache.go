@@ -23,7 +23,8 @@ type Options struct {
 	// valid until it returns. Default: nothing is called.
 	Refunded func(key []byte)
 
-	Far *Far // the store is far away: far.go says what is different then; nil: it is near
+	// Far is set if the store is in another region: far.go describes the differences. Nil: the store is in this region.
+	Far *Far
 }
 
 // Cache answers takes whose denial it knows, and forwards the others to the backend.

@@ -17,7 +17,8 @@ import (
 // that hits fit again, this replica lets its part of them through, and asks again. A counter of which nothing was heard for its window is
 // forgotten, and the next request waits for the store.
 //
-// Hits that never fit, such as those of a caller who is blocked there, are denied here too: else each request would wait.
+// A request for more hits than the limit, such as any request of a blocked caller, can never pass. Its denial is kept too: without it each
+// such request would wait for a trip.
 //
 // A retry-after counts from when its question was sent. So the next question is early by half a trip, and arrives when it is over.
 
@@ -27,8 +28,8 @@ type Far struct {
 	Askers func() int
 
 	mu     sync.Mutex
-	second int64 // in which so many questions were sent
-	sent   int
+	second int64 // the present second, since 1970
+	sent   int   // questions in this second
 }
 
 const (
@@ -36,7 +37,7 @@ const (
 	coldAfter     = 10 * time.Second // the least time without an answer after which a counter is forgotten
 )
 
-// overdue is what is known about a counter whose denial may be over.
+// overdue is the state of a denied counter after its retry-after.
 type overdue struct {
 	limit  *descriptor.Limit // the numbers that denied, if they are not the take's
 	window int64
@@ -45,7 +46,7 @@ type overdue struct {
 	asking bool
 }
 
-// after returns what is known after another denial.
+// after returns the state after another denial.
 func (d *overdue) after(now int64, t *backend.Take, o *backend.Outcome) *overdue {
 	next := &overdue{limit: o.Limit, window: t.Limit.Window.Length().Microseconds(), heard: now}
 	if d != nil {
@@ -97,10 +98,10 @@ func (f *Far) mayAsk(now int64) bool {
 	return f.sent <= mostQuestions
 }
 
-// question asks the store what a counter has left.
+// question asks the store how many hits of a counter are left.
 func (c *Cache) question(t *backend.Take) {
 	limit, origin := *t.Limit, *t.Origin
-	origin.Domain, origin.Entries = strings.Clone(origin.Domain), cloned(origin.Entries)
+	origin.Domain, origin.Entries = strings.Clone(origin.Domain), descriptor.CloneEntries(origin.Entries)
 	r := &backend.Request{
 		Takes:    []backend.Take{{Key: bytes.Clone(t.Key), Limit: &limit, Rule: t.Rule, Origin: &origin}},
 		Outcomes: make([]backend.Outcome, 1),
@@ -112,15 +113,6 @@ func (c *Cache) question(t *backend.Take) {
 			done(err)
 		}
 	}()
-}
-
-// cloned copies entries that are in the memory of a request.
-func cloned(entries []descriptor.Entry) []descriptor.Entry {
-	copied := make([]descriptor.Entry, len(entries))
-	for i, e := range entries {
-		copied[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
-	}
-	return copied
 }
 
 // told takes in the answer to a question that was sent then.

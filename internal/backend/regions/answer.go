@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// State says what other regions must know with every answer. Replicas is the caller's business.
+// State is what every answer to another region says about this one. The region port fills in Replicas.
 func (s *Store) State() State {
 	st := State{Replica: s.replica}
 	if r := s.resolver.Load(); r != nil {
@@ -72,7 +72,7 @@ func (a *answering) resolve(now time.Time) bool {
 	for i := range q.Takes {
 		t := &q.Takes[i]
 		if t.Descriptor < 0 || t.Descriptor >= len(q.Descriptors) || t.Hits > backend.MaxHits || t.Hits < -backend.MaxHits ||
-			t.Guards && !q.Look && (i+1 == len(q.Takes) || q.Takes[i+1].Guards || q.Takes[i+1].Descriptor != t.Descriptor || q.Takes[i+1].Limit != t.Limit) {
+			t.Guards && !q.Look && !q.guardsNext(i) {
 			a.answer.Refused = Invalid
 			return false
 		}
@@ -98,6 +98,15 @@ func (a *answering) resolve(now time.Time) bool {
 		a.add(i, t, &found, now)
 	}
 	return true
+}
+
+// guardsNext reports whether a guard stands before a take of its own limit.
+func (q *Query) guardsNext(i int) bool {
+	if i+1 == len(q.Takes) {
+		return false
+	}
+	t, next := &q.Takes[i], &q.Takes[i+1]
+	return !next.Guards && next.Descriptor == t.Descriptor && next.Limit == t.Limit
 }
 
 // add adds a take to the request of this region's store.
@@ -137,7 +146,7 @@ func (a *answering) noteHome(found *backend.Resolved) {
 	a.answer.Home = home
 	a.of.counts.otherHome.Add(1)
 	if a.of.strange.first("ours|" + a.from + "|" + home + "|" + a.query.Domain) {
-		a.of.opts.Logger.Warn("another region asks this one to count limits whose home is elsewhere by the rules here: deploy the same rules in all regions",
+		a.of.opts.Logger.Warn("another region asks this one to count limits with another home: deploy the same rules in all regions",
 			"region", a.from, "home_here", home, "domain", a.query.Domain)
 	}
 }

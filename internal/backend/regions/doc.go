@@ -5,7 +5,8 @@
 // The part of a request whose counters have one home is one query. The home finds each limit in its own rules, settles the takes as one
 // request of its own store, and answers. A query is sent at most once: if its answer is lost, its hits stay counted.
 //
-// In front of each home is a denial cache (package overlimit, Options.Far): a denied counter stays denied here until an answer says otherwise.
+// In front of each home is a denial cache (package overlimit, Options.Far): a denied counter stays denied here until an answer says
+// otherwise.
 //
-// A limit of mode eventual has no home: each region counts on its own, and lowers its limit by what the others have told it (tally.go).
+// A limit of mode eventual has no home: each region counts on its own, and lowers its limit by the hits that the others report (tally.go).
 package regions

@@ -16,20 +16,20 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// far is the store of another region. It sends each request as a query, with those of other requests that wait meanwhile.
+// far is the store of another region. Each request becomes a query. Queries that arrive while all calls are on their way share the next call.
 type far struct {
 	of      *Store
 	region  string
-	denials *overlimit.Cache // in front of it; nil: there is none
+	denials *overlimit.Cache // the denial cache in front of this store; nil: no denials are kept
 
-	replicas atomic.Int64 // of other regions, that are connected to the replica of the region that has answered last
+	replicas atomic.Int64 // State.Replicas of the last answer
 	looking  atomic.Bool
 
 	mu      sync.Mutex
 	sums    map[uint64]uint64 // State.Sum of each of its replicas
 	waiting []*inFlight
-	bytes   int // of their texts
-	calls   int
+	bytes   int // texts of the waiting queries
+	calls   int // calls on their way
 }
 
 const (
@@ -80,6 +80,7 @@ type inFlight struct {
 	query Query
 	timer *time.Timer
 	stop  func() bool // ends the watch over the caller's context
+	size  int         // Query.size
 
 	asked bool // it is a question for which no caller waits
 
@@ -102,7 +103,7 @@ func (f *far) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *bac
 // newQuestion returns a question about one counter for which no caller waits. answered is called with its outcome.
 func newQuestion(f *far, q *Query, answered func(*backend.Outcome)) *inFlight {
 	r := &backend.Request{Takes: []backend.Take{{Limit: new(descriptor.Limit)}}, Outcomes: make([]backend.Outcome, 1)}
-	n := &inFlight{far: f, query: *q, request: r, asked: true, done: func(error) { answered(&r.Outcomes[0]) }}
+	n := &inFlight{far: f, query: *q, request: r, size: q.size(), asked: true, done: func(error) { answered(&r.Outcomes[0]) }}
 	n.mu.Lock() // until the timer is known to the one that stops it
 	defer n.mu.Unlock()
 	n.timer, n.stop = time.AfterFunc(callTimeout, func() { n.leave(errNoAnswer) }), func() bool { return true }
@@ -142,7 +143,7 @@ func (f *far) send(ctx context.Context, query *Query, r *backend.Request, done f
 		}
 	}
 	f.of.counts.waited.Add(int64(len(r.Takes)))
-	q := &inFlight{far: f, query: *query, request: r, done: done}
+	q := &inFlight{far: f, query: *query, size: query.size(), request: r, done: done}
 	q.mu.Lock() // until the timer is known to the one that stops it
 	q.timer = time.AfterFunc(left, func() { q.leave(f.leaves(ctx, own)) })
 	q.stop = context.AfterFunc(ctx, func() { q.leave(f.leaves(ctx, own)) })
@@ -157,7 +158,8 @@ func (f *far) leaves(ctx context.Context, own bool) error {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return context.Canceled
 	case own || ctx.Err() != nil:
-		return fmt.Errorf("%w: the region %s, which counts this limit, has not answered: %w", backend.ErrUnavailable, f.region, context.DeadlineExceeded)
+		return fmt.Errorf("%w: the region %s, which counts this limit, has not answered: %w",
+			backend.ErrUnavailable, f.region, context.DeadlineExceeded)
 	default:
 		return fmt.Errorf("%w: the region %s, which counts this limit, has not answered in time", backend.ErrUnavailable, f.region)
 	}
@@ -186,11 +188,11 @@ func queryOf(now time.Time, r *backend.Request) (Query, error) {
 		}
 		if t.Member != last {
 			last = t.Member
-			q.Descriptors = append(q.Descriptors, cloned(origin.Entries))
+			q.Descriptors = append(q.Descriptors, descriptor.CloneEntries(origin.Entries))
 		}
 		k := Take{
-			Descriptor: len(q.Descriptors) - 1, Hits: t.Hits, Vote: t.Vote, CountDenied: t.CountDenied, Settled: t.Settled, Guards: t.Guards,
-			Commits: t.Settled && t.Reservation != nil,
+			Descriptor: len(q.Descriptors) - 1, Hits: t.Hits, Vote: t.Vote, CountDenied: t.CountDenied, Guards: t.Guards,
+			Settled: t.Settled, Commits: t.Settled && t.Reservation != nil,
 		}
 		if l.Algorithm == descriptor.Penalties {
 			counter, word := descriptor.CutPenaltyKey(t.Key)
@@ -207,17 +209,10 @@ func queryOf(now time.Time, r *backend.Request) (Query, error) {
 		q.Takes = append(q.Takes, k)
 	}
 	if len(q.Takes) > MaxTakes || len(q.Descriptors) > MaxTakes {
-		return q, fmt.Errorf("%w: the request has %d limits that one other region counts: %d are the most", backend.ErrUnavailable, len(q.Takes), MaxTakes)
+		return q, fmt.Errorf("%w: the request has %d limits that one other region counts: %d are the most",
+			backend.ErrUnavailable, len(q.Takes), MaxTakes)
 	}
 	return q, nil
-}
-
-func cloned(entries []descriptor.Entry) []descriptor.Entry {
-	copied := make([]descriptor.Entry, len(entries))
-	for i, e := range entries {
-		copied[i] = descriptor.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
-	}
-	return copied
 }
 
 // onClock reports whether a limit counts in windows that begin on the clock, and forgets everything when one ends.
@@ -228,14 +223,14 @@ func onClock(l *descriptor.Limit) bool {
 // add sends a query as soon as a call is free.
 func (f *far) add(q *inFlight) {
 	f.mu.Lock()
-	full := len(f.waiting) >= mostWaiting || f.bytes+q.query.size() > mostBytes
+	full := len(f.waiting) >= mostWaiting || f.bytes+q.size > mostBytes
 	begin := !full && f.calls < mostCalls && f.of.begin()
 	if full || !begin && f.calls == 0 {
 		f.mu.Unlock()
 		q.leave(fmt.Errorf("%w: too many requests wait for the region %s, or this replica stops", backend.ErrUnavailable, f.region))
 		return
 	}
-	f.waiting, f.bytes = append(f.waiting, q), f.bytes+q.query.size()
+	f.waiting, f.bytes = append(f.waiting, q), f.bytes+q.size
 	if begin {
 		f.calls++
 	}
@@ -252,10 +247,11 @@ func (f *far) call() {
 		f.mu.Lock()
 		var batch []*inFlight
 		for len(batch) < MaxQueries && len(f.waiting) > 0 {
-			if q := f.waiting[0]; !q.hasLeft() {
+			q := f.waiting[0]
+			if !q.hasLeft() {
 				batch = append(batch, q)
 			}
-			f.bytes -= f.waiting[0].query.size()
+			f.bytes -= q.size
 			f.waiting[0] = nil
 			f.waiting = f.waiting[1:]
 		}
@@ -285,7 +281,8 @@ func (f *far) ask(batch []*inFlight) {
 	if err == nil {
 		err = errors.New("it has left out an answer")
 	}
-	err = fmt.Errorf("%w: ask the region %s: %v", backend.ErrUnavailable, f.region, err) //nolint:errorlint // the call's timeout must not look like the caller's
+	//nolint:errorlint // the call's timeout must not look like the caller's
+	err = fmt.Errorf("%w: ask the region %s: %v", backend.ErrUnavailable, f.region, err)
 	for _, q := range batch {
 		q.leave(err) // those that have an answer have left
 	}
@@ -321,7 +318,7 @@ func (f *far) look() {
 	go func() {
 		defer f.of.sending.Done()
 		defer f.looking.Store(false)
-		_ = f.exchange(f.of.stopping, nil, func(int, *Answer) {}) // the peer's status has the error
+		_ = f.exchange(f.of.stopping, nil, func(int, *Answer) {}) // Status shows the error
 	}()
 }
 

@@ -41,8 +41,8 @@ type Take struct {
 	Commits                      bool // with Settled: as the commit of a reservation that nobody has made
 	Shadow                       bool // with Guards: the penalty is not enforced
 
-	// Ends is the end of the window in which hits that are given back were taken, in microseconds since 1970, or 0. Afterwards nothing is given
-	// back: it would free hits of the next window.
+	// Ends is the end of the window in which hits that are given back were taken, in microseconds since 1970, or 0. After it nothing is
+	// given back: it would free hits of the next window.
 	Ends int64
 }
 
@@ -81,19 +81,16 @@ const MaxTakes = 1024
 
 // Peers are the other regions.
 type Peers interface {
-	// Ask sends queries to a region, each at most once. heard is called first, and answered for each query that has an answer: one call after
-	// the other. After an error, nothing is known about the others.
+	// Ask sends queries to a region, each at most once. heard is called first, and then answered for each query that has an answer, one at a
+	// time. After an error, nothing is known about the others.
 	Ask(ctx context.Context, region string, queries []Query, heard func(State), answered func(i int, a *Answer)) error
 }
 
 // Resolver finds limits in the rules of this region: package limiter does.
 type Resolver interface {
 	// Resolve finds one limit of a descriptor. tag is the limit's.
-	Resolve(now time.Time, domain string, entries []descriptor.Entry, tag string) (Resolved, bool)
+	Resolve(now time.Time, domain string, entries []descriptor.Entry, tag string) (backend.Resolved, bool)
 
 	// Sums returns a number for all that Resolve depends on, and one for the rules alone. Replicas with the same have the same.
 	Sums(now time.Time) (all, rules uint64)
 }
-
-// Resolved is a limit with the numbers that hold for a caller.
-type Resolved = backend.Resolved

@@ -58,7 +58,8 @@ const (
 	RulesDiffer
 )
 
-// PeerRefusal is the last query that a region did not carry out, because its rules differ or its store did not answer. The zero PeerRefusal: none.
+// PeerRefusal is the last query that a region did not carry out, because its rules differ or its store did not answer. The zero
+// PeerRefusal: there was none.
 type PeerRefusal struct {
 	At     time.Time
 	Why    Refusal

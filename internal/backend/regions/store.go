@@ -84,7 +84,10 @@ func New(opts Options) (*Store, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	s := &Store{opts: opts, others: othersOf(opts.Regions, opts.Region), far: make(map[string]*far), peers: make(map[string]*peer), replica: rand.Uint64()}
+	s := &Store{
+		opts: opts, others: othersOf(opts.Regions, opts.Region), far: make(map[string]*far), peers: make(map[string]*peer),
+		replica: rand.Uint64(),
+	}
 	s.tallies.most, s.tallies.all = opts.MaxTallies, make(map[string]*tally)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	for _, name := range s.others {
@@ -180,7 +183,8 @@ func (s *Store) startAt(ctx context.Context, now time.Time, b *backend.Batch, at
 }
 
 func (s *Store) noRegion(name string) error {
-	return fmt.Errorf("%w: the home %q of this limit is not one of the regions %s: correct the rule, or RATELIMITD_REGIONS", backend.ErrUnavailable, name, strings.Join(s.opts.Regions, ", "))
+	return fmt.Errorf("%w: the home %q of this limit is not one of the regions %s: correct the rule, or RATELIMITD_REGIONS",
+		backend.ErrUnavailable, name, strings.Join(s.opts.Regions, ", "))
 }
 
 // Peek implements backend.Store. It asks the homes.

@@ -111,7 +111,7 @@ func (s *Store) tallyOf(now time.Time, t *backend.Take) *tally {
 		n := &tally{
 			window: window.Length(), others: make([]others, len(s.others)), interval: min(max(window.Length()/50, shortestInterval), longestInterval),
 			query: Query{
-				Domain: strings.Clone(t.Origin.Domain), Descriptors: [][]descriptor.Entry{cloned(t.Origin.Entries)},
+				Domain: strings.Clone(t.Origin.Domain), Descriptors: [][]descriptor.Entry{descriptor.CloneEntries(t.Origin.Entries)},
 				Takes: []Take{{Limit: t.Rule.Tag(t.Limit)}},
 			},
 		}

@@ -80,8 +80,8 @@ func decodeQuery(m *regionv1.Query) (*regions.Query, bool) {
 			return nil, false
 		}
 		q.Takes[i] = regions.Take{
-			Descriptor: int(t.GetMember()), Limit: t.GetLimit(), Hits: t.GetHits(), Vote: backend.Vote(t.GetVote()), CountDenied: t.GetCountDenied(),
-			Settled: t.GetSettled(), Guards: t.GetGuards(), Shadow: t.GetShadow(), Ends: t.GetEnds(), Commits: t.GetCommits(),
+			Descriptor: int(t.GetMember()), Limit: t.GetLimit(), Hits: t.GetHits(), Vote: backend.Vote(t.GetVote()),
+			CountDenied: t.GetCountDenied(), Settled: t.GetSettled(), Guards: t.GetGuards(), Shadow: t.GetShadow(), Ends: t.GetEnds(), Commits: t.GetCommits(),
 		}
 	}
 	return q, !tooLarge(q)
@@ -91,7 +91,9 @@ func decodeQuery(m *regionv1.Query) (*regions.Query, bool) {
 const never = -1
 
 func encodeAnswer(query int, a *regions.Answer) *regionv1.Answer {
-	m := &regionv1.Answer{Query: uint32(query), Refused: string(a.Refused), OtherHome: a.Home, Outcomes: make([]*regionv1.Outcome, len(a.Outcomes))}
+	m := &regionv1.Answer{
+		Query: uint32(query), Refused: string(a.Refused), OtherHome: a.Home, Outcomes: make([]*regionv1.Outcome, len(a.Outcomes)),
+	}
 	for i := range a.Outcomes {
 		o := &a.Outcomes[i]
 		if o.Failed {

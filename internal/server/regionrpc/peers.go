@@ -167,7 +167,9 @@ func (r *peerRegion) done(ctx context.Context, err error) {
 }
 
 // Ask implements regions.Peers.
-func (p *Peers) Ask(ctx context.Context, region string, queries []regions.Query, heard func(regions.State), answered func(int, *regions.Answer)) error {
+func (p *Peers) Ask(
+	ctx context.Context, region string, queries []regions.Query, heard func(regions.State), answered func(int, *regions.Answer),
+) error {
 	r := p.all[region]
 	if r == nil {
 		return fmt.Errorf("region %q is not among the configured ones", region)
@@ -201,7 +203,9 @@ func (p *Peers) Ask(ctx context.Context, region string, queries []regions.Query,
 }
 
 // ask makes one call, and gives up connections on which nothing is heard.
-func (r *peerRegion) ask(ctx context.Context, m *regionv1.AskRequest, heard func(regions.State), answered func(int, *regions.Answer)) error {
+func (r *peerRegion) ask(
+	ctx context.Context, m *regionv1.AskRequest, heard func(regions.State), answered func(int, *regions.Answer),
+) error {
 	began := time.Now()
 	on := new(atomic.Pointer[line])
 	waits, heardOf := context.WithCancel(ctx)
@@ -218,7 +222,9 @@ func (r *peerRegion) ask(ctx context.Context, m *regionv1.AskRequest, heard func
 			silent.Stop()
 			heardOf()
 			r.durations.Observe(time.Since(began))
-			heard(regions.State{Replica: some.GetReplica(), Sum: some.GetState(), Rules: some.GetRules(), Replicas: int(some.GetReplicas())})
+			heard(regions.State{
+				Replica: some.GetReplica(), Sum: some.GetState(), Rules: some.GetRules(), Replicas: int(some.GetReplicas()),
+			})
 		}
 		for _, a := range some.GetAnswers() {
 			answered(int(a.GetQuery()), decodeAnswer(a))
@@ -237,8 +243,8 @@ func (r *peerRegion) ask(ctx context.Context, m *regionv1.AskRequest, heard func
 // silence is after how long a connection on which a call has no answer is given up: its replica may have stopped, while others answer.
 const silence = time.Second
 
-// hangUp closes the connection of a call that waits for its answer, as soon as nothing else is heard on it, and those on which something was
-// sent and nothing was heard since, such as one that is being made.
+// hangUp closes the connection of a call that waits for its answer, as soon as nothing else is heard on it. It also closes each connection on
+// which something was sent and nothing was heard since, such as one that is being made.
 func (r *peerRegion) hangUp(waits context.Context, on *atomic.Pointer[line]) {
 	if waits.Err() != nil {
 		return

@@ -37,8 +37,8 @@ type Answerer interface {
 	Answer(ctx context.Context, from string, q *regions.Query, done func(*regions.Answer))
 }
 
-// Bounds of what peers may make a server keep. All replicas of the other regions may connect: each region has as many places, so that no region
-// takes those of others.
+// Bounds of what peers may make a server keep. All replicas of the other regions may connect. Each region has equally many places, so that no
+// region takes those of others.
 const (
 	maxConnections = 512 // with a certificate of a region
 	maxCalls       = 100 // at once on a connection
@@ -96,10 +96,14 @@ func NewServer(o ServerOptions) (*Server, error) {
 			return nil, err
 		}
 	}
-	s := &Server{o: o, work: make(map[string]*semaphore.Weighted), door: &door{Listener: o.Listener, share: maxConnections / max(len(o.Regions)-1, 1)}}
+	s := &Server{
+		o: o, work: make(map[string]*semaphore.Weighted),
+		door: &door{Listener: o.Listener, share: maxConnections / max(len(o.Regions)-1, 1)},
+	}
 	budget := o.Shared.Budget
 	s.listener = intake.Listen(s.door, intake.Options{
-		Name: "regions", MaxConnections: 2 * maxConnections, PeerShare: 1, Encrypted: true, // half of them are for those that show a certificate
+		Name: "regions", MaxConnections: 2 * maxConnections, // half of them have shown the certificate of a region
+		PeerShare: 1, Encrypted: true,
 		Message: longestWrite, Write: longestWrite,
 		Bytes:  intake.NewBytes(maxHeld, budget.Class("regions", budget.Total()/16)),
 		Places: o.Shared.Places, Size: endpoint.GRPCSize + endpoint.TLSSize, Metrics: o.Shared.Connections, Log: o.Log,
@@ -170,7 +174,7 @@ func (s *Server) regionOf(state *tls.ConnectionState) (string, error) {
 	return from, nil
 }
 
-// refuses logs why a connection with a certificate of the authority is closed, at most once a minute: the other side learns no more than that.
+// refuses logs why a connection with a certificate of the authority is closed, at most once a minute. The other side only sees that it is.
 func (s *Server) refuses(from net.Addr, err error) {
 	now := time.Now().Unix()
 	if last := s.logged.Load(); now-last >= 60 && s.logged.CompareAndSwap(last, now) {
