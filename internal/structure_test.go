@@ -29,41 +29,43 @@ var imports = map[string][]string{
 	"internal/config/...":    {"internal/descriptor", "internal/config/...", "internal/platform/..."},
 	"internal/backend/...":   {"internal/descriptor", "internal/backend/...", "internal/platform/..."},
 	"internal/limiter/...":   {"internal/descriptor", "internal/backend", "internal/config/override", "internal/limiter/...", "internal/platform/..."},
-	"internal/quota/...":     {"internal/descriptor", "internal/config/override", "internal/limiter", "internal/quota/..."},
-	"internal/server/...":    {"internal/descriptor", "internal/limiter", "internal/limiter/grpcstatus", "internal/quota/...", "internal/server/...", "internal/platform/..."},
-	"internal/operator/...":  {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "proto/..."},
+	"internal/lending/...":   {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/config/override", "internal/limiter", "internal/lending/...", "internal/platform/..."},
+	"internal/server/...":    {"internal/descriptor", "internal/limiter", "internal/limiter/grpcstatus", "internal/lending/quota/...", "internal/server/...", "internal/platform/..."},
+	"internal/operator/...":  {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/lending/...", "internal/operator/...", "internal/platform/...", "proto/..."},
 	"internal/authoring/...": {"internal/descriptor", "internal/config/...", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/authoring/...", "internal/platform/..."},
 	"internal/testkit/...":   {"internal/testkit/..."},
 
 	// Packages that know less than their wing.
-	"internal/platform/metric":     {},                                                                             // package ratelimit links it, and no metrics client
-	"internal/config/yamlform/...": {"internal/config/yamlform"},                                                   // YAML, independent of what it describes
-	"internal/backend":             {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"}, // the contract knows no store
-	"internal/limiter/events":      {"internal/descriptor", "internal/platform/..."},                               // observers do not know what a decision is
-	"internal/limiter/hotkeys":     {"internal/platform/metric"},                                                   // the same
-	"internal/limiter/usage":       {"internal/descriptor", "internal/platform/metric"},                            // the same
-	"internal/limiter/grpcstatus":  {"internal/limiter"},                                                           // the errors of a decision
-	"internal/quota":               {"internal/descriptor"},                                                        // pure arithmetic
-	"internal/quota/envoymodel":    {"internal/quota"},                                                             // the same
-	"internal/quota/redisshares":   {"internal/quota"},                                                             // it stores what the arithmetic says
-	"internal/platform/intake":     {},                                                                             // bounds, independent of what is asked
-	"internal/server/transport":    {"internal/platform/intake"},                                                   // HTTP/2
-	"internal/server/reservation":  {},                                                                             // signatures
+	"internal/platform/metric":           {},                                                                                                 // package ratelimit links it, and no metrics client
+	"internal/config/yamlform/...":       {"internal/config/yamlform"},                                                                       // YAML, independent of what it describes
+	"internal/backend":                   {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},                     // the contract knows no store
+	"internal/limiter/events":            {"internal/descriptor", "internal/platform/..."},                                                   // observers do not know what a decision is
+	"internal/limiter/hotkeys":           {"internal/platform/metric"},                                                                       // the same
+	"internal/limiter/usage":             {"internal/descriptor", "internal/platform/metric"},                                                // the same
+	"internal/limiter/grpcstatus":        {"internal/limiter"},                                                                               // the errors of a decision
+	"internal/lending/lease":             {"internal/descriptor", "internal/backend", "internal/platform/..."},                               // a store in front of a store
+	"internal/lending/regions":           {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/platform/..."}, // the same
+	"internal/lending/quota":             {"internal/descriptor"},                                                                            // pure arithmetic
+	"internal/lending/quota/envoymodel":  {"internal/lending/quota"},                                                                         // the same
+	"internal/lending/quota/redisshares": {"internal/lending/quota"},                                                                         // it stores what the arithmetic says
+	"internal/platform/intake":           {},                                                                                                 // bounds, independent of what is asked
+	"internal/server/transport":          {"internal/platform/intake"},                                                                       // HTTP/2
+	"internal/server/reservation":        {},                                                                                                 // signatures
 
 	// Packages that know more than their wing, and why.
-	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                                           // it cuts the entries of requests
-	"internal/platform/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                                                                          // it reads a mapping file of statsd_exporter
-	"internal/backend/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                                                                                     // the suite of all stores
-	"internal/server/regionrpc":       {"internal/server/transport", "internal/descriptor", "internal/backend/...", "internal/platform/...", "proto/ratelimitd/region/v1"},                                                                                                               // it carries what the stores of two regions say to each other
-	"internal/operator":               {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/quota/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "internal/backend/regions", "proto/..."}, // it shows the fleet and the regions
-	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                                                                                   // a server's explanation looks like a local one
-	"internal/testkit/servicetest":    {"internal/backend/redisconn", "internal/testkit/..."},                                                                                                                                                                                            // it connects to the test's Redis
+	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                 // it cuts the entries of requests
+	"internal/platform/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                                                // it reads a mapping file of statsd_exporter
+	"internal/testkit/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                                                           // the suite of all stores
+	"internal/server/regionrpc":       {"internal/server/transport", "internal/descriptor", "internal/backend", "internal/lending/regions", "internal/platform/...", "proto/ratelimitd/region/v1"},                                                             // it carries what the stores of two regions say to each other
+	"internal/operator":               {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/lending/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "proto/..."}, // it shows the fleet and the regions
+	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                                                         // a server's explanation looks like a local one
+	"internal/testkit/servicetest":    {"internal/backend/redisconn", "internal/testkit/..."},                                                                                                                                                                  // it connects to the test's Redis
 
 	// The public packages, and what is not part of the program.
 	"limits":                            {},
 	"limits/limitsprom":                 {"limits"},
 	"client":                            {"limits", "proto/ratelimitd/v1"},
-	"ratelimit":                         {"limits", "internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter"},
+	"ratelimit":                         {"limits", "internal/descriptor", "internal/config/...", "internal/backend/...", "internal/lending/lease", "internal/limiter"},
 	"middleware/...":                    {"limits", "middleware/internal/..."},
 	"middleware/httplimit":              {"limits", "middleware/internal/...", "internal/platform/problem"},                                                                                     // which needs the standard library alone
 	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"}, // both deciders
@@ -76,8 +78,8 @@ var imports = map[string][]string{
 	"workshop/attack":                   {},
 	"workshop/bench":                    {"internal/testkit/envoytest"},
 	"workshop/models":                   {},
-	"workshop/simulate":                 {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/quota/...", "internal/testkit/..."}, // the fleet
-	"workshop/matrix":                   {"internal/...", "limits", "ratelimit"},                                                                                                  // every way to count
+	"workshop/simulate":                 {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/lending/...", "internal/testkit/..."}, // the fleet
+	"workshop/matrix":                   {"internal/...", "limits", "ratelimit"},                                                                                                    // every way to count
 	"workshop/scripts/...":              {},
 }
 
@@ -91,14 +93,14 @@ var onlyIn = map[string][]string{
 	"connectrpc.com":                                 {"internal/operator", "proto/..."},
 	"gopkg.in/yaml.v3":                               {"internal/config/yamlform"},
 	"github.com/DataDog":                             {"internal/platform/statsd"},
-	"github.com/prometheus":                          {"limits/limitsprom", "internal/platform/metric/prom", "internal/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
+	"github.com/prometheus":                          {"limits/limitsprom", "internal/platform/metric/prom", "internal/lending/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
 	"github.com/prometheus/statsd_exporter":          {"internal/platform/promcompat"},
 	"github.com/fsnotify/fsnotify":                   {"internal/config", "internal/platform/tlsfiles"},
 	"go.opentelemetry.io":                            {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},
-	"github.com/redis/go-redis":                      {"internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit", "examples/http-queue"},
+	"github.com/redis/go-redis":                      {"internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/lending/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit", "examples/http-queue"},
 	"github.com/alecthomas/kong":                     {"cmd/ratelimitd"},
-	module + "internal/testkit/rapidtest":            {"internal/backend/backendtest"},      // tests only
-	module + "internal/quota/envoymodel":             {},                                    // tests only
+	module + "internal/testkit/rapidtest":            {"internal/testkit/backendtest"},      // tests only
+	module + "internal/lending/quota/envoymodel":     {},                                    // tests only
 	module + "internal/testkit/redistest":            {"internal/testkit/servicetest"},      // tests only
 	module + "internal/testkit/tlstest":              {"internal/testkit/redistest"},        // tests only
 	module + "internal/testkit/otlptest":             {},                                    // tests only
@@ -106,7 +108,7 @@ var onlyIn = map[string][]string{
 	module + "internal/testkit/simkit":               {},                                    // tests only
 	module + "internal/testkit/servicetest":          {"middleware/internal/gate/gatetest"}, // tests only
 	module + "middleware/internal/gate/gatetest":     {},                                    // tests only
-	module + "internal/backend/backendtest":          {},                                    // tests only
+	module + "internal/testkit/backendtest":          {},                                    // tests only
 	module + "internal/config/yamlform/yamlformtest": {},                                    // tests only
 }
 

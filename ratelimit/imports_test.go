@@ -19,7 +19,7 @@ func TestImports(t *testing.T) {
 			"google.golang.org/grpc", "github.com/envoyproxy/", "github.com/alecthomas/kong", "go.opentelemetry.io/", "golang.org/x/net/", "connectrpc.com/",
 			"github.com/cloudevents/", "github.com/prometheus/", "github.com/DataDog/", module + "proto", module + "client", module + "middleware",
 			module + "internal/server", module + "internal/operator", module + "internal/server/transport", module + "internal/platform/endpoint",
-			module + "internal/operator/console", module + "internal/config/xds", module + "internal/platform/tracing", module + "internal/platform/metric/prom", module + "internal/authoring/simulate", module + "internal/quota",
+			module + "internal/operator/console", module + "internal/config/xds", module + "internal/platform/tracing", module + "internal/platform/metric/prom", module + "internal/authoring/simulate", module + "internal/lending/quota",
 		} {
 			if strings.HasPrefix(path, unwanted) {
 				t.Errorf("it imports %s", path)

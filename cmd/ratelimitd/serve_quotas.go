@@ -5,9 +5,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/redisshares"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
-	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
-	"github.com/ratelimitd/ratelimitd/internal/quota/redisshares"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 

@@ -91,7 +91,7 @@ var notRun = map[string][]string{
 		`go run ./workshop/attack -profiles /tmp`,
 		`go run ./workshop/attack -short -only flood,streams`,
 		`go test ./workshop/models`,
-		`go test ./internal/backend/regions -run 'Exhausted|Parts' -v`,
+		`go test ./internal/lending/regions -run 'Exhausted|Parts' -v`,
 		`go run ./workshop/bench -keys 1`,
 		`go run ./workshop/bench -shapes .`,
 		`go run ./workshop/bench -reservations`,

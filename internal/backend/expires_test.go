@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/backendtest"
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 

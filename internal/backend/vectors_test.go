@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/backendtest"
 )
 
 // TestArithmetic runs the suite on the pure functions. The stores run it too.

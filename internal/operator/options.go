@@ -6,8 +6,8 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 )

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/quota"
-	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/assigner"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
-	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
+	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 	"github.com/ratelimitd/ratelimitd/internal/server/regionrpc"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"

@@ -1,5 +1,5 @@
 -------------------------------- MODULE lease --------------------------------
-\* Leases of one window: package internal/backend/lease. A process takes permits from the store in advance and spends them without asking.
+\* Leases of one window: package internal/lending/lease. A process takes permits from the store in advance and spends them without asking.
 \*
 \* A message stays in asks, answers or refunds after it was sent. So it can be delivered late, after a later one, or never. The client of Redis sends
 \* nothing twice, and a process has one question in flight: after a failure it asks again, although the store may still execute the

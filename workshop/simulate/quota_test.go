@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
-	"github.com/ratelimitd/ratelimitd/internal/quota/envoymodel"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/envoymodel"
 )
 
 // envoy enforces its share of a limit on its own: it does with assignments what a real one was seen to do.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 	regionv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/region/v1"
 )
 

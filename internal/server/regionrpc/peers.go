@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
+	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 	regionv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/region/v1"

@@ -27,8 +27,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"

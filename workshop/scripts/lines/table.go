@@ -26,7 +26,7 @@ var titles = [columns]string{"Go", "tests", "scripts", "Lua", "JS", "words"}
 
 // kits are packages that only tests use.
 var kits = []string{
-	"middleware/internal/gate/gatetest", "internal/backend/backendtest", "internal/testkit/otlptest", "internal/quota/envoymodel", "internal/testkit/racetest", "internal/testkit/rapidtest", "internal/testkit/redistest",
+	"middleware/internal/gate/gatetest", "internal/testkit/backendtest", "internal/testkit/otlptest", "internal/lending/quota/envoymodel", "internal/testkit/racetest", "internal/testkit/rapidtest", "internal/testkit/redistest",
 	"internal/testkit/servicetest", "internal/testkit/tlstest",
 }
 

@@ -1,8 +1,8 @@
 // Mutants changes one thing after another in a package, such as an operator, a condition, a constant or a statement, and lists the changes
 // that the tests of the package do not notice.
 //
-//	go run ./workshop/scripts/mutants ./internal/backend/lease
-//	go run ./workshop/scripts/mutants ./internal/quota ./internal/quota/assigner
+//	go run ./workshop/scripts/mutants ./internal/lending/lease
+//	go run ./workshop/scripts/mutants ./internal/lending/quota ./internal/lending/quota/assigner
 //
 // Further packages are not changed, but their tests run too.
 //

@@ -7,8 +7,8 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
-	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 )
 
 // BenchmarkStart shows what regions add to a take that this region counts, in turns with the store behind them: as ns a take, and as a ratio.

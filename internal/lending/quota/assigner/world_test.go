@@ -11,10 +11,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/assigner"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/envoymodel"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/quota"
-	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
-	"github.com/ratelimitd/ratelimitd/internal/quota/envoymodel"
 )
 
 // world is an assigner on a real limiter, with clients, in virtual time.

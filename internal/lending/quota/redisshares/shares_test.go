@@ -16,9 +16,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
-	"github.com/ratelimitd/ratelimitd/internal/quota"
-	"github.com/ratelimitd/ratelimitd/internal/quota/envoymodel"
-	"github.com/ratelimitd/ratelimitd/internal/quota/redisshares"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/envoymodel"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/redisshares"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 

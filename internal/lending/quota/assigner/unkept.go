@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/quota"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
 // Anybody can name buckets that no rule matches, in any number. So nothing is kept of them: each report is answered, with an assignment that lasts

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/quota"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
 // fate is what happens to a client during a day, in order. It happens to all its buckets.

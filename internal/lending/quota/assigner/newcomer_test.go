@@ -7,9 +7,9 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/quota"
-	"github.com/ratelimitd/ratelimitd/internal/quota/assigner"
 )
 
 // A client that joins others has an assignment at once: until then everything passes at it.

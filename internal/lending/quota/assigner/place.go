@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
-	"github.com/ratelimitd/ratelimitd/internal/quota"
 )
 
 // fixedTTL is the lifetime of an assignment that does not depend on other clients. It is replaced at once if the

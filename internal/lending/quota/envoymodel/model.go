@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/quota"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
 // Client is one client's view of one bucket. The zero value has no assignment and gets no requests.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/regions"
+	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 )
 
 func TestHomeOf(t *testing.T) {

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/quota"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
 // pool is all buckets that share a counter, directly or through other buckets: limiter.QuotaBucket.Key. That is all that they have in

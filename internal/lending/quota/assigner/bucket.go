@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/quota"
+	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
 // bucket is a bucket id of a domain, with all its subscriptions.
