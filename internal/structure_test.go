@@ -30,6 +30,7 @@ var imports = map[string][]string{
 	"internal/backend/...":   {"internal/descriptor", "internal/backend/...", "internal/platform/..."},
 	"internal/limiter/...":   {"internal/descriptor", "internal/backend", "internal/config/override", "internal/limiter/...", "internal/platform/..."},
 	"internal/lending/...":   {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/config/override", "internal/limiter", "internal/lending/...", "internal/platform/..."},
+	"internal/assembly/...":  {"internal/descriptor", "internal/config/override/...", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"}, // no server: package ratelimit links it
 	"internal/server/...":    {"internal/descriptor", "internal/limiter", "internal/limiter/grpcstatus", "internal/lending/quota/...", "internal/server/...", "internal/platform/..."},
 	"internal/operator/...":  {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/lending/...", "internal/operator/...", "internal/platform/...", "proto/..."},
 	"internal/authoring/...": {"internal/descriptor", "internal/config/...", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/authoring/...", "internal/platform/..."},
@@ -65,7 +66,7 @@ var imports = map[string][]string{
 	"limits":                            {},
 	"limits/limitsprom":                 {"limits"},
 	"client":                            {"limits", "proto/ratelimitd/v1"},
-	"ratelimit":                         {"limits", "internal/descriptor", "internal/config/...", "internal/backend/...", "internal/lending/lease", "internal/limiter"},
+	"ratelimit":                         {"limits", "internal/descriptor", "internal/config/...", "internal/assembly", "internal/backend/...", "internal/limiter"},
 	"middleware/...":                    {"limits", "middleware/internal/..."},
 	"middleware/httplimit":              {"limits", "middleware/internal/...", "internal/platform/problem"},                                                                                     // which needs the standard library alone
 	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"}, // both deciders
@@ -97,7 +98,7 @@ var onlyIn = map[string][]string{
 	"github.com/prometheus/statsd_exporter":          {"internal/platform/promcompat"},
 	"github.com/fsnotify/fsnotify":                   {"internal/config", "internal/platform/tlsfiles"},
 	"go.opentelemetry.io":                            {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},
-	"github.com/redis/go-redis":                      {"internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/lending/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit", "examples/http-queue"},
+	"github.com/redis/go-redis":                      {"internal/assembly", "internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/lending/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit", "examples/http-queue"},
 	"github.com/alecthomas/kong":                     {"cmd/ratelimitd"},
 	module + "internal/testkit/rapidtest":            {"internal/testkit/backendtest"},      // tests only
 	module + "internal/lending/quota/envoymodel":     {},                                    // tests only

@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
+	"github.com/ratelimitd/ratelimitd/internal/backend/fleet"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -24,9 +25,9 @@ type Limiter struct {
 	observer Observer
 	calls    sync.Pool
 
+	tasks   assembly.Tasks
 	stop    context.CancelFunc
 	workers *errgroup.Group
-	closers []func() error
 	close   func() error // once
 }
 
@@ -56,81 +57,72 @@ func (l *Limiter) open(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
-	opts, work, err := l.openCounters(o)
+	at, err := l.openCounters(o)
 	if err != nil {
 		return err
 	}
-	l.engine = limiter.New(opts)
-
-	watch, err := l.openRules(o, settings)
-	if err != nil {
+	if err := l.openRules(o, settings); err != nil {
 		return err
 	}
-	if watch != nil {
-		work = append(work, watch)
-	}
-	follow, hasRead, err := l.openOverrides(o)
+	overrides, err := l.openOverrides(o, at)
 	if err != nil {
 		return err
-	}
-	if follow != nil {
-		work = append(work, follow)
 	}
 
 	var background context.Context
 	background, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-	for _, w := range work {
-		l.workers.Go(func() error { return w(background) })
+	l.tasks.Start(background, l.workers)
+	if overrides != nil && !overrides.Await(ctx, longestFirstRead) {
+		o.Logger.Warn("decisions are made before the overrides have been read", "waited", longestFirstRead)
 	}
-	awaitOverrides(ctx, hasRead, o.Logger)
 	return nil
 }
 
-// openRules puts the active rules. It returns the work that follows the files of a directory; nil: there is none.
-func (l *Limiter) openRules(o *Options, settings limiter.Settings) (watch func(context.Context) error, err error) {
+// openRules makes the rules active, and follows the files of a directory.
+func (l *Limiter) openRules(o *Options, settings limiter.Settings) error {
 	if o.Dir == "" && o.Files == nil && len(o.Domains) == 0 {
-		return nil, errors.New("there are no rules: set Options.Domains, Options.Files or Options.Dir")
+		return errors.New("there are no rules: set Options.Domains, Options.Files or Options.Dir")
 	}
 	fixed, tree, err := o.fixedRules()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if o.Dir == "" {
 		l.engine.Swap(tree, settings)
-		return nil, nil
+		return nil
 	}
 	folder := config.NewFolder(config.Options{Dir: o.Dir, Fixed: fixed, Strict: o.Strict, NoRegions: true, Logger: o.Logger})
 	result, err := folder.Load()
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read rules from %s: %w", o.Dir, err)
+		return fmt.Errorf("read rules from %s: %w", o.Dir, err)
 	case result.InUse == 0 && len(fixed) == 0:
-		return nil, noRules(o.Dir, result.Files)
+		return noRules(o.Dir, result.Files)
 	}
 	apply := func(r config.Result) { l.engine.Swap(r.Tree, settings) }
 	apply(result)
-	return func(ctx context.Context) error { return folder.Watch(ctx, apply) }, nil
+	l.tasks.Add(func(ctx context.Context) error { return folder.Watch(ctx, apply) })
+	return nil
 }
 
-// openCounters makes the store of the counters, and returns its work in the background.
-func (l *Limiter) openCounters(o *Options) (limiter.Options, []func(context.Context) error, error) {
-	opts := limiter.Options{Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}, NoMetrics: true}
-	inMemory := memory.New(memory.Options{MaxCounters: o.MaxCounters})
-	work := []func(context.Context) error{inMemory.Run}
-	if o.Redis == nil {
-		opts.Store = inMemory
-		return opts, work, nil
+// openCounters makes the counters, and the limiter that uses them. It returns how to reach their Redis; nil: they are in memory.
+func (l *Limiter) openCounters(o *Options) (at *assembly.Redis, err error) {
+	if o.Redis != nil {
+		if at, err = o.Redis.open(o.Logger); err != nil {
+			return nil, err
+		}
 	}
-	opts.Local = inMemory // for on_error: local
-	if o.LyftKeys {
-		opts.Keys.Format = descriptor.KeysLyft
-	}
-	c, err := l.openRedis(o)
+	counters, err := assembly.Open(&l.tasks, assembly.Options{
+		MaxCounters: o.MaxCounters, Redis: at, KeyPrefix: o.KeyPrefix, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Logger: o.Logger,
+	})
 	if err != nil {
-		return opts, nil, err
+		return nil, fmt.Errorf("Options.Redis: %w", err)
 	}
-	opts.Store = c.store
-	return opts, append(work, append(c.work, c.countReplicas(func(n int) { l.engine.SetReplicas(n) }))...), nil
+	l.engine = limiter.New(limiter.Options{Store: counters.Store, Local: counters.Local, Keys: counters.Keys, NoMetrics: true})
+	if at != nil {
+		counters.Join(&l.tasks, fleet.Options{Changed: l.engine.SetReplicas})
+	}
+	return at, nil
 }
 
 // noRules says why no file of a directory can be used.
@@ -169,9 +161,5 @@ func (l *Limiter) Close() error { return l.close() }
 
 func (l *Limiter) end() error {
 	l.stop()
-	all := []error{l.workers.Wait()}
-	for _, f := range slices.Backward(l.closers) {
-		all = append(all, f())
-	}
-	return errors.Join(all...)
+	return errors.Join(l.workers.Wait(), l.tasks.Close())
 }

@@ -67,7 +67,7 @@ func (s *service) access(registry prometheus.Registerer) (operator.Access, error
 		return a, fmt.Errorf("%s: %w", variables, err)
 	}
 	a.ClientCerts = o.ClientCA != ""
-	s.workers = append(s.workers, files.Run)
+	s.tasks.Add(files.Run)
 	return a, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
 )
@@ -19,16 +20,16 @@ func (s *service) process() func(context.Context) *operator.Process {
 	host, _ := os.Hostname() // empty where the system does not know
 	started, version := time.Now(), thisBuild().Version
 	return func(ctx context.Context) *operator.Process {
-		p := &operator.Process{Host: host, Version: version, Started: started, Backend: "memory", Redis: make([]operator.Redis, len(s.redis)), Caches: []operator.Cache{}}
-		if len(s.redis) > 0 {
+		p := &operator.Process{Host: host, Version: version, Started: started, Backend: "memory", Redis: make([]operator.Redis, len(s.counters.Redis)), Caches: []operator.Cache{}}
+		if len(s.counters.Redis) > 0 {
 			p.Backend = "Redis"
 		}
 		var pings sync.WaitGroup
-		for i, c := range s.redis {
-			pings.Go(func() { p.Redis[i] = c.state(ctx) })
+		for i, c := range s.counters.Redis {
+			pings.Go(func() { p.Redis[i] = redisState(ctx, c) })
 		}
-		for _, c := range s.caches {
-			p.Caches = append(p.Caches, c())
+		for _, c := range s.counters.Caches {
+			p.Caches = append(p.Caches, operator.Cache{Name: c.Name, Entries: uint64(max(c.Len(), 0))})
 		}
 		p.Overrides = s.overridesState()
 		pings.Wait()
@@ -42,28 +43,23 @@ func (s *service) overridesState() *operator.OverrideState {
 		return nil
 	}
 	state := new(operator.OverrideState)
-	_, state.File = s.overrides.(*override.File)
+	_, state.File = s.overrides.Source.(*override.File)
 	if set := s.limiter.Overrides(); set != nil {
 		state.Count, state.Version = set.Len(), set.Version
 	}
-	if source, ok := s.overrides.(interface{ Up() bool }); ok && !source.Up() {
+	if source, ok := s.overrides.Source.(interface{ Up() bool }); ok && !source.Up() {
 		state.Error = "the source of overrides does not answer"
 	}
 	return state
 }
 
-// showCache adds the size of a cache to what the console shows.
-func (s *service) showCache(name string, entries func() int) {
-	s.caches = append(s.caches, func() operator.Cache { return operator.Cache{Name: name, Entries: uint64(max(entries(), 0))} })
-}
-
-// state asks a Redis whether it answers.
-func (c *redisStore) state(ctx context.Context) operator.Redis {
+// redisState asks a Redis whether it answers.
+func redisState(ctx context.Context, c *assembly.Connected) operator.Redis {
 	ctx, cancel := context.WithTimeout(ctx, consolePing)
 	defer cancel()
 	start := time.Now()
-	err := c.store.Ping(ctx)
-	r := operator.Redis{Name: strings.ToLower(c.settings), Millis: float64(time.Since(start).Microseconds()) / 1000, Connections: c.conns.Open()}
+	err := c.Ping(ctx)
+	r := operator.Redis{Name: strings.ToLower(c.Settings), Millis: float64(time.Since(start).Microseconds()) / 1000, Connections: c.Connections.Open()}
 	if err != nil {
 		r.Error = err.Error()
 	}

@@ -58,7 +58,7 @@ func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, erro
 			return nil, fmt.Errorf("%s: %w", files, err)
 		}
 		opts.TLS = tls.Client
-		s.workers = append(s.workers, tls.Run)
+		s.tasks.Add(tls.Run)
 	case files != "":
 		s.log.Warn("files of TLS have no effect, because RATELIMITD_EVENTS is no https URL", "variables", files)
 	}
@@ -71,6 +71,6 @@ func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, erro
 			"To": "RATELIMITD_EVENTS", "Source": "RATELIMITD_EVENTS_SOURCE", "HeadersFile": "RATELIMITD_EVENTS_HEADERS_FILE",
 		}[of.Setting], err)
 	}
-	s.workers = append(s.workers, sink.Run)
+	s.tasks.Add(sink.Run)
 	return sink, nil
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/fleet"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
@@ -53,34 +52,26 @@ func (o *fleetCommand) Run(ctx context.Context, s streams) error {
 func (s *service) joinFleet() *fleet.Fleet {
 	host, _ := os.Hostname() // empty where the system does not know
 	started, version := time.Now(), thisBuild().Version
-	o := fleet.Options{
-		Client: s.background, Names: s.options.Backend.KeyPrefix + redis.ReplicasKey, Prefix: s.options.Backend.KeyPrefix,
-		Changed: s.replicasChanged, Log: s.log,
+	return s.counters.Join(&s.tasks, fleet.Options{
+		Changed: func(n int) {
+			s.log.Info("replicas that share this Redis", "replicas", n)
+			s.limiter.SetReplicas(n)
+		},
 		Self: func() fleet.Process {
 			t := s.limiter.Totals()
 			p := fleet.Process{
 				Host: host, Version: version, Started: started, Rules: s.fleetRules(), Overrides: s.fleetOverrides(),
 				Decisions: fleet.Decisions{Passed: t.Passed, Refused: t.Refused, Failed: t.Failed, OnError: t.OnError},
 			}
-			for _, c := range s.redis {
-				p.Redis = append(p.Redis, fleet.Redis{Name: strings.ToLower(c.settings), Open: c.breakers.Open(), Connections: c.conns.Open()})
+			for _, c := range s.counters.Redis {
+				p.Redis = append(p.Redis, fleet.Redis{Name: strings.ToLower(c.Settings), Open: c.Breakers.Open(), Connections: c.Connections.Open()})
 			}
-			for _, c := range s.caches {
-				cache := c()
-				p.Caches = append(p.Caches, fleet.Cache{Name: cache.Name, Entries: cache.Entries})
+			for _, c := range s.counters.Caches {
+				p.Caches = append(p.Caches, fleet.Cache{Name: c.Name, Entries: uint64(max(c.Len(), 0))})
 			}
 			return p
 		},
-	}
-	if s.background != nil {
-		store := s.redis[0].store
-		o.Beat = func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error) {
-			return store.Heartbeat(ctx, o.Names, name, lives, leaves)
-		}
-	}
-	f := fleet.New(o)
-	s.workers = append(s.workers, f.Run)
-	return f
+	})
 }
 
 func (s *service) fleetRules() fleet.Rules {
@@ -110,10 +101,8 @@ func (s *service) fleetOverrides() fleet.Overrides {
 		source = fleet.OverridesInRedis
 	}
 	o := fleet.Overrides{Source: source, Version: state.Version, Count: state.Count, Error: state.Error}
-	select {
-	case <-s.hasRead:
-	default:
-		o.Error = "" // the source was not read yet
+	if !s.overrides.Read() {
+		o.Error = ""
 	}
 	return o
 }

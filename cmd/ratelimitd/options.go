@@ -265,7 +265,7 @@ func (o *backendOptions) longestAnswer() time.Duration {
 }
 
 // connection says how to connect to one Redis. settings is the prefix of its variables, for errors.
-func (o *backendOptions) connection(one *redisOptions, settings string, log *slog.Logger, connections *redisconn.Connections) redisconn.Options {
+func (o *backendOptions) connection(one *redisOptions, settings string, log *slog.Logger) redisconn.Options {
 	return redisconn.Options{
 		Settings:     settings,
 		Type:         one.Type,
@@ -280,7 +280,6 @@ func (o *backendOptions) connection(one *redisOptions, settings string, log *slo
 		PoolSize:    one.Pool,
 		OnEmpty:     one.OnEmpty,
 		DialTimeout: one.Timeout,
-		Connections: connections,
 		Logger:      log,
 	}
 }

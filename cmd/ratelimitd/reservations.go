@@ -27,13 +27,13 @@ func (s *service) signReservations() (*reservation.Signer, error) {
 		return nil, fmt.Errorf("RATELIMITD_RESERVATION_KEY has fewer than %d bytes: use a longer one, such as the output of openssl rand -hex 32", leastReservationKey)
 	case secret != "":
 		ids.SetKey(reservation.KeyFrom(secret))
-	case s.background == nil:
+	case s.counters.Shared == nil:
 		ids.SetKey(reservation.NewKey())
 	default:
 		shared := reservation.SharedKey{
-			Client: s.background, Key: s.options.Backend.KeyPrefix + reservationKey, Signer: ids, Needed: s.reserves(), Log: s.log,
+			Client: s.counters.Shared, Key: s.options.Backend.KeyPrefix + reservationKey, Signer: ids, Needed: s.reserves(), Log: s.log,
 		}
-		s.workers = append(s.workers, shared.Run)
+		s.tasks.Add(shared.Run)
 	}
 	return ids, nil
 }

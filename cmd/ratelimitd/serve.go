@@ -19,19 +19,13 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	goredis "github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
-	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/config"
-	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/lending/lease"
 	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
@@ -153,20 +147,11 @@ type service struct {
 	health    health
 	server    *server.Server
 	operators *operator.Server
-	redis     []*redisStore
-	cache     *overlimit.Cache        // nil: there is none
-	caches    []func() operator.Cache // what the console shows of them
-	overrides override.Source         // nil: there are none
-	replicas  replicas
-	hasRead   <-chan struct{}               // closed after the first attempt to read the overrides; nil: there is nothing to wait for
-	leases    *lease.Leases                 // nil: counters are in memory
-	xdsStats  func(io.Writer)               // writes the lines of /stats about rules over xDS; nil: rules come from files
-	workers   []func(context.Context) error // run until the server has stopped
-	shutdown  []func() error                // run after everything has stopped
-
-	background    goredis.UniversalClient // of the Redis of REDIS_URL, for what no decision waits for; nil: counters are in memory
-	invalidations *redis.Invalidations    // nil: counters are in memory
-	usage         *usage.Index
+	tasks     assembly.Tasks
+	counters  *assembly.Counters
+	overrides *assembly.Overrides // nil: there are none
+	xdsStats  func(io.Writer)     // writes the lines of /stats about rules over xDS; nil: rules come from files
+	usage     *usage.Index
 
 	regions     *regions.Store // nil: no region is set
 	regionFiles *tlsfiles.Files
@@ -195,8 +180,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(liveHeap), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
 
-	counters, err := svc.openBackend(registry)
-	if err != nil {
+	if err := svc.openCounters(registry); err != nil {
 		return nil, err
 	}
 	hot := svc.trackHotKeys(registry)
@@ -205,11 +189,10 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	if err != nil {
 		return nil, err
 	}
-	keys := descriptor.KeyBuilder{Prefix: o.Backend.KeyPrefix, Format: o.Backend.keyFormat(len(svc.redis) > 0)}
 	svc.limiter = limiter.New(limiter.Options{
-		Store:     counters,
-		Local:     svc.openLocal(),
-		Keys:      keys,
+		Store:     svc.counters.Store,
+		Local:     svc.counters.Local,
+		Keys:      svc.counters.Keys,
 		Elsewhere: svc.elsewhere(),
 		MaxSeries: o.Answers.MaxSeries,
 		Metrics:   prom.With(registry),
@@ -218,7 +201,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		HotKeys:   hot,
 		Usage:     svc.usage,
 		Events:    sink,
-		Refused:   server.LogRefusals(o.Log.Refusals, keys, log),
+		Refused:   server.LogRefusals(o.Log.Refusals, svc.counters.Keys, log),
 	})
 	compat, err := svc.showStatistics(registry)
 	if err != nil {
@@ -311,68 +294,17 @@ func given(all ...string) string {
 	return strings.Join(set, ", ")
 }
 
-// minCacheBytes is the size of envoyproxy/ratelimit's cache if the setting is smaller or negative.
-const minCacheBytes = 512 << 10
-
-// openBackend makes the store, with the denial cache in front of it if that is on.
-func (s *service) openBackend(registry prometheus.Registerer) (backend.Store, error) {
-	o := &s.options.Backend
-	inRedis, err := o.redis()
-	if err != nil {
-		return nil, err
-	}
-	if o.JitterSeconds != nil && o.keyFormat(inRedis) != descriptor.KeysLyft {
-		s.log.Info("accepted without effect", "variables", "EXPIRATION_JITTER_MAX_SECONDS", "because", "only counters in Redis with REDIS_KEY_FORMAT=lyft outlive their window")
-	}
-	var counters backend.Store
-	if inRedis {
-		redisconn.LogTo(s.log)
-		if counters, err = s.openRedis(registry); err != nil {
-			return nil, err
-		}
-	} else {
-		store := memory.New(memory.Options{MaxCounters: o.MaxCounters, Metrics: prom.With(registry)})
-		s.workers = append(s.workers, store.Run)
-		s.showCache("counters in memory", store.Len)
-		counters = store
-		s.log.Info("counting in this replica's memory", "max_counters", o.MaxCounters)
-		if o.Backend == "" && o.Redis.given() {
-			s.log.Warn("REDIS_ settings have no effect, because REDIS_URL is not set: this service has no default socket for Redis")
-		}
-	}
-	if o.CacheBytes != 0 {
-		cache := overlimit.Options{Store: counters, Bytes: max(o.CacheBytes, minCacheBytes), Metrics: prom.With(registry)}
-		if s.invalidations != nil {
-			cache.Refunded = s.invalidations.Refunded
-		}
-		s.cache = overlimit.New(cache)
-		s.showCache("denial cache", s.cache.Len)
-		counters = s.cache
-	}
-	if inRedis {
-		// Leases are in front of the denial cache: a refund must reach the cache to clear it, and a cached denial must
-		// not hide permits that this replica holds.
-		s.leases = lease.New(lease.Options{Store: counters, Replicas: s.options.Answers.Replicas, Timeout: o.longestAnswer(), Metrics: prom.With(registry)})
-		s.workers = append(s.workers, s.leases.Run)
-		s.showCache("leases", s.leases.Len)
-		s.replicas.set = s.options.Answers.Replicas
-		registry.MustRegister(&s.replicas)
-		counters = s.leases
-	}
-	return s.openRegions(counters, registry)
-}
-
 // usageKeys is what the keys about usage in Redis begin with, after CACHE_KEY_PREFIX.
 const usageKeys = "ratelimitd-usage:"
 
 // indexUsage makes the index of the counters of rules with usage. It is where the counters are.
 func (s *service) indexUsage(registry prometheus.Registerer) {
 	opts := usage.Options{Store: new(usage.Memory), Metrics: prom.With(registry), Logger: s.log}
-	if s.background != nil {
-		opts.Store = &redis.UsageSets{Client: s.background, Prefix: s.options.Backend.KeyPrefix + usageKeys}
+	if s.counters.Shared != nil {
+		opts.Store = &redis.UsageSets{Client: s.counters.Shared, Prefix: s.options.Backend.KeyPrefix + usageKeys}
 	}
 	s.usage = usage.New(opts)
-	s.workers = append(s.workers, s.usage.Run)
+	s.tasks.Add(s.usage.Run)
 }
 
 // trackHotKeys makes the tracker of hot keys; nil if it is off.
@@ -382,7 +314,7 @@ func (s *service) trackHotKeys(registry prometheus.Registerer) *hotkeys.Tracker 
 		return nil
 	}
 	t := hotkeys.New(time.Now(), hotkeys.Options{Keys: int(keys), Metrics: prom.With(registry)})
-	s.workers = append(s.workers, t.Run)
+	s.tasks.Add(t.Run)
 	return t
 }
 
@@ -412,7 +344,7 @@ func (s *service) encrypt(opts *server.Options, registry prometheus.Registerer) 
 		return fmt.Errorf("%s: %w", variables, err)
 	}
 	opts.Listen.Credentials = credentials.NewTLS(config)
-	s.workers = append(s.workers, files.Run)
+	s.tasks.Add(files.Run)
 	return nil
 }
 
@@ -429,23 +361,12 @@ func (s *service) trace(ctx context.Context, opts *server.Options, registry prom
 		return fmt.Errorf("start tracing: %w", err)
 	}
 	opts.Tracer = tracer
-	s.shutdown = append(s.shutdown, func() error {
+	s.tasks.Closing(func() error {
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(longestFlush, s.options.Listen.StopTimeout))
 		defer cancel()
 		return tracer.Stop(flush)
 	})
 	return nil
-}
-
-// openLocal makes the store for on_error: local. It is nil when counts live in memory anyway: that store fails only when it
-// is full, and a second one would not help.
-func (s *service) openLocal() backend.Store {
-	if inRedis, _ := s.options.Backend.redis(); !inRedis {
-		return nil
-	}
-	store := memory.New(memory.Options{MaxCounters: s.options.Backend.MaxCounters})
-	s.workers = append(s.workers, store.Run)
-	return store
 }
 
 // loadRules loads the rules for the first time and adds a worker that watches them.
@@ -473,7 +394,7 @@ func (s *service) loadRules(registry prometheus.Registerer) error {
 	default:
 		return fmt.Errorf("load rules from %s: %w\nset another directory with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules", dir, err)
 	}
-	s.workers = append(s.workers, func(ctx context.Context) error { return folder.Watch(ctx, s.apply) })
+	s.tasks.Add(func(ctx context.Context) error { return folder.Watch(ctx, s.apply) })
 	return nil
 }
 
@@ -558,9 +479,7 @@ func (s *service) run(ctx context.Context) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g, background := errgroup.WithContext(background)
-	for _, work := range s.workers {
-		g.Go(func() error { return work(background) })
-	}
+	s.tasks.Start(background, g)
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	asked := context.AfterFunc(ctx, func() {
@@ -570,7 +489,9 @@ func (s *service) run(ctx context.Context) error {
 	defer asked()
 	context.AfterFunc(background, cancel) // a worker that fails stops the server
 	g.Go(func() error { return s.operators.Run(endingWith(background, s.server.Stopping())) })
-	s.awaitOverrides(serving)
+	if s.overrides != nil && !s.overrides.Await(serving, longestFirstRead) {
+		s.log.Warn("calls are answered before the overrides have been read", "waited", longestFirstRead)
+	}
 	err := s.server.Run(serving)
 	stop()
 	err = errors.Join(err, g.Wait())
@@ -591,14 +512,11 @@ func endingWith(parent context.Context, done <-chan struct{}) context.Context {
 	return ctx
 }
 
-// close frees what start opened, in reverse order.
+// close frees what start opened.
 func (s *service) close() {
-	for i := len(s.shutdown) - 1; i >= 0; i-- {
-		if err := s.shutdown[i](); err != nil {
-			s.log.Warn("a connection or file could not be closed while stopping", "error", err)
-		}
+	if err := s.tasks.Close(); err != nil {
+		s.log.Warn("a connection or file could not be closed while stopping", "error", err)
 	}
-	s.shutdown = nil
 }
 
 // tuneMemory makes garbage collections rarer, which halves the cost of a call, and limits the heap to nine tenths of the

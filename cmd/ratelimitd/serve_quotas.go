@@ -17,11 +17,11 @@ const shareKeys = "ratelimitd-shares:"
 // assignQuotas makes what shares limits among the clients of the rate limit quota service.
 func (s *service) assignQuotas(registry prometheus.Registerer, budget *intake.Budget) *assigner.Assigner {
 	o := assigner.Options{Limiter: s.limiter, Metrics: registry, Log: s.log, Room: budget.Class("quota", budget.Total()/8)}
-	if s.background != nil {
-		o.Store = redisshares.New(redisshares.Options{Client: s.background, Prefix: s.options.Backend.KeyPrefix + shareKeys, Process: rand.Text()})
+	if s.counters.Shared != nil {
+		o.Store = redisshares.New(redisshares.Options{Client: s.counters.Shared, Prefix: s.options.Backend.KeyPrefix + shareKeys, Process: rand.Text()})
 	}
 	a := assigner.New(o)
-	s.workers = append(s.workers, a.Run)
+	s.tasks.Add(a.Run)
 	return a
 }
 

@@ -3,19 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
-	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 )
 
@@ -31,172 +27,127 @@ const (
 	settingsOfPerSecond = "REDIS_PERSECOND"
 )
 
-// redisStore is one Redis that holds counters.
-type redisStore struct {
-	settings string // prefix of its settings' names
-	store    *redis.Store
-	client   goredis.UniversalClient
-	conns    *redisconn.Connections
-	breakers *redisconn.OpenBreakers
-	answered bool // before the service listened
-}
+// minCacheBytes is the size of envoyproxy/ratelimit's cache if the setting is smaller or negative.
+const minCacheBytes = 512 << 10
 
-// noAnswer is what /healthcheck answers while this Redis keeps health red.
-func (c *redisStore) noAnswer() string { return "no answer from the Redis of " + c.settings + "_URL" }
-
-// openRedis makes the store that counts in Redis. Limits per second have a store of their own if the options say so.
-func (s *service) openRedis(registry prometheus.Registerer) (backend.Store, error) {
+// openCounters makes the counters.
+func (s *service) openCounters(registry prometheus.Registerer) error {
 	o := &s.options.Backend
-	if o.KeyFormat == keysLyft {
-		s.log.Info("counters that envoyproxy/ratelimit has too get its keys, so that both services share counters; descriptors whose keys are equal there share a counter here too",
-			"REDIS_KEY_FORMAT", o.KeyFormat)
-	}
-	if err := s.shareInvalidations(registry); err != nil {
-		return nil, err
-	}
-	store, err := s.openOne(settingsOfRedis, &o.Redis, registry)
-	if err != nil {
-		return nil, err
-	}
-	if !o.UsePerSecond {
-		return store, nil
-	}
-	perSecond, err := s.openOne(settingsOfPerSecond, &o.PerSecond, registry)
-	if err != nil {
-		return nil, err
-	}
-	return &redis.Pair{PerSecond: perSecond, Other: store, GaveBack: s.gaveBack}, nil
-}
-
-// gaveBack makes this replica, and others where needed, forget the denial of a counter.
-func (s *service) gaveBack(t *backend.Take, o *backend.Outcome) {
-	if s.cache != nil { // else the others have none either
-		s.cache.GaveBack(t, o)
-	}
-}
-
-// shareInvalidations makes the replicas that share a Redis learn of each other's resets and refunds. The messages about them go through the
-// Redis of REDIS_URL, including for counters in the Redis of REDIS_PERSECOND_URL.
-func (s *service) shareInvalidations(registry prometheus.Registerer) error {
-	counting := &s.options.Backend
-	connection := counting.connection(&counting.Redis, settingsOfRedis, slog.New(slog.DiscardHandler), nil) // the client that counts logs the same
-	connection.PoolSize = 2                                                                                 // one reads all the time
-	client, err := redisconn.Dial(connection)
+	inRedis, err := o.redis()
 	if err != nil {
 		return err
 	}
-	s.shutdown = append(s.shutdown, client.Close)
-	s.background = client
-	s.invalidations = redis.NewInvalidations(redis.InvalidationsOptions{
-		Client: client, Key: counting.KeyPrefix + redis.InvalidationsKey, Metrics: prom.With(registry), Logger: s.log,
-		Forget: func(key []byte, cleared bool) {
-			if s.cache != nil {
-				s.cache.Forget(key)
-			}
-			if cleared {
-				s.leases.Void(key)
-				s.cleared()
-			}
-		},
-		ForgetAll: func(cleared bool) {
-			if s.cache != nil {
-				s.cache.ForgetAll()
-			}
-			if cleared {
-				s.leases.VoidAll()
-				s.cleared()
-			}
-		},
-	})
-	s.workers = append(s.workers, s.invalidations.Run)
+	if o.JitterSeconds != nil && (!inRedis || o.KeyFormat != keysLyft) {
+		s.log.Info("accepted without effect", "variables", "EXPIRATION_JITTER_MAX_SECONDS", "because", "only counters in Redis with REDIS_KEY_FORMAT=lyft outlive their window")
+	}
+	opts := assembly.Options{
+		MaxCounters: o.MaxCounters, KeyPrefix: o.KeyPrefix, LyftKeys: o.KeyFormat == keysLyft, LyftJitter: o.jitter(), Plain: o.Plain,
+		Replicas: s.options.Answers.Replicas, Metrics: prom.With(registry), Logger: s.log,
+	}
+	if o.CacheBytes != 0 {
+		opts.DenialBytes = max(o.CacheBytes, minCacheBytes)
+	}
+	if inRedis {
+		redisconn.LogTo(s.log)
+		opts.Redis = s.redisOf(settingsOfRedis, &o.Redis, registry)
+	}
+	if inRedis && o.UsePerSecond {
+		opts.PerSecond = s.redisOf(settingsOfPerSecond, &o.PerSecond, registry)
+	}
+	if opts.Regions, err = s.regionLayer(inRedis, registry); err != nil {
+		return err
+	}
+	if s.counters, err = assembly.Open(&s.tasks, opts); err != nil {
+		return err
+	}
+	s.logCounters(&opts)
 	return nil
 }
 
-// openOne makes the store of one Redis. settings is the prefix of its variables.
-func (s *service) openOne(settings string, o *redisOptions, registry prometheus.Registerer) (*redis.Store, error) {
-	counting := &s.options.Backend
-	conns := new(redisconn.Connections)
-	metrics := prom.With(prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry))
-	breakers := new(redisconn.OpenBreakers)
-	connection := counting.connection(o, settings, s.log, conns)
-	connection.Breaker = &redisconn.BreakerOptions{Metrics: metrics, Logger: s.log, Opened: breakers}
-	client, err := redisconn.Dial(connection)
-	if err != nil {
-		return nil, err
+// logCounters logs where counters are. Replicas share counters only if what it logs of Redis is equal.
+func (s *service) logCounters(opts *assembly.Options) {
+	o := &s.options.Backend
+	if opts.Redis == nil {
+		s.log.Info("counting in this replica's memory", "max_counters", o.MaxCounters)
+		if o.Backend == "" && o.Redis.given() {
+			s.log.Warn("REDIS_ settings have no effect, because REDIS_URL is not set: this service has no default socket for Redis")
+		}
+		return
 	}
-	what := "counting in Redis"
-	if settings == settingsOfPerSecond {
-		what = "counting limits per second in another Redis"
+	if opts.LyftKeys {
+		s.log.Info("counters that envoyproxy/ratelimit has too get its keys, so that both services share counters; descriptors whose keys are equal there share a counter here too",
+			"REDIS_KEY_FORMAT", o.KeyFormat)
 	}
-	// Replicas share counters only if these are equal.
-	s.log.Info(what, "type", strings.ToLower(o.Type), "address", connection.Where(), "key_format", counting.KeyFormat, "key_prefix", counting.KeyPrefix)
-	conns.Register(metrics)
-	s.shutdown = append(s.shutdown, client.Close)
-	store := redis.New(redis.Options{
-		Client: client, Timeout: counting.answerWithin(o), Plain: counting.Plain, Settings: settings, Logger: s.log,
-		KeyPrefix: counting.KeyPrefix, Sharded: o.Sharded, Connections: conns,
-		LyftKeys: counting.KeyFormat == keysLyft, LyftJitter: counting.jitter(), Invalidations: s.invalidations, GaveBack: s.gaveBack,
-	})
-	s.shutdown = append(s.shutdown, store.Close)
-	c := &redisStore{settings: settings, store: store, client: client, conns: conns, breakers: breakers}
-	s.redis = append(s.redis, c)
-	s.workers = append(s.workers, func(ctx context.Context) error { return s.awaitRedis(ctx, c) })
-	return store, nil
+	counting := func(what string, r *assembly.Redis) {
+		s.log.Info(what, "type", strings.ToLower(r.Connect.Type), "address", r.Connect.Where(), "key_format", o.KeyFormat, "key_prefix", o.KeyPrefix)
+	}
+	counting("counting in Redis", opts.Redis)
+	if opts.PerSecond != nil {
+		counting("counting limits per second in another Redis", opts.PerSecond)
+	}
 }
 
-// keyFormat returns the format of counters' keys. It matters in Redis only, where other services read them.
-func (o *backendOptions) keyFormat(inRedis bool) descriptor.KeyFormat {
-	if inRedis && o.KeyFormat == keysLyft {
-		return descriptor.KeysLyft
+// redisOf says how to reach one Redis. settings is the prefix of its variables.
+func (s *service) redisOf(settings string, o *redisOptions, registry prometheus.Registerer) *assembly.Redis {
+	all := &s.options.Backend
+	return &assembly.Redis{
+		Connect: all.connection(o, settings, s.log), Timeout: all.answerWithin(o), Sharded: o.Sharded,
+		Metrics: prom.With(prometheus.WrapRegistererWith(prometheus.Labels{"redis": strings.ToLower(settings)}, registry)),
 	}
-	return descriptor.KeysOwn
+}
+
+// noAnswer is what /healthcheck answers while a Redis keeps health red.
+func noAnswer(c *assembly.Connected) string {
+	return "no answer from the Redis of " + c.Settings + "_URL"
 }
 
 // pingRedis finds out before the service listens whether each Redis answers. Without RATELIMITD_REDIS_STARTUP_SERVE, health is red until all of them have answered: a rollout
 // should stop if a new replica cannot reach its Redis, because of a wrong address for example. Meanwhile calls are answered by on_error.
 func (s *service) pingRedis(ctx context.Context) {
-	if s.options.Backend.Startup.Serve && !s.options.Backend.Active {
-		return
-	}
+	ask := !s.options.Backend.Startup.Serve || s.options.Backend.Active
+	answered := make([]bool, len(s.counters.Redis))
 	pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, c := range s.redis {
-		wg.Go(func() {
-			c.answered = c.store.Ping(pingCtx) == nil
-			s.server.SetMissing(c.noAnswer(), !c.answered)
-		})
+	for i, c := range s.counters.Redis {
+		if ask {
+			wg.Go(func() {
+				answered[i] = c.Ping(pingCtx) == nil
+				s.server.SetMissing(noAnswer(c), !answered[i])
+			})
+		}
+		s.tasks.Add(func(ctx context.Context) error { return s.awaitRedis(ctx, c, answered[i]) })
 	}
 	wg.Wait()
 }
 
 // awaitRedis pings a Redis until it answers, and ends the service if that takes longer than allowed. Then health follows it, if
 // the options say so.
-func (s *service) awaitRedis(ctx context.Context, c *redisStore) error {
+func (s *service) awaitRedis(ctx context.Context, c *assembly.Connected, answered bool) error {
 	o := &s.options.Backend.Startup
-	if !c.answered {
+	if !answered {
 		waited := false
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
 			pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
 			defer cancel()
-			return struct{}{}, c.store.Ping(pingCtx)
+			return struct{}{}, c.Ping(pingCtx)
 		}, backoff.WithBackOff(o.backOff()), backoff.WithMaxElapsedTime(o.MaxElapsed), backoff.WithNotify(func(err error, next time.Duration) {
 			waited = true
-			if advice := redisconn.Advice(err, c.settings); advice != "" {
-				s.log.Error("Redis cannot be used with these settings: on_error decides", "settings", c.settings, "advice", advice, "error", err, "asked_again_in", next.Round(time.Millisecond))
+			if advice := redisconn.Advice(err, c.Settings); advice != "" {
+				s.log.Error("Redis cannot be used with these settings: on_error decides", "settings", c.Settings, "advice", advice, "error", err, "asked_again_in", next.Round(time.Millisecond))
 				return
 			}
-			s.log.Warn("Redis does not answer yet: on_error decides until it does", "settings", c.settings, "error", err, "asked_again_in", next.Round(time.Millisecond))
+			s.log.Warn("Redis does not answer yet: on_error decides until it does", "settings", c.Settings, "error", err, "asked_again_in", next.Round(time.Millisecond))
 		}))
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil //nolint:nilerr // the service stops
 		case err != nil:
-			return fmt.Errorf("%s_URL: no answer within REDIS_STARTUP_MAX_ELAPSED_TIME=%s: %w", c.settings, o.MaxElapsed, err)
+			return fmt.Errorf("%s_URL: no answer within REDIS_STARTUP_MAX_ELAPSED_TIME=%s: %w", c.Settings, o.MaxElapsed, err)
 		case waited:
-			s.log.Info("Redis answers", "settings", c.settings)
+			s.log.Info("Redis answers", "settings", c.Settings)
 		}
-		s.server.SetMissing(c.noAnswer(), false)
+		s.server.SetMissing(noAnswer(c), false)
 	}
 	s.followRedis(ctx, c)
 	return nil
@@ -204,7 +155,7 @@ func (s *service) awaitRedis(ctx context.Context, c *redisStore) error {
 
 // followRedis makes health red while a Redis refuses the calls of this user, and, if the options say so, while it does not answer. It
 // ends with ctx.
-func (s *service) followRedis(ctx context.Context, c *redisStore) {
+func (s *service) followRedis(ctx context.Context, c *assembly.Connected) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	alive := true
@@ -214,11 +165,11 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 			return
 		case <-tick.C:
 		}
-		if !s.options.Backend.Active && alive && !c.store.Refused() {
+		if !s.options.Backend.Active && alive && !c.Refused() {
 			continue
 		}
 		pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
-		err := c.store.Ping(pingCtx)
+		err := c.Ping(pingCtx)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -227,11 +178,11 @@ func (s *service) followRedis(ctx context.Context, c *redisStore) {
 			continue
 		}
 		alive = err == nil
-		s.server.SetMissing(c.noAnswer(), !alive)
+		s.server.SetMissing(noAnswer(c), !alive)
 		if alive {
-			s.log.Info("Redis can be used again", "settings", c.settings)
+			s.log.Info("Redis can be used again", "settings", c.Settings)
 		} else {
-			s.log.Warn("Redis cannot be used: health is red", "settings", c.settings, "advice", redisconn.Advice(err, c.settings), "error", err)
+			s.log.Warn("Redis cannot be used: health is red", "settings", c.Settings, "advice", redisconn.Advice(err, c.Settings), "error", err)
 		}
 	}
 }

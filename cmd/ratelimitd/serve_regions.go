@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
@@ -81,12 +83,12 @@ func (o *regionOptions) list() (*regionList, error) {
 	return l, nil
 }
 
-// openRegions puts the store that counts across regions in front of another one. It returns that one if no region is set.
-func (s *service) openRegions(counters backend.Store, registry prometheus.Registerer) (backend.Store, error) {
+// regionLayer returns what puts the store that counts across regions in front of another one; nil if no region is set.
+func (s *service) regionLayer(inRedis bool, registry prometheus.Registerer) (func(here backend.Store) (assembly.Regions, error), error) {
 	o := &s.options.Regions
 	list, err := o.list()
 	if err != nil || list == nil {
-		return counters, err
+		return nil, err
 	}
 	if s.options.Backend.KeyFormat == keysLyft {
 		return nil, errors.New("RATELIMITD_REGION and REDIS_KEY_FORMAT=lyft: envoyproxy/ratelimit, which shares these counters, knows no regions; use one of them")
@@ -103,32 +105,24 @@ func (s *service) openRegions(counters backend.Store, registry prometheus.Regist
 	case of != o.Region:
 		return nil, fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT=%s: the certificate is of region %s, and RATELIMITD_REGION=%s", o.Cert, of, o.Region)
 	}
-	s.workers = append(s.workers, s.regionFiles.Run)
+	s.tasks.Add(s.regionFiles.Run)
 	peers, err := regionrpc.NewPeers(regionrpc.Options{Addresses: list.addresses, TLS: s.regionFiles, Metrics: prom.With(registry), Log: s.log})
 	if err != nil {
 		return nil, fmt.Errorf("RATELIMITD_REGIONS: %w", err)
 	}
-	s.shutdown = append(s.shutdown, peers.Close)
-	opts := regions.Options{
-		Store: counters, Peers: peers, Region: o.Region, Regions: list.names,
-		Timeout: s.options.Backend.longestAnswer(), Metrics: prom.With(registry), Logger: s.log,
-	}
-	if s.regions, err = regions.New(opts); err != nil {
-		return nil, err
-	}
-	s.workers = append(s.workers, s.regions.Run)
-	if len(s.redis) == 0 {
+	s.tasks.Closing(peers.Close)
+	if !inRedis {
 		s.log.Warn("limits that this region counts for all are in the memory of each replica: run one replica, or set REDIS_URL", "region", o.Region)
 	}
 	s.log.Info("limits with regions hold in all regions", "region", o.Region, "regions", list.names)
-	return s.regions, nil
-}
-
-// cleared tells other regions that a replica of this one has cleared counters.
-func (s *service) cleared() {
-	if s.regions != nil {
-		s.regions.Cleared()
-	}
+	return func(here backend.Store) (_ assembly.Regions, err error) {
+		s.regions, err = regions.New(regions.Options{
+			Store: here, Peers: peers, Region: o.Region, Regions: list.names,
+			Timeout: s.options.Backend.longestAnswer(), Metrics: prom.With(registry), Logger: s.log,
+		})
+		s.tasks.Add(func(ctx context.Context) error { return s.regions.Run(ctx) })
+		return s.regions, err
+	}, nil
 }
 
 // elsewhere tells whether another region counts a limit. It is nil if no region is set.
@@ -152,7 +146,7 @@ func (s *service) listenForRegions(shared *endpoint.Shared) error {
 	if err != nil {
 		return err
 	}
-	s.shutdown = append(s.shutdown, sync.OnceValue(func() error { // the server closes it too, if it runs
+	s.tasks.Closing(sync.OnceValue(func() error { // the server closes it too, if it runs
 		_ = listener.Close()
 		return nil
 	}))
@@ -169,7 +163,7 @@ func (s *service) listenForRegions(shared *endpoint.Shared) error {
 	}
 	s.regionAddr = listener.Addr()
 	s.regions.SetResolver(s.limiter)
-	s.workers = append(s.workers, server.Run)
+	s.tasks.Add(server.Run)
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/platform/promcompat"
@@ -103,8 +104,8 @@ func (o *statisticsOptions) mogrifiers() ([]statsd.Mogrifier, error) {
 }
 
 // poolStatistic is envoyproxy/ratelimit's name for the connections to this Redis.
-func (c *redisStore) poolStatistic() string {
-	if c.settings == settingsOfPerSecond {
+func poolStatistic(c *assembly.Connected) string {
+	if c.Settings == settingsOfPerSecond {
 		return "ratelimit.redis_per_second_pool"
 	}
 	return "ratelimit.redis_pool"
@@ -117,18 +118,18 @@ func (s *service) statistics() statsd.Source {
 			s.limiter.Statistics(visit)
 			s.loadStats(visit)
 			visit(statsd.ResponseTimePath, "total_requests", s.server.Answered())
-			for _, c := range s.redis {
-				visit(c.poolStatistic(), "cx_total", c.conns.Opened())
-				visit(c.poolStatistic(), "cx_local_close", c.conns.Closed())
+			for _, c := range s.counters.Redis {
+				visit(poolStatistic(c), "cx_total", c.Connections.Opened())
+				visit(poolStatistic(c), "cx_local_close", c.Connections.Closed())
 			}
 		},
 		Gauges: func(visit func(path, stat string, n uint64)) {
-			for _, c := range s.redis {
-				visit(c.poolStatistic(), "cx_active", c.conns.Open())
+			for _, c := range s.counters.Redis {
+				visit(poolStatistic(c), "cx_active", c.Connections.Open())
 			}
-			if s.cache != nil {
-				visit("ratelimit.localcache", "entryCount", uint64(s.cache.Len()))
-				visit("ratelimit.localcache", "hitCount", s.cache.Hits())
+			if denials := s.counters.Denials; denials != nil {
+				visit("ratelimit.localcache", "entryCount", uint64(denials.Len()))
+				visit("ratelimit.localcache", "hitCount", denials.Hits())
 			}
 		},
 	}
@@ -201,7 +202,7 @@ func (s *service) sendStatistics(registry prometheus.Registerer) (prometheus.Obs
 	if err != nil {
 		return nil, err
 	}
-	s.workers = append(s.workers, sender.Run)
+	s.tasks.Add(sender.Run)
 	s.log.Info("sending statistics", "address", opts.Address, "network", opts.Network, "dogstatsd", opts.Datadog, "every", o.Interval.String())
 	return opts.Timings, nil
 }

@@ -74,7 +74,7 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 	s.loadStats = client.Statistics
 	s.resources = client.Files
 	s.xdsStats = client.WriteStats
-	s.workers = append(s.workers, func(ctx context.Context) error { return client.Run(ctx, s.applyFrom(o.Server)) })
+	s.tasks.Add(func(ctx context.Context) error { return client.Run(ctx, s.applyFrom(o.Server)) })
 	s.log.Info("rules come over xDS", "server", o.Server, "node", o.NodeID, "encrypted", o.TLS)
 	return nil
 }
@@ -96,7 +96,7 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 			given("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", o.Cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", o.Key, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", o.CACert), err)
 	}
 	opts.TLS = files.Client
-	s.workers = append(s.workers, files.Run)
+	s.tasks.Add(files.Run)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
@@ -94,10 +95,9 @@ type replica struct {
 	f       *fleet
 	index   int
 	limiter *limiter.Limiter
-	leases  *lease.Leases
+	chain   assembly.Chain
 	regions *regions.Store // nil: there is one region
-	cache   *overlimit.Cache
-	stop    func() // it gives back what it holds
+	stop    func()         // it gives back what it holds
 	kill    func()
 
 	version   int // of the rules
@@ -153,10 +153,16 @@ func (f *fleet) start(index int, old *replica) *replica {
 		maps.Copy(r.heard, old.heard)
 		maps.Copy(r.overrides, old.overrides)
 	}
-	r.cache = overlimit.New(overlimit.Options{Store: &link{r}, Refunded: func(key []byte) { f.refunded(r, string(key)) }})
-	r.leases = lease.New(lease.Options{Store: r.cache, Replicas: f.setup.replicas, Timeout: time.Second, ReturnWithin: 2 * time.Second})
 	ctx, end := context.WithCancelCause(context.Background())
-	r.limiter = limiter.New(limiter.Options{Store: r.store(ctx), NoMetrics: true})
+	err := r.chain.Put(&link{r}, assembly.Layers{
+		Denials: &overlimit.Options{Refunded: func(key []byte) { f.refunded(r, string(key)) }},
+		Leases:  &lease.Options{Replicas: f.setup.replicas, Timeout: time.Second, ReturnWithin: 2 * time.Second},
+		Regions: r.across(ctx),
+	})
+	if err != nil {
+		panic(err)
+	}
+	r.limiter = limiter.New(limiter.Options{Store: r.chain.Store, NoMetrics: true})
 	if r.regions != nil {
 		r.regions.SetResolver(r.limiter)
 	}
@@ -173,10 +179,10 @@ func (r *replica) sweep(ctx context.Context) {
 	for {
 		select {
 		case <-tick.C:
-			r.leases.Sweep(ctx, time.Now())
+			r.chain.Leases.Sweep(ctx, time.Now())
 		case <-ctx.Done():
 			if !errors.Is(context.Cause(ctx), errKilled) {
-				r.leases.Close(context.WithoutCancel(ctx), time.Now())
+				r.chain.Leases.Close(context.WithoutCancel(ctx), time.Now())
 			}
 			return
 		}
@@ -229,7 +235,7 @@ func (f *fleet) refunded(from *replica, key string) {
 			r := f.replicas[i]
 			f.mu.Unlock()
 			if r != from {
-				r.cache.Forget([]byte(key))
+				r.chain.Forget([]byte(key), false)
 			}
 		})
 	}

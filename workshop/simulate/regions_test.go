@@ -6,25 +6,26 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 )
 
-// store returns what the replica counts in: leases, and if there are several regions, what counts across them in front.
-func (r *replica) store(ctx context.Context) backend.Store {
+// across returns what makes the store that counts across regions, which runs until ctx ends; nil: limits count in each region.
+func (r *replica) across(ctx context.Context) func(backend.Store) (assembly.Regions, error) {
 	if r.f.setup.regions == 1 || r.f.aside {
-		return r.leases
+		return nil
 	}
 	here := r.region()
-	s, err := regions.New(regions.Options{
-		Store: r.leases, Peers: &wan{r.f, here}, Region: names[here], Regions: names[:r.f.setup.regions], Denials: r.f.denials, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		panic(err)
+	return func(counters backend.Store) (_ assembly.Regions, err error) {
+		r.regions, err = regions.New(regions.Options{
+			Store: counters, Peers: &wan{r.f, here}, Region: names[here], Regions: names[:r.f.setup.regions], Denials: r.f.denials, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err == nil {
+			go func() { _ = r.regions.Run(ctx) }()
+		}
+		return r.regions, err
 	}
-	r.regions = s
-	go func() { _ = s.Run(ctx) }()
-	return s
 }
 
 // region is the index of the replica's region.

@@ -1,0 +1,96 @@
+package assembly
+
+import (
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/lending/lease"
+)
+
+// Layers stand in front of a store that counts. The fields are in the order of the layers: a take passes the last one first. Open and
+// Put set the Store of their options.
+type Layers struct {
+	Denials *overlimit.Options // remembers final denials; nil: nothing does
+
+	// Leases take permits in batches. They are in front of the denial cache: a refund must reach the cache to clear it, and a cached
+	// denial must not hide permits that this process holds. Nil: every take is counted on its own.
+	Leases *lease.Options
+
+	// Regions makes what counts limits with another home there, in front of all that this region counts. Nil: there is one region.
+	Regions func(here backend.Store) (Regions, error)
+}
+
+// Regions is a store that counts limits with another home there. Whoever makes it runs it.
+type Regions interface {
+	backend.Store
+	Cleared() // counters of this region were cleared, by whichever of its replicas
+}
+
+// Chain is a store with its layers. Before Put it has none, and its methods do nothing.
+type Chain struct {
+	backend.Store                  // the first one: what decisions ask
+	Denials       *overlimit.Cache // nil: there is none
+	Leases        *lease.Leases    // nil: there are none
+	regions       Regions
+}
+
+// Put puts layers in front of a store.
+func (c *Chain) Put(counts backend.Store, l Layers) (err error) {
+	c.Store = counts
+	if l.Denials != nil {
+		l.Denials.Store = c.Store
+		c.Denials = overlimit.New(*l.Denials)
+		c.Store = c.Denials
+	}
+	if l.Leases != nil {
+		l.Leases.Store = c.Store
+		c.Leases = lease.New(*l.Leases)
+		c.Store = c.Leases
+	}
+	if l.Regions != nil {
+		if c.regions, err = l.Regions(c.Store); err != nil {
+			return err
+		}
+		c.Store = c.regions
+	}
+	return nil
+}
+
+// Forget makes the layers forget what they remember of a counter whose hits another replica has given back. cleared means that it
+// gave back all, which voids permits too.
+func (c *Chain) Forget(key []byte, cleared bool) {
+	if c.Denials != nil {
+		c.Denials.Forget(key)
+	}
+	if cleared {
+		if c.Leases != nil {
+			c.Leases.Void(key)
+		}
+		c.cleared()
+	}
+}
+
+// ForgetAll is Forget for all counters.
+func (c *Chain) ForgetAll(cleared bool) {
+	if c.Denials != nil {
+		c.Denials.ForgetAll()
+	}
+	if cleared {
+		if c.Leases != nil {
+			c.Leases.VoidAll()
+		}
+		c.cleared()
+	}
+}
+
+func (c *Chain) cleared() {
+	if c.regions != nil {
+		c.regions.Cleared()
+	}
+}
+
+// GaveBack makes this replica, and others where needed, forget the denial of a counter.
+func (c *Chain) GaveBack(t *backend.Take, o *backend.Outcome) {
+	if c.Denials != nil { // else the others have none either
+		c.Denials.GaveBack(t, o)
+	}
+}

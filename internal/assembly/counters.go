@@ -1,0 +1,134 @@
+package assembly
+
+import (
+	"log/slog"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
+	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/lease"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
+)
+
+// Options say where counters live.
+type Options struct {
+	MaxCounters int // in memory; default memory.DefaultMaxCounters
+
+	Redis     *Redis // has the counters; nil: they are in memory
+	PerSecond *Redis // has the counters of limits per second; nil: Redis has them too
+
+	KeyPrefix  string        // of all keys in Redis
+	LyftKeys   bool          // use the keys of envoyproxy/ratelimit in Redis
+	LyftJitter time.Duration // the longest random time that they outlive their windows
+	Plain      bool          // each request makes its own round trip to Redis, for comparison
+
+	DenialBytes int // size of the denial cache; 0: there is none
+
+	// Replicas is how many processes share the limits. Default: they count each other in Redis, after Join.
+	Replicas int
+
+	Regions func(here backend.Store) (Regions, error) // as in Layers
+
+	Metrics metric.Registry // nil: no metrics
+	Logger  *slog.Logger    // default slog.Default()
+}
+
+// Counters are the counters of a process, as its limiter needs them.
+type Counters struct {
+	Chain
+	Local  backend.Store           // for on_error: local; nil: counters are in memory, and a second store would not help when that is full
+	Keys   descriptor.KeyBuilder   // of the counters
+	Redis  []*Connected            // the Redis with the counters
+	Caches []Cache                 // what this process keeps in memory
+	Shared goredis.UniversalClient // reaches Options.Redis for what no decision waits for; nil: counters are in memory
+
+	replicas replicas
+	prefix   string
+	log      *slog.Logger
+}
+
+// Cache is something of which a process keeps many in memory.
+type Cache struct {
+	Name string
+	Len  func() int
+}
+
+// Open makes the counters. What they do in the background, and their connections, become tasks. Nothing is connected yet.
+func Open(tasks *Tasks, o Options) (*Counters, error) {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	c := &Counters{Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}, prefix: o.KeyPrefix, log: o.Logger}
+	layers := Layers{Regions: o.Regions}
+	if o.DenialBytes > 0 {
+		layers.Denials = &overlimit.Options{Bytes: o.DenialBytes, Metrics: o.Metrics}
+	}
+	var counts backend.Store
+	if o.Redis == nil {
+		counts = c.openMemory(tasks, &o)
+	} else {
+		invalidations, err := c.shareInvalidations(tasks, &o)
+		if err != nil {
+			return nil, err
+		}
+		if counts, err = c.openRedis(tasks, &o, invalidations); err != nil {
+			return nil, err
+		}
+		if layers.Denials != nil {
+			layers.Denials.Refunded = invalidations.Refunded
+		}
+		layers.Leases = &lease.Options{Replicas: o.Replicas, Timeout: o.longestAnswer(), Metrics: o.Metrics}
+	}
+	if err := c.Put(counts, layers); err != nil {
+		return nil, err
+	}
+	if c.Denials != nil {
+		c.Caches = append(c.Caches, Cache{"denial cache", c.Denials.Len})
+	}
+	if c.Leases != nil {
+		c.Caches = append(c.Caches, Cache{"leases", c.Leases.Len})
+		tasks.Add(c.Leases.Run)
+	}
+	return c, nil
+}
+
+// openMemory makes the store that counts in memory.
+func (c *Counters) openMemory(tasks *Tasks, o *Options) backend.Store {
+	store := memory.New(memory.Options{MaxCounters: o.MaxCounters, Metrics: o.Metrics})
+	tasks.Add(store.Run)
+	c.Caches = append(c.Caches, Cache{"counters in memory", store.Len})
+	return store
+}
+
+// openRedis makes the store that counts in Redis, and one in memory for on_error: local.
+func (c *Counters) openRedis(tasks *Tasks, o *Options, resets *redis.Invalidations) (backend.Store, error) {
+	if o.LyftKeys {
+		c.Keys.Format = descriptor.KeysLyft
+	}
+	local := memory.New(memory.Options{MaxCounters: o.MaxCounters})
+	tasks.Add(local.Run)
+	c.Local = local
+	c.replicas.register(o)
+	store, err := c.connect(tasks, o, o.Redis, resets)
+	if err != nil || o.PerSecond == nil {
+		return store, err
+	}
+	perSecond, err := c.connect(tasks, o, o.PerSecond, resets)
+	if err != nil {
+		return nil, err
+	}
+	return &redis.Pair{PerSecond: perSecond, Other: store, GaveBack: c.GaveBack}, nil
+}
+
+// longestAnswer is the longest time that a take waits for Redis.
+func (o *Options) longestAnswer() time.Duration {
+	if o.PerSecond == nil {
+		return o.Redis.Timeout
+	}
+	return max(o.Redis.Timeout, o.PerSecond.Timeout)
+}

@@ -1,0 +1,74 @@
+package assembly
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/config/override/redissource"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+)
+
+// Overrides are a source of overrides that a limiter follows.
+type Overrides struct {
+	override.Source
+	read <-chan struct{}
+}
+
+// Follow makes a limiter use the overrides of a source while the tasks run.
+func Follow(tasks *Tasks, l *limiter.Limiter, source override.Source) *Overrides {
+	inForce := make(chan struct{})
+	done := sync.OnceFunc(func() { close(inForce) })
+	tasks.Add(func(ctx context.Context) error {
+		return source.Run(ctx, func(set *override.Set) {
+			l.SetOverrides(set)
+			done()
+		})
+	})
+	o := &Overrides{Source: source, read: inForce}
+	if s, ok := source.(*redissource.Source); ok {
+		o.read = s.Tried()
+	}
+	return o
+}
+
+// Read reports whether the source has been read, or could not be read: then there is nothing to wait for.
+func (o *Overrides) Read() bool {
+	select {
+	case <-o.read:
+		return true
+	default:
+		return false
+	}
+}
+
+// Await waits for the first attempt to read the source, so that no decision is made without the overrides if the source answers. It reports
+// whether the attempt ended in time.
+func (o *Overrides) Await(ctx context.Context, longest time.Duration) bool {
+	select {
+	case <-o.read:
+	case <-ctx.Done():
+	case <-time.After(longest):
+		return false
+	}
+	return true
+}
+
+// overridePool is the number of connections for overrides: one waits for changes.
+const overridePool = 4
+
+// Overrides makes the source of the overrides in a Redis. counted counts its connections; nil: nobody does.
+func (r *Redis) Overrides(tasks *Tasks, counted *redisconn.Connections, o redissource.Options) (*redissource.Source, error) {
+	connect := r.Connect
+	connect.PoolSize, connect.OnEmpty, connect.Connections = overridePool, "", counted
+	client, err := r.Dial(tasks, connect)
+	if err != nil {
+		return nil, err
+	}
+	o.Client = client
+	o.Usable = func(ctx context.Context) (bool, error) { return redis.OneKeyspace(ctx, client, o.Prefix) }
+	return redissource.New(o), nil
+}

@@ -1,0 +1,86 @@
+package assembly
+
+import (
+	"log/slog"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
+)
+
+// Redis says how to reach a Redis.
+type Redis struct {
+	Client  goredis.UniversalClient // a client of the program's own, which stays open; nil: Connect makes one
+	Connect redisconn.Options       // without Breaker and Connections
+
+	Timeout time.Duration   // longest wait for an answer
+	Sharded bool            // several servers or slots are behind the address
+	Metrics metric.Registry // of the connections and breakers; nil: no metrics
+}
+
+// Connected is a Redis that has counters.
+type Connected struct {
+	*redis.Store
+	Settings    string // prefix of its settings' names
+	Connections *redisconn.Connections
+	Breakers    *redisconn.OpenBreakers
+}
+
+// Dial returns a client for a Redis, which is closed with the tasks unless it is the program's own.
+func (r *Redis) Dial(tasks *Tasks, o redisconn.Options) (goredis.UniversalClient, error) {
+	if r.Client != nil {
+		return r.Client, nil
+	}
+	client, err := redisconn.Dial(o)
+	if err != nil {
+		return nil, err
+	}
+	tasks.Closing(client.Close)
+	return client, nil
+}
+
+// backgroundPool is the number of connections for what no decision waits for: one reads invalidations all the time.
+const backgroundPool = 2
+
+// shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. The messages about them go through
+// the Redis of most counters, including those for counters in the Redis for limits per second.
+func (c *Counters) shareInvalidations(tasks *Tasks, o *Options) (*redis.Invalidations, error) {
+	connect := o.Redis.Connect
+	connect.PoolSize, connect.Logger = backgroundPool, slog.New(slog.DiscardHandler) // the client that counts logs the same
+	client, err := o.Redis.Dial(tasks, connect)
+	if err != nil {
+		return nil, err
+	}
+	c.Shared = client
+	resets := redis.NewInvalidations(redis.InvalidationsOptions{
+		Client: client, Key: o.KeyPrefix + redis.InvalidationsKey, Forget: c.Forget, ForgetAll: c.ForgetAll, Metrics: o.Metrics, Logger: o.Logger,
+	})
+	tasks.Add(resets.Run)
+	return resets, nil
+}
+
+// connect makes the store of one Redis.
+func (c *Counters) connect(tasks *Tasks, o *Options, r *Redis, resets *redis.Invalidations) (*redis.Store, error) {
+	found := &Connected{Settings: r.Connect.Settings, Connections: new(redisconn.Connections), Breakers: new(redisconn.OpenBreakers)}
+	connect := r.Connect
+	connect.Connections = found.Connections
+	connect.Breaker = &redisconn.BreakerOptions{Metrics: r.Metrics, Logger: o.Logger, Opened: found.Breakers}
+	client, err := r.Dial(tasks, connect)
+	if err != nil {
+		return nil, err
+	}
+	if r.Metrics != nil {
+		found.Connections.Register(r.Metrics)
+	}
+	found.Store = redis.New(redis.Options{
+		Client: client, Timeout: r.Timeout, Plain: o.Plain, Settings: r.Connect.Settings, Logger: o.Logger, KeyPrefix: o.KeyPrefix,
+		Sharded: r.Sharded, Connections: found.Connections, LyftKeys: o.LyftKeys, LyftJitter: o.LyftJitter, Invalidations: resets,
+		GaveBack: c.GaveBack,
+	})
+	tasks.Closing(found.Close)
+	c.Redis = append(c.Redis, found)
+	return found.Store, nil
+}

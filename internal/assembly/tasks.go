@@ -1,0 +1,39 @@
+package assembly
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Tasks are what a process does in the background, and what it closes when it stops. The zero value has none. Its methods are not for
+// concurrent use.
+type Tasks struct {
+	work    []func(context.Context) error
+	closers []func() error
+}
+
+// Add adds work, which ends soon after its context.
+func (t *Tasks) Add(work func(context.Context) error) { t.work = append(t.work, work) }
+
+// Closing adds what Close calls.
+func (t *Tasks) Closing(f func() error) { t.closers = append(t.closers, f) }
+
+// Start begins all work in a group.
+func (t *Tasks) Start(ctx context.Context, g *errgroup.Group) {
+	for _, work := range t.work {
+		g.Go(func() error { return work(ctx) })
+	}
+}
+
+// Close frees what the tasks use, the newest first. Call it after all work has ended; a second call does nothing.
+func (t *Tasks) Close() error {
+	var failed []error
+	for _, f := range slices.Backward(t.closers) {
+		failed = append(failed, f())
+	}
+	t.closers = nil
+	return errors.Join(failed...)
+}
