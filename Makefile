@@ -20,13 +20,13 @@ endef
 run: ## serve the example rules of config/domains, counting in memory
 	go run ./cmd/ratelimitd --rules config/domains
 
-quick: ## all that needs Go alone, in under three minutes: before each commit
+quick: ## all that needs Go alone, in under two minutes: before each commit
 	@$(FORMATTED)
 	go vet ./...
 	go test -short ./...
 
-test: ## all tests, most of them with the race detector, after getting what they need besides Go; the last lines say what was left out and what failed
-	go run ./workshop/scripts/suite
+test: ## all tests, after getting what they need besides Go; those that need only Go run with the race detector too
+	workshop/scripts/test
 
 simulate: ## run the simulated history of one SEED, and print what happens in it
 	go test ./workshop/simulate -run 'TestSeeds$$' -count 1 -v -args -seed $(SEED)

@@ -100,8 +100,6 @@ var notRun = map[string][]string{
 		`go run . -parts redis -keys 100000 -pool 64`,
 		`go run . -parts redis -redis 127.0.0.1:6379`,
 		`go run ./workshop/scripts/mutants PACKAGE`,
-		`go run ./workshop/scripts/suite ./workshop/e2e/outages`,
-		`go run ./workshop/scripts/suite -run Conformance`,
 		`go test ./workshop/matrix`,
 		`go test ./internal/backend/redis -run '^$' -bench ColdKeys -benchtime 100000x`,
 		`go test ./internal/backend/memory -run '^$' -bench Bytes -benchtime 1x`,

@@ -2,7 +2,7 @@
 //
 // On says whether the detector is on. Sequential skips a test then: one that asks one thing after the other, most of them
 // of commands that end, or one that is a long calculation. Any test may use both at any time. What the detector is run on
-// otherwise is in workshop/scripts/suite.
+// otherwise is in workshop/scripts/test.
 package racetest
 
 import "testing"
