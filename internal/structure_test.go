@@ -30,28 +30,29 @@ var imports = map[string][]string{
 	"internal/backend/...":   {"internal/descriptor", "internal/backend/...", "internal/platform/..."},
 	"internal/limiter/...":   {"internal/descriptor", "internal/backend", "internal/config/override", "internal/limiter/...", "internal/platform/..."},
 	"internal/lending/...":   {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/config/override", "internal/limiter", "internal/lending/...", "internal/platform/..."},
-	"internal/assembly/...":  {"internal/descriptor", "internal/config/override/...", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"}, // no server: package ratelimit links it
 	"internal/server/...":    {"internal/descriptor", "internal/limiter", "internal/limiter/grpcstatus", "internal/lending/quota/...", "internal/server/...", "internal/platform/..."},
 	"internal/operator/...":  {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/lending/...", "internal/operator/...", "internal/platform/...", "proto/..."},
+	"internal/assembly/...":  {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter/...", "internal/lending/...", "internal/server/...", "internal/operator", "internal/assembly", "internal/platform/..."},
 	"internal/authoring/...": {"internal/descriptor", "internal/config/...", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/authoring/...", "internal/platform/..."},
 	"internal/testkit/...":   {"internal/testkit/..."},
 
 	// Packages that know less than their wing.
-	"internal/platform/metric":           {},                                                                                                 // package ratelimit links it, and no metrics client
-	"internal/config/yamlform/...":       {"internal/config/yamlform"},                                                                       // YAML, independent of what it describes
-	"internal/backend":                   {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},                     // the contract knows no store
-	"internal/limiter/events":            {"internal/descriptor", "internal/platform/..."},                                                   // observers do not know what a decision is
-	"internal/limiter/hotkeys":           {"internal/platform/metric"},                                                                       // the same
-	"internal/limiter/usage":             {"internal/descriptor", "internal/platform/metric"},                                                // the same
-	"internal/limiter/grpcstatus":        {"internal/limiter"},                                                                               // the errors of a decision
-	"internal/lending/lease":             {"internal/descriptor", "internal/backend", "internal/platform/..."},                               // a store in front of a store
-	"internal/lending/regions":           {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/platform/..."}, // the same
-	"internal/lending/quota":             {"internal/descriptor"},                                                                            // pure arithmetic
-	"internal/lending/quota/envoymodel":  {"internal/lending/quota"},                                                                         // the same
-	"internal/lending/quota/redisshares": {"internal/lending/quota"},                                                                         // it stores what the arithmetic says
-	"internal/platform/intake":           {},                                                                                                 // bounds, independent of what is asked
-	"internal/server/transport":          {"internal/platform/intake"},                                                                       // HTTP/2
-	"internal/server/reservation":        {},                                                                                                 // signatures
+	"internal/platform/metric":           {},                                                                                                                                                        // package ratelimit links it, and no metrics client
+	"internal/config/yamlform/...":       {"internal/config/yamlform"},                                                                                                                              // YAML, independent of what it describes
+	"internal/backend":                   {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},                                                                            // the contract knows no store
+	"internal/limiter/events":            {"internal/descriptor", "internal/platform/..."},                                                                                                          // observers do not know what a decision is
+	"internal/limiter/hotkeys":           {"internal/platform/metric"},                                                                                                                              // the same
+	"internal/limiter/usage":             {"internal/descriptor", "internal/platform/metric"},                                                                                                       // the same
+	"internal/limiter/grpcstatus":        {"internal/limiter"},                                                                                                                                      // the errors of a decision
+	"internal/lending/lease":             {"internal/descriptor", "internal/backend", "internal/platform/..."},                                                                                      // a store in front of a store
+	"internal/lending/regions":           {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/platform/..."},                                                        // the same
+	"internal/lending/quota":             {"internal/descriptor"},                                                                                                                                   // pure arithmetic
+	"internal/lending/quota/envoymodel":  {"internal/lending/quota"},                                                                                                                                // the same
+	"internal/lending/quota/redisshares": {"internal/lending/quota"},                                                                                                                                // it stores what the arithmetic says
+	"internal/assembly":                  {"internal/descriptor", "internal/config/override/...", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"}, // package ratelimit links it, and no server
+	"internal/platform/intake":           {},                                                                                                                                                        // bounds, independent of what is asked
+	"internal/server/transport":          {"internal/platform/intake"},                                                                                                                              // HTTP/2
+	"internal/server/reservation":        {},                                                                                                                                                        // signatures
 
 	// Packages that know more than their wing, and why.
 	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                 // it cuts the entries of requests
@@ -90,11 +91,11 @@ var onlyIn = map[string][]string{
 	"google.golang.org/grpc":                         {"internal/server/regionrpc", "internal/limiter/grpcstatus", "client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/platform/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
 	"google.golang.org/protobuf":                     {"internal/server/transport", "internal/server/regionrpc", "client", "internal/authoring/conform", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
 	"github.com/envoyproxy/go-control-plane":         {"internal/authoring/conform", "internal/server", "internal/config/xds", "cmd/ratelimitd", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/servicetest"},
-	"net/http":                                       {"internal/platform/problem", "middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/platform/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
+	"net/http":                                       {"internal/assembly/service", "internal/platform/problem", "middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/platform/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
 	"connectrpc.com":                                 {"internal/operator", "proto/..."},
 	"gopkg.in/yaml.v3":                               {"internal/config/yamlform"},
 	"github.com/DataDog":                             {"internal/platform/statsd"},
-	"github.com/prometheus":                          {"limits/limitsprom", "internal/platform/metric/prom", "internal/lending/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
+	"github.com/prometheus":                          {"internal/assembly/service", "limits/limitsprom", "internal/platform/metric/prom", "internal/lending/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
 	"github.com/prometheus/statsd_exporter":          {"internal/platform/promcompat"},
 	"github.com/fsnotify/fsnotify":                   {"internal/config", "internal/platform/tlsfiles"},
 	"go.opentelemetry.io":                            {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},

@@ -1,13 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/ratelimitd/ratelimitd/internal/operator"
+	"github.com/ratelimitd/ratelimitd/internal/assembly/service"
 	"github.com/ratelimitd/ratelimitd/internal/operator/bearer"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
@@ -28,16 +27,17 @@ type adminOptions struct {
 }
 
 // access sets up who may use the admin port.
-func (s *service) access(registry prometheus.Registerer) (operator.Access, error) {
+func (s *starting) access(_ context.Context, opts *service.Options) (err error) {
 	o, listen := &s.options.Admin, &s.options.Listen
-	a := operator.Access{HostNames: o.HostNames, Operators: o.OperateSAN}
+	a := &opts.Operators.Access
+	a.HostNames, a.Operators = o.HostNames, o.OperateSAN
 	if len(o.OperateSAN) > 0 && o.ClientCA == "" {
-		return a, errors.New("RATELIMITD_ADMIN_TLS_OPERATE_SAN is about client certificates: it needs RATELIMITD_ADMIN_TLS_CLIENT_CA")
+		return errors.New("RATELIMITD_ADMIN_TLS_OPERATE_SAN is about client certificates: it needs RATELIMITD_ADMIN_TLS_CLIENT_CA")
 	}
 	if o.Token != "" || o.TokenFile != "" {
 		tokens, err := bearer.New(bearer.Options{Token: o.Token, Name: "RATELIMITD_ADMIN_TOKEN", File: o.TokenFile})
 		if err != nil {
-			return a, fmt.Errorf("tokens of operators (RATELIMITD_ADMIN_TOKEN, RATELIMITD_ADMIN_TOKEN_FILE): %w", err)
+			return fmt.Errorf("tokens of operators (RATELIMITD_ADMIN_TOKEN, RATELIMITD_ADMIN_TOKEN_FILE): %w", err)
 		}
 		a.Tokens = tokens
 	}
@@ -47,28 +47,28 @@ func (s *service) access(registry prometheus.Registerer) (operator.Access, error
 	}
 	if o.Cert == "" && o.Key == "" {
 		if o.ClientCA != "" || o.ClientSAN != "" {
-			return a, errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: client certificates need encrypted connections")
+			return errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: client certificates need encrypted connections")
 		}
 		if a.Tokens != nil && !isLoopback(listen.DebugHost) {
 			s.log.Warn("operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY",
 				"debug_host", listen.DebugHost)
 		}
-		return a, nil
+		return nil
 	}
 	variables := given("RATELIMITD_ADMIN_TLS_CERT", o.Cert, "RATELIMITD_ADMIN_TLS_KEY", o.Key,
 		"RATELIMITD_ADMIN_TLS_CLIENT_CA", o.ClientCA, "RATELIMITD_ADMIN_TLS_CLIENT_SAN", o.ClientSAN)
 	files, err := tlsfiles.Load(tlsfiles.Options{
-		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: prom.With(registry),
+		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: prom.With(s.registry),
 	})
 	if err != nil {
-		return a, fmt.Errorf("%s: %w", variables, err)
+		return fmt.Errorf("%s: %w", variables, err)
 	}
 	if a.TLS, err = files.Server(); err != nil {
-		return a, fmt.Errorf("%s: %w", variables, err)
+		return fmt.Errorf("%s: %w", variables, err)
 	}
 	a.ClientCerts = o.ClientCA != ""
 	s.tasks.Add(files.Run)
-	return a, nil
+	return nil
 }
 
 // isLoopback reports whether only this machine can reach an address. A host name other than localhost may resolve to any

@@ -147,7 +147,7 @@ func TestCompatibilityIsDocumented(t *testing.T) {
 	if i.err != nil {
 		t.Fatal(i.failed())
 	}
-	served := i.svc.server.Services()
+	served := i.svc.Server.Services()
 	_, index := get(t, i.debug()+"/")
 	served = append(served, regexp.MustCompile(`(?m)^/\S+|ratelimitd\.admin\.v1\.\w+`).FindAllString(index, -1)...)
 	served = append(served, "/json", "/healthcheck", "/livez", "/readyz", "/metrics")

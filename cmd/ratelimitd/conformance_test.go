@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/assembly/service"
 	"github.com/ratelimitd/ratelimitd/internal/authoring/conform"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
@@ -130,9 +131,9 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 		env["REDIS_OP_TIMEOUT"] = "5s"
 	}
 	svc := startService(t, env, "--rules", rules)
-	addr := svc.server.GRPCAddr.String()
+	addr := svc.Server.GRPCAddr.String()
 	metric := func(name string) string {
-		_, metrics := get(t, "http://"+svc.server.HTTPAddr.String()+"/metrics")
+		_, metrics := get(t, "http://"+svc.Server.HTTPAddr.String()+"/metrics")
 		_, rest, _ := strings.Cut(metrics, "\n"+name+" ")
 		value, _, _ := strings.Cut(rest, "\n")
 		return value
@@ -145,7 +146,7 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 	before := metric(emptied)
 	clock := time.Now
 	if !at.IsZero() {
-		addr = serveDecider(t, stopped{svc.limiter, at})
+		addr = serveDecider(t, stopped{svc.Limiter, at})
 		clock = func() time.Time { return at }
 	}
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, addr))
@@ -177,7 +178,7 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 }
 
 // startService starts the service on free ports, as its command line does, and stops it at the end of the test.
-func startService(t *testing.T, env map[string]string, args ...string) *service {
+func startService(t *testing.T, env map[string]string, args ...string) *service.Service {
 	t.Helper()
 	servicetest.NotAtMidnight()
 	for k, v := range env {
@@ -196,6 +197,6 @@ func startService(t *testing.T, env map[string]string, args ...string) *service 
 	if err != nil {
 		t.Fatal(err)
 	}
-	servicetest.Serve(t, svc.run)
+	servicetest.Serve(t, svc.Run)
 	return svc
 }

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/ratelimitd/ratelimitd/internal/assembly/service"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
@@ -30,10 +30,10 @@ type eventOptions struct {
 // not shorter. One that answers takes milliseconds; one that hangs must not delay every stop.
 const longestFlush = time.Second
 
-// openEvents makes the sink of events, and a worker that sends them; nil if they are off.
-func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, error) {
+// events makes the sink of events, if they are on.
+func (s *starting) events(_ context.Context, opts *service.Options) error {
 	o := &s.options.Events
-	opts := events.Options{
+	to := events.Options{
 		To:          o.To,
 		Stdout:      s.options.Stdout,
 		HeadersFile: o.HeadersFile,
@@ -42,22 +42,22 @@ func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, erro
 		PerSecond:   o.PerSecond,
 		Batch:       o.Batch,
 		StopWithin:  min(longestFlush, s.options.Listen.StopTimeout),
-		Metrics:     prom.With(registry),
+		Metrics:     prom.With(s.registry),
 		Logger:      s.log,
 	}
 	scheme, _, _ := strings.Cut(strings.ToLower(o.To), "://")
 	files := given("RATELIMITD_EVENTS_TLS_CACERT", o.CACert, "RATELIMITD_EVENTS_TLS_CLIENT_CERT", o.ClientCert, "RATELIMITD_EVENTS_TLS_CLIENT_KEY", o.ClientKey)
 	switch {
 	case o.To == "":
-		return nil, nil //nolint:nilnil // no sink is no mistake
+		return nil
 	case scheme == "https":
 		tls, err := tlsfiles.Load(tlsfiles.Options{
-			Use: "events", Cert: o.ClientCert, Key: o.ClientKey, CA: o.CACert, Log: s.log, Metrics: prom.With(registry),
+			Use: "events", Cert: o.ClientCert, Key: o.ClientKey, CA: o.CACert, Log: s.log, Metrics: prom.With(s.registry),
 		})
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", files, err)
+			return fmt.Errorf("%s: %w", files, err)
 		}
-		opts.TLS = tls.Client
+		to.TLS = tls.Client
 		s.tasks.Add(tls.Run)
 	case files != "":
 		s.log.Warn("files of TLS have no effect, because RATELIMITD_EVENTS is no https URL", "variables", files)
@@ -65,12 +65,13 @@ func (s *service) openEvents(registry prometheus.Registerer) (*events.Sink, erro
 	if scheme == "http" && o.HeadersFile != "" {
 		s.log.Warn("the headers of RATELIMITD_EVENTS_HEADERS_FILE are sent in plain text, because RATELIMITD_EVENTS is no https URL")
 	}
-	sink, err := events.New(opts)
+	sink, err := events.New(to)
 	if of, ok := errors.AsType[*events.SettingError](err); ok {
-		return nil, fmt.Errorf("%s: %w", map[string]string{
+		return fmt.Errorf("%s: %w", map[string]string{
 			"To": "RATELIMITD_EVENTS", "Source": "RATELIMITD_EVENTS_SOURCE", "HeadersFile": "RATELIMITD_EVENTS_HEADERS_FILE",
 		}[of.Setting], err)
 	}
+	opts.Limiter.Events = sink
 	s.tasks.Add(sink.Run)
-	return sink, nil
+	return nil
 }

@@ -3,12 +3,8 @@ package main
 import (
 	"context"
 	"io"
-	"os"
-	"strings"
 	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/fleet"
-	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
@@ -45,64 +41,4 @@ func (o *fleetCommand) Run(ctx context.Context, s streams) error {
 	return o.Output.write(s.out,
 		func(w io.Writer) error { return serviceclient.WriteFleet(w, found, time.Now()) },
 		func(w io.Writer) error { return serviceclient.WriteMessage(w, found) })
-}
-
-// joinFleet makes this replica known to the replicas that share its Redis, and shows those replicas to the operators
-// of this one.
-func (s *service) joinFleet() *fleet.Fleet {
-	host, _ := os.Hostname() // empty where the system does not know
-	started, version := time.Now(), thisBuild().Version
-	return s.counters.Join(&s.tasks, fleet.Options{
-		Changed: func(n int) {
-			s.log.Info("replicas that share this Redis", "replicas", n)
-			s.limiter.SetReplicas(n)
-		},
-		Self: func() fleet.Process {
-			t := s.limiter.Totals()
-			p := fleet.Process{
-				Host: host, Version: version, Started: started, Rules: s.fleetRules(), Overrides: s.fleetOverrides(),
-				Decisions: fleet.Decisions{Passed: t.Passed, Refused: t.Refused, Failed: t.Failed, OnError: t.OnError},
-			}
-			for _, c := range s.counters.Redis {
-				p.Redis = append(p.Redis, fleet.Redis{Name: strings.ToLower(c.Settings), Open: c.Breakers.Open(), Connections: c.Connections.Open()})
-			}
-			for _, c := range s.counters.Caches {
-				p.Caches = append(p.Caches, fleet.Cache{Name: c.Name, Entries: uint64(max(c.Len(), 0))})
-			}
-			return p
-		},
-	})
-}
-
-func (s *service) fleetRules() fleet.Rules {
-	r := fleet.Rules{Since: s.rulesSince()}
-	if tree := s.limiter.Tree(); tree != nil {
-		r.Checksum, r.Count = tree.Checksum, len(tree.Rules)
-	}
-	for _, file := range s.files() {
-		r.Files++
-		switch file.State {
-		case descriptor.FileStale:
-			r.Stale++
-		case descriptor.FileRejected:
-			r.Rejected++
-		}
-	}
-	return r
-}
-
-func (s *service) fleetOverrides() fleet.Overrides {
-	state := s.overridesState()
-	if state == nil {
-		return fleet.Overrides{}
-	}
-	source := fleet.OverridesInFile
-	if s.options.Overrides.From == overridesInRedis {
-		source = fleet.OverridesInRedis
-	}
-	o := fleet.Overrides{Source: source, Version: state.Version, Count: state.Count, Error: state.Error}
-	if !s.overrides.Read() {
-		o.Error = ""
-	}
-	return o
 }

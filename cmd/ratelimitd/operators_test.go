@@ -118,7 +118,7 @@ func TestScrapersNeedNoToken(t *testing.T) {
 	if i.err != nil {
 		t.Fatal(i.err)
 	}
-	for _, at := range []string{i.http(), "http://" + i.svc.operators.MetricsAddr.String()} {
+	for _, at := range []string{i.http(), "http://" + i.svc.Operators.MetricsAddr.String()} {
 		if code, body := get(t, at+"/metrics"); code != http.StatusOK || !strings.Contains(body, "ratelimitd_rules 1") {
 			t.Errorf("%s/metrics: %d", at, code)
 		}

@@ -96,7 +96,7 @@ func TestStopGivesSharesBack(t *testing.T) {
 	s := redistest.Start(t)
 	p := startProcess(t, map[string]string{"REDIS_URL": s.Addr, "REDIS_SOCKET_TYPE": "tcp"}, "--rules", rulesOf(t, quotaRules))
 	subscribe(t, p.GRPC, "shop", 1, map[string]string{"plan": "free"})
-	keys, err := s.Client(t).Keys(t.Context(), shareKeys+"*free*").Result()
+	keys, err := s.Client(t).Keys(t.Context(), "ratelimitd-shares:*free*").Result()
 	if err != nil || len(keys) != 1 {
 		t.Fatalf("keys %q: %v", keys, err)
 	}
@@ -131,7 +131,7 @@ func TestShareThatCannotBeRenewed(t *testing.T) {
 	rules := rulesOf(t, quotaRules)
 	free, trial := map[string]string{"plan": "free"}, map[string]string{"plan": "trial"}
 	subscribe(t, startProcess(t, env, "--rules", rules).GRPC, "shop", 2, free, trial)
-	keys, err := s.Client(t).Keys(t.Context(), shareKeys+"*trial*").Result()
+	keys, err := s.Client(t).Keys(t.Context(), "ratelimitd-shares:*trial*").Result()
 	if err != nil || len(keys) != 1 {
 		t.Fatalf("keys %q: %v", keys, err)
 	}

@@ -6,15 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/ratelimitd/ratelimitd/internal/assembly"
-	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/assembly/service"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
-	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 	"github.com/ratelimitd/ratelimitd/internal/server/regionrpc"
@@ -83,117 +77,41 @@ func (o *regionOptions) list() (*regionList, error) {
 	return l, nil
 }
 
-// regionLayer returns what puts the store that counts across regions in front of another one; nil if no region is set.
-func (s *service) regionLayer(inRedis bool, registry prometheus.Registerer) (func(here backend.Store) (assembly.Regions, error), error) {
+// regions says how to reach the other regions, if there are some.
+func (s *starting) regions(_ context.Context, opts *service.Options) error {
 	o := &s.options.Regions
 	list, err := o.list()
 	if err != nil || list == nil {
-		return nil, err
+		return err
 	}
 	if s.options.Backend.KeyFormat == keysLyft {
-		return nil, errors.New("RATELIMITD_REGION and REDIS_KEY_FORMAT=lyft: envoyproxy/ratelimit, which shares these counters, knows no regions; use one of them")
+		return errors.New("RATELIMITD_REGION and REDIS_KEY_FORMAT=lyft: envoyproxy/ratelimit, which shares these counters, knows no regions; use one of them")
 	}
-	if s.regionFiles, err = tlsfiles.Load(tlsfiles.Options{
-		Use: "regions", Cert: o.Cert, Key: o.Key, CA: o.CA, OnlyCA: true, SkipName: true, Log: s.log, Metrics: prom.With(registry),
-	}); err != nil {
-		return nil, fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT, RATELIMITD_REGIONS_TLS_KEY, RATELIMITD_REGIONS_TLS_CACERT: %w", err)
+	files, err := tlsfiles.Load(tlsfiles.Options{
+		Use: "regions", Cert: o.Cert, Key: o.Key, CA: o.CA, OnlyCA: true, SkipName: true, Log: s.log, Metrics: prom.With(s.registry),
+	})
+	if err != nil {
+		return fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT, RATELIMITD_REGIONS_TLS_KEY, RATELIMITD_REGIONS_TLS_CACERT: %w", err)
 	}
-	of, err := regionrpc.OwnRegion(s.regionFiles)
+	of, err := regionrpc.OwnRegion(files)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT=%s: %w", o.Cert, err)
+		return fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT=%s: %w", o.Cert, err)
 	case of != o.Region:
-		return nil, fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT=%s: the certificate is of region %s, and RATELIMITD_REGION=%s", o.Cert, of, o.Region)
+		return fmt.Errorf("RATELIMITD_REGIONS_TLS_CERT=%s: the certificate is of region %s, and RATELIMITD_REGION=%s", o.Cert, of, o.Region)
 	}
-	s.tasks.Add(s.regionFiles.Run)
-	peers, err := regionrpc.NewPeers(regionrpc.Options{Addresses: list.addresses, TLS: s.regionFiles, Metrics: prom.With(registry), Log: s.log})
+	s.tasks.Add(files.Run)
+	peers, err := regionrpc.NewPeers(regionrpc.Options{Addresses: list.addresses, TLS: files, Metrics: prom.With(s.registry), Log: s.log})
 	if err != nil {
-		return nil, fmt.Errorf("RATELIMITD_REGIONS: %w", err)
+		return fmt.Errorf("RATELIMITD_REGIONS: %w", err)
 	}
 	s.tasks.Closing(peers.Close)
-	if !inRedis {
+	if opts.Counters.Redis == nil {
 		s.log.Warn("limits that this region counts for all are in the memory of each replica: run one replica, or set REDIS_URL", "region", o.Region)
 	}
 	s.log.Info("limits with regions hold in all regions", "region", o.Region, "regions", list.names)
-	return func(here backend.Store) (_ assembly.Regions, err error) {
-		s.regions, err = regions.New(regions.Options{
-			Store: here, Peers: peers, Region: o.Region, Regions: list.names,
-			Timeout: s.options.Backend.longestAnswer(), Metrics: prom.With(registry), Logger: s.log,
-		})
-		s.tasks.Add(func(ctx context.Context) error { return s.regions.Run(ctx) })
-		return s.regions, err
-	}, nil
-}
-
-// elsewhere tells whether another region counts a limit. It is nil if no region is set.
-func (s *service) elsewhere() func(key []byte, l *descriptor.Limit) bool {
-	if s.regions == nil {
-		return nil
+	opts.Regions = &service.Regions{
+		Name: o.Region, Names: list.names, Addr: address(o.Host, o.Port), Timeout: s.options.Backend.longestAnswer(), Peers: peers, TLS: files,
 	}
-	return func(key []byte, l *descriptor.Limit) bool {
-		_, elsewhere := s.regions.HomeElsewhere(key, l)
-		return elsewhere
-	}
-}
-
-// listenForRegions opens the region port, if a region is set.
-func (s *service) listenForRegions(shared *endpoint.Shared) error {
-	if s.regions == nil {
-		return nil
-	}
-	o := &s.options.Regions
-	listener, err := shared.Listen("regions", address(o.Host, o.Port), 0)
-	if err != nil {
-		return err
-	}
-	s.tasks.Closing(sync.OnceValue(func() error { // the server closes it too, if it runs
-		_ = listener.Close()
-		return nil
-	}))
-	list, err := o.list()
-	if err != nil {
-		return err
-	}
-	server, err := regionrpc.NewServer(regionrpc.ServerOptions{
-		Listener: listener, TLS: s.regionFiles, Region: o.Region, Regions: list.names, Store: s.regions,
-		Log: s.log, Shared: shared,
-	})
-	if err != nil {
-		return err
-	}
-	s.regionAddr = listener.Addr()
-	s.regions.SetResolver(s.limiter)
-	s.tasks.Add(server.Run)
 	return nil
-}
-
-// warnOfRegions logs which limits of new rules cannot hold across regions as they say.
-func (s *service) warnOfRegions(tree *descriptor.Tree) {
-	across, first := 0, ""
-	unknown, where := "", ""
-	names := []string{}
-	if list, err := s.options.Regions.list(); err == nil && list != nil {
-		names = list.names
-	}
-	for _, r := range tree.Rules {
-		for i := range r.Limits {
-			of := r.Limits[i].Regions
-			if of == nil {
-				continue
-			}
-			if across++; first == "" {
-				first = r.Path
-			}
-			if of.Home != "" && unknown == "" && !slices.Contains(names, of.Home) {
-				unknown, where = of.Home, r.Path
-			}
-		}
-	}
-	switch {
-	case across == 0:
-	case s.regions == nil:
-		s.log.Warn("limits with regions count only here: no region is set", "limits", across, "first", first, "hint", "set RATELIMITD_REGION and RATELIMITD_REGIONS")
-	case unknown != "":
-		s.log.Error("a limit has a home that is no region: on_error decides its requests", "home", unknown, "rule", where, "regions", names)
-	}
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/assembly/service"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
@@ -144,7 +145,7 @@ func TestStartsWithoutAGoodFile(t *testing.T) {
 			client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
 			red := func() {
 				t.Helper()
-				if code, body := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusInternalServerError || body != "not ready: "+noRules {
+				if code, body := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusInternalServerError || body != "not ready: "+service.NoRules {
 					t.Errorf("/healthcheck: %d %q", code, body)
 				}
 				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); status.Code(err) != codes.Unavailable {

@@ -4,20 +4,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"regexp"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
-	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/platform/promcompat"
 	"github.com/ratelimitd/ratelimitd/internal/platform/statsd"
 )
@@ -55,7 +50,7 @@ func (o *statisticsOptions) mapping(log *slog.Logger) string {
 const unusableMapping = "PROMETHEUS_MAPPER_YAML names a file that cannot be used: the built-in mapping is used"
 
 // tags are the tags of every statistic. Tags without a key or a value, which envoyproxy/ratelimit accepts, are left out.
-func (s *service) tags() ([]statsd.Tag, error) {
+func (s *starting) tags() ([]statsd.Tag, error) {
 	text := s.pairs("EXTRA_TAGS", s.options.Stats.Tags, func(part string) bool {
 		key, value, ok := strings.Cut(part, ":")
 		return !ok || strings.TrimSpace(key) != "" && strings.TrimSpace(value) != ""
@@ -68,7 +63,7 @@ func (s *service) tags() ([]statsd.Tag, error) {
 }
 
 // pairs leaves out the parts of a comma-separated list that are not usable, and logs them.
-func (s *service) pairs(variable, text string, usable func(part string) bool) string {
+func (s *starting) pairs(variable, text string, usable func(part string) bool) string {
 	var kept []string
 	for part := range strings.SplitSeq(text, ",") {
 		switch {
@@ -103,48 +98,18 @@ func (o *statisticsOptions) mogrifiers() ([]statsd.Mogrifier, error) {
 	return all, nil
 }
 
-// poolStatistic is envoyproxy/ratelimit's name for the connections to this Redis.
-func poolStatistic(c *assembly.Connected) string {
-	if c.Settings == settingsOfPerSecond {
-		return "ratelimit.redis_per_second_pool"
+// statistics shows and sends envoyproxy/ratelimit's statistics. It returns the observer of response times; nil: there is none.
+func (s *starting) statistics(source statsd.Source) (prometheus.Observer, error) {
+	shown, err := s.showStatistics(source)
+	if err != nil {
+		return nil, err
 	}
-	return "ratelimit.redis_pool"
-}
-
-// statistics are envoyproxy/ratelimit's statistics, under its names.
-func (s *service) statistics() statsd.Source {
-	return statsd.Source{
-		Counters: func(visit func(path, stat string, n uint64)) {
-			s.limiter.Statistics(visit)
-			s.loadStats(visit)
-			visit(statsd.ResponseTimePath, "total_requests", s.server.Answered())
-			for _, c := range s.counters.Redis {
-				visit(poolStatistic(c), "cx_total", c.Connections.Opened())
-				visit(poolStatistic(c), "cx_local_close", c.Connections.Closed())
-			}
-		},
-		Gauges: func(visit func(path, stat string, n uint64)) {
-			for _, c := range s.counters.Redis {
-				visit(poolStatistic(c), "cx_active", c.Connections.Open())
-			}
-			if denials := s.counters.Denials; denials != nil {
-				visit("ratelimit.localcache", "entryCount", uint64(denials.Len()))
-				visit("ratelimit.localcache", "hitCount", denials.Hits())
-			}
-		},
-	}
-}
-
-// writeStats writes what /stats shows.
-func (s *service) writeStats(w io.Writer) {
-	_ = s.statistics().WriteText(w) // fails only if the reader has gone
-	if s.xdsStats != nil {
-		s.xdsStats(w)
-	}
+	sent, err := s.sendStatistics(source)
+	return both(shown, sent), err
 }
 
 // showStatistics adds the statistics to the metrics. It returns the observer of response times; nil: there is none.
-func (s *service) showStatistics(registry prometheus.Registerer) (prometheus.Observer, error) {
+func (s *starting) showStatistics(source statsd.Source) (prometheus.Observer, error) {
 	o := &s.options.Stats
 	if o.Disabled {
 		return nil, nil
@@ -154,7 +119,7 @@ func (s *service) showStatistics(registry prometheus.Registerer) (prometheus.Obs
 	if err != nil {
 		return nil, err
 	}
-	opts := promcompat.Options{Source: s.statistics(), Mapping: text, Tags: tags, Milliseconds: o.Milliseconds, Log: s.log}
+	opts := promcompat.Options{Source: source, Mapping: text, Tags: tags, Milliseconds: o.Milliseconds, Log: s.log}
 	collector, err := promcompat.New(opts)
 	if err != nil && text != "" {
 		s.log.Error(unusableMapping, "file", o.PrometheusMapper, "error", err)
@@ -164,13 +129,13 @@ func (s *service) showStatistics(registry prometheus.Registerer) (prometheus.Obs
 	if err != nil {
 		return nil, fmt.Errorf("show statistics to Prometheus: %w", err)
 	}
-	registry.MustRegister(collector)
+	s.registry.MustRegister(collector)
 	return collector.ResponseTime(), nil
 }
 
 // sendStatistics sends the statistics to StatsD, if that is on. It returns the observer of response times; nil: there is
 // none.
-func (s *service) sendStatistics(registry prometheus.Registerer) (prometheus.Observer, error) {
+func (s *starting) sendStatistics(source statsd.Source) (prometheus.Observer, error) {
 	o := &s.options.Stats
 	switch {
 	case o.Disabled, !o.StatsD && !o.DogStatsD:
@@ -183,14 +148,14 @@ func (s *service) sendStatistics(registry prometheus.Registerer) (prometheus.Obs
 		return nil, err
 	}
 	opts := statsd.Options{
-		Source:   s.statistics(),
+		Source:   source,
 		Timings:  new(statsd.Timings),
 		Network:  o.Protocol,
 		Address:  address(o.Host, o.Port),
 		Tags:     tags,
 		Interval: o.Interval,
 		Log:      s.log,
-		Metrics:  registry,
+		Metrics:  s.registry,
 	}
 	if o.DogStatsD {
 		opts.Datadog, opts.Network = true, "udp"
@@ -205,15 +170,6 @@ func (s *service) sendStatistics(registry prometheus.Registerer) (prometheus.Obs
 	s.tasks.Add(sender.Run)
 	s.log.Info("sending statistics", "address", opts.Address, "network", opts.Network, "dogstatsd", opts.Datadog, "every", o.Interval.String())
 	return opts.Timings, nil
-}
-
-// scrapes answers Prometheus. A metric that an operator's mapping makes invalid does not hide the others.
-func (s *service) scrapes(registry *prometheus.Registry, budget *intake.Budget) http.Handler {
-	return newScrapes(promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorHandling:      promhttp.ContinueOnError,
-		ErrorLog:           slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		DisableCompression: true,
-	}), budget.Class("scrapes", budget.Total()/32))
 }
 
 // both is an observer that passes values to two others; either may be nil.

@@ -383,9 +383,9 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 		if i.err != nil {
 			return "does not start"
 		}
-		addr := i.svc.server.GRPCAddr.String()
+		addr := i.svc.Server.GRPCAddr.String()
 		if debug {
-			addr = i.svc.operators.DebugAddr.String()
+			addr = i.svc.Operators.DebugAddr.String()
 		}
 		conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, Certificates: certificates, NextProtos: []string{"h2"}}) //nolint:noctx // checking whose certificate it is is the test
 		if err != nil {
@@ -409,7 +409,7 @@ func profiles(certificate tls.Certificate) look {
 	return running(func(t *testing.T, i *instance) string {
 		config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: patience}
-		resp, err := client.Get("https://" + i.svc.operators.DebugAddr.String() + "/debug/pprof/goroutine") //nolint:noctx // bounded by the client
+		resp, err := client.Get("https://" + i.svc.Operators.DebugAddr.String() + "/debug/pprof/goroutine") //nolint:noctx // bounded by the client
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -425,7 +425,7 @@ func peeks(token string) look {
 		if token != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 		}
-		_, err := adminv1.NewCounterServiceClient(dial(t, i.svc.operators.DebugAddr.String())).
+		_, err := adminv1.NewCounterServiceClient(dial(t, i.svc.Operators.DebugAddr.String())).
 			Peek(ctx, &adminv1.PeekRequest{Domain: "d", Entries: []*adminv1.Entry{{Key: "k", Value: "v"}}})
 		return status.Code(err).String()
 	})

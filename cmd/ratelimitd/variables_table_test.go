@@ -213,9 +213,9 @@ func variablesOfListening() []variable {
 			return either(net.ParseIP(ip).IsUnspecified(), "everywhere", ip)
 		})
 	}
-	grpcAddr := func(i *instance) string { return i.svc.server.GRPCAddr.String() }
-	httpAddr := func(i *instance) string { return i.svc.server.HTTPAddr.String() }
-	debugAddr := func(i *instance) string { return i.svc.operators.DebugAddr.String() }
+	grpcAddr := func(i *instance) string { return i.svc.Server.GRPCAddr.String() }
+	httpAddr := func(i *instance) string { return i.svc.Server.HTTPAddr.String() }
+	debugAddr := func(i *instance) string { return i.svc.Operators.DebugAddr.String() }
 	port := func(addr func(*instance) string, name string) func(t *testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			free := freePort(t)
@@ -268,11 +268,11 @@ func variablesOfListening() []variable {
 			t.Cleanup(func() { _ = os.RemoveAll(dir) })
 			return map[string]string{"GRPC_UDS": filepath.Join(dir, "s")}, running(func(t *testing.T, i *instance) string {
 				at := i.grpc()
-				if i.svc.server.GRPCAddr.Network() == "unix" {
+				if i.svc.Server.GRPCAddr.Network() == "unix" {
 					at = "unix:" + at
 				}
 				_, err := ratelimitv3.NewRateLimitServiceClient(dial(t, at)).ShouldRateLimit(t.Context(), ask("d", "k", "v"))
-				return i.svc.server.GRPCAddr.Network() + " " + status.Code(err).String()
+				return i.svc.Server.GRPCAddr.Network() + " " + status.Code(err).String()
 			})
 		}, unset: "tcp OK", set: "unix OK", bad: map[string]string{"/none/at/all": "no such file"}},
 		{name: "GRPC_MAX_CONNECTION_AGE", value: "50ms", look: running(func(t *testing.T, i *instance) string {
@@ -286,7 +286,7 @@ func variablesOfListening() []variable {
 		{name: "RATELIMITD_MAX_TEXT_BYTES", value: "1000", look: answers(large), unset: "OK", set: "InvalidArgument"},
 		{name: "RATELIMITD_MAX_DESCRIPTORS", value: "1", look: answers(several), unset: "OK", set: "InvalidArgument"},
 		{name: "RATELIMITD_MAX_CONNECTIONS", value: "1", look: running(func(t *testing.T, i *instance) string {
-			first, err := net.Dial("tcp", i.svc.server.HTTPAddr.String()) //nolint:noctx // closed below
+			first, err := net.Dial("tcp", i.svc.Server.HTTPAddr.String()) //nolint:noctx // closed below
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -314,12 +314,12 @@ func variablesOfListening() []variable {
 			return status.Code(err).String()
 		}), unset: "Unimplemented", set: "OK"},
 		{name: "RATELIMITD_REUSE_PORT", value: "true", look: running(func(t *testing.T, i *instance) string {
-			_, port, _ := net.SplitHostPort(i.svc.server.HTTPAddr.String())
+			_, port, _ := net.SplitHostPort(i.svc.Server.HTTPAddr.String())
 			return either(begin(t, merged(i.env, map[string]string{"PORT": port}), i.args...).err == nil, "shared", "taken")
 		}), unset: "taken", set: "shared"},
 		{name: "RATELIMITD_NO_DEBUG", value: "true", look: page("/rlconfig", true, `d\.k`), unset: "OKd.k", set: "Not Found"},
 		{name: "RATELIMITD_NO_ADMIN", value: "true", look: running(func(t *testing.T, i *instance) string {
-			_, err := adminv1.NewAdminServiceClient(dial(t, i.svc.operators.DebugAddr.String())).ListRuleFiles(t.Context(), &adminv1.ListRuleFilesRequest{})
+			_, err := adminv1.NewAdminServiceClient(dial(t, i.svc.Operators.DebugAddr.String())).ListRuleFiles(t.Context(), &adminv1.ListRuleFilesRequest{})
 			return either(err == nil, "answers", "does not")
 		}), unset: "answers", set: "does not"},
 		{name: "RATELIMITD_DRAIN_DELAY", value: "20ms", look: running(func(t *testing.T, i *instance) string {
@@ -713,7 +713,7 @@ func variablesOfStatistics() []variable {
 	}
 	own := func(path string) look {
 		return running(func(t *testing.T, i *instance) string {
-			addr := i.svc.operators.MetricsAddr
+			addr := i.svc.Operators.MetricsAddr
 			if addr == nil {
 				return "no listener"
 			}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ratelimitd/ratelimitd/internal/assembly/service"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
@@ -76,8 +77,8 @@ func inEnvironment(env map[string]string, do func()) {
 
 // instance is the service, started in this process with its own environment.
 type instance struct {
-	svc  *service // nil: it did not start
-	err  error    // why it did not start
+	svc  *service.Service // nil: it did not start
+	err  error            // why it did not start
 	log  *servicetest.Log
 	dir  string // the rule directory
 	env  map[string]string
@@ -126,7 +127,7 @@ func begin(t *testing.T, env map[string]string, args ...string) *instance {
 	}
 	done := make(chan struct{})
 	go func() {
-		i.ended <- i.svc.run(ctx)
+		i.ended <- i.svc.Run(ctx)
 		_ = i.log.Close()
 		close(done)
 	}()
@@ -141,7 +142,7 @@ func begin(t *testing.T, env map[string]string, args ...string) *instance {
 			t.Logf("log of the service:\n%s", i.log)
 		}
 	})
-	listening := func() bool { return i.svc.health.listening.Load() }
+	listening := func() bool { return i.svc.Listening() }
 	eventually(t, "listening", func() bool {
 		select {
 		case <-done:
@@ -156,9 +157,9 @@ func begin(t *testing.T, env map[string]string, args ...string) *instance {
 // absent as a value removes a variable that begin sets by default.
 const absent = "\x00"
 
-func (i *instance) grpc() string   { return i.svc.server.GRPCAddr.String() }
-func (i *instance) http() string   { return "http://" + i.svc.server.HTTPAddr.String() }
-func (i *instance) debug() string  { return "http://" + i.svc.operators.DebugAddr.String() }
+func (i *instance) grpc() string   { return i.svc.Server.GRPCAddr.String() }
+func (i *instance) http() string   { return "http://" + i.svc.Server.HTTPAddr.String() }
+func (i *instance) debug() string  { return "http://" + i.svc.Operators.DebugAddr.String() }
 func (i *instance) failed() string { return fmt.Sprintf("does not start: %v", i.err) }
 
 // TestEveryVariable starts the service without and with each variable of envoyproxy/ratelimit and each of our own, and compares

@@ -158,7 +158,7 @@ func TestTwoVersionsOnOneRedis(t *testing.T) {
 			}
 		}
 		until(t, "both versions have a share, and no more than the limit together", func() bool {
-			keys, err := redis.Client(t).Keys(t.Context(), shareKeys+"*"+value+"*").Result()
+			keys, err := redis.Client(t).Keys(t.Context(), "ratelimitd-shares:*"+value+"*").Result()
 			if err != nil || len(keys) != 1 {
 				t.Fatalf("keys %q: %v", keys, err)
 			}

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/config/xds"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
@@ -35,9 +31,8 @@ type xdsOptions struct {
 	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" clamp:"0.." placeholder:"BYTES" help:"Largest set of rules. Unset: 64 MiB."`
 }
 
-// loadOverXDS adds a worker that receives rules from a server. It does not wait for them: health stays red until there are
-// some, unless FORCE_START_WITHOUT_INITIAL_CONFIG is set.
-func (s *service) loadOverXDS(registry prometheus.Registerer) error {
+// overXDS makes what receives rules from a server.
+func (s *starting) overXDS() (*xds.Client, error) {
 	o := &s.options.XDS
 	opts := xds.Options{
 		Server:          o.Server,
@@ -48,7 +43,7 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 		MergeDomains:    s.options.Rules.Merge,
 		Tree:            s.options.Answers.tree(),
 		Logger:          s.log,
-		Metrics:         prom.With(registry),
+		Metrics:         prom.With(s.registry),
 	}
 	if !o.BackoffJitter {
 		opts.Backoff.Factor = 0
@@ -59,28 +54,24 @@ func (s *service) loadOverXDS(registry prometheus.Registerer) error {
 		return ok && strings.TrimSpace(key) != ""
 	})
 	if opts.NodeMetadata, err = xds.ParseMetadata(metadata); err != nil {
-		return fmt.Errorf("CONFIG_GRPC_XDS_NODE_METADATA: %w", err)
+		return nil, fmt.Errorf("CONFIG_GRPC_XDS_NODE_METADATA: %w", err)
 	}
 	if opts.Headers, err = xds.ParseHeaders(o.Headers); err != nil {
-		return fmt.Errorf("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: %w", err)
+		return nil, fmt.Errorf("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: %w", err)
 	}
-	if err := s.encryptXDS(&opts, registry); err != nil {
-		return err
+	if err := s.encryptXDS(&opts); err != nil {
+		return nil, err
 	}
 	client, err := xds.New(opts)
 	if err != nil {
-		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL: %w", err) // err repeats the URL only if it has no credentials
+		return nil, fmt.Errorf("CONFIG_GRPC_XDS_SERVER_URL: %w", err) // err repeats the URL only if it has no credentials
 	}
-	s.loadStats = client.Statistics
-	s.resources = client.Files
-	s.xdsStats = client.WriteStats
-	s.tasks.Add(func(ctx context.Context) error { return client.Run(ctx, s.applyFrom(o.Server)) })
 	s.log.Info("rules come over xDS", "server", o.Server, "node", o.NodeID, "encrypted", o.TLS)
-	return nil
+	return client, nil
 }
 
 // encryptXDS sets up TLS for the connection to the server, if it is on.
-func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) error {
+func (s *starting) encryptXDS(opts *xds.Options) error {
 	o := &s.options.XDS
 	if !o.TLS {
 		if o.CACert != "" || o.SAN != "" || o.Cert != "" || o.Key != "" {
@@ -89,7 +80,7 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 		return nil
 	}
 	files, err := tlsfiles.Load(tlsfiles.Options{
-		Use: "xds", Cert: o.Cert, Key: o.Key, CA: o.CACert, Name: o.SAN, Log: s.log, Metrics: prom.With(registry),
+		Use: "xds", Cert: o.Cert, Key: o.Key, CA: o.CACert, Name: o.SAN, Log: s.log, Metrics: prom.With(s.registry),
 	})
 	if err != nil {
 		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %s: %w",
@@ -98,18 +89,4 @@ func (s *service) encryptXDS(opts *xds.Options, registry prometheus.Registerer) 
 	opts.TLS = files.Client
 	s.tasks.Add(files.Run)
 	return nil
-}
-
-// applyFrom returns the function that puts rules of a server into force.
-func (s *service) applyFrom(server string) func(config.Result) {
-	return func(r config.Result) {
-		if r.Tree == nil { // all rules were rejected, and there were none before
-			s.health.refused.Store(true)
-			s.reportHealth()
-			return
-		}
-		s.swap(r.Tree)
-		s.reportHealth()
-		s.log.Info("active rules", "server", server, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "resources", len(r.Files))
-	}
 }

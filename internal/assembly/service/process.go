@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/assembly"
-	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/operator"
 )
 
@@ -16,11 +15,14 @@ import (
 const consolePing = 700 * time.Millisecond
 
 // process returns what the console shows of this replica.
-func (s *service) process() func(context.Context) *operator.Process {
+func (s *Service) process() func(context.Context) *operator.Process {
 	host, _ := os.Hostname() // empty where the system does not know
-	started, version := time.Now(), thisBuild().Version
+	started := time.Now()
 	return func(ctx context.Context) *operator.Process {
-		p := &operator.Process{Host: host, Version: version, Started: started, Backend: "memory", Redis: make([]operator.Redis, len(s.counters.Redis)), Caches: []operator.Cache{}}
+		p := &operator.Process{
+			Host: host, Version: s.o.Version, Started: started, Backend: "memory", Overrides: s.overridesState(),
+			Redis: make([]operator.Redis, len(s.counters.Redis)), Caches: []operator.Cache{},
+		}
 		if len(s.counters.Redis) > 0 {
 			p.Backend = "Redis"
 		}
@@ -31,26 +33,9 @@ func (s *service) process() func(context.Context) *operator.Process {
 		for _, c := range s.counters.Caches {
 			p.Caches = append(p.Caches, operator.Cache{Name: c.Name, Entries: uint64(max(c.Len(), 0))})
 		}
-		p.Overrides = s.overridesState()
 		pings.Wait()
 		return p
 	}
-}
-
-// overridesState is what this replica knows of the overrides; nil: they are off.
-func (s *service) overridesState() *operator.OverrideState {
-	if s.overrides == nil {
-		return nil
-	}
-	state := new(operator.OverrideState)
-	_, state.File = s.overrides.Source.(*override.File)
-	if set := s.limiter.Overrides(); set != nil {
-		state.Count, state.Version = set.Len(), set.Version
-	}
-	if source, ok := s.overrides.Source.(interface{ Up() bool }); ok && !source.Up() {
-		state.Error = "the source of overrides does not answer"
-	}
-	return state
 }
 
 // redisState asks a Redis whether it answers.
@@ -59,7 +44,8 @@ func redisState(ctx context.Context, c *assembly.Connected) operator.Redis {
 	defer cancel()
 	start := time.Now()
 	err := c.Ping(ctx)
-	r := operator.Redis{Name: strings.ToLower(c.Settings), Millis: float64(time.Since(start).Microseconds()) / 1000, Connections: c.Connections.Open()}
+	took := float64(time.Since(start).Microseconds()) / 1000
+	r := operator.Redis{Name: strings.ToLower(c.Settings), Millis: took, Connections: c.Connections.Open()}
 	if err != nil {
 		r.Error = err.Error()
 	}

@@ -1,13 +1,10 @@
-package main
+package service
 
 import (
 	"crypto/rand"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota/redisshares"
-	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
@@ -15,13 +12,14 @@ import (
 const shareKeys = "ratelimitd-shares:"
 
 // assignQuotas makes what shares limits among the clients of the rate limit quota service.
-func (s *service) assignQuotas(registry prometheus.Registerer, budget *intake.Budget) *assigner.Assigner {
-	o := assigner.Options{Limiter: s.limiter, Metrics: registry, Log: s.log, Room: budget.Class("quota", budget.Total()/8)}
+func (s *Service) assignQuotas() *assigner.Assigner {
+	o := assigner.Options{Limiter: s.Limiter, Metrics: s.o.Registry, Log: s.o.Log, Room: s.o.Budget.Class("quota", s.o.Budget.Total()/8)}
 	if s.counters.Shared != nil {
-		o.Store = redisshares.New(redisshares.Options{Client: s.counters.Shared, Prefix: s.options.Backend.KeyPrefix + shareKeys, Process: rand.Text()})
+		prefix := s.o.Counters.KeyPrefix + shareKeys
+		o.Store = redisshares.New(redisshares.Options{Client: s.counters.Shared, Prefix: prefix, Process: rand.Text()})
 	}
 	a := assigner.New(o)
-	s.tasks.Add(a.Run)
+	s.o.Tasks.Add(a.Run)
 	return a
 }
 

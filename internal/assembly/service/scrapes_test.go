@@ -1,7 +1,9 @@
-package main
+package service
 
 import (
+	"context"
 	"crypto/rand"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -16,6 +18,8 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // scraperAt is a client with an address of its own.
@@ -87,7 +91,12 @@ func TestScrapesShareAnAnswer(t *testing.T) {
 		}
 		return 0
 	}
-	eventually(t, "all others wait", func() bool { return waiting() == len(addresses) })
+	redistest.Eventually(t, "all others wait", func(context.Context) error {
+		if n := waiting(); n != len(addresses) {
+			return fmt.Errorf("%d wait, not %d", n, len(addresses))
+		}
+		return nil
+	})
 	close(proceed)
 	all.Wait()
 	if got := made.Load(); got != 2 {
@@ -135,7 +144,12 @@ func TestSlowScrapers(t *testing.T) {
 		t.Errorf("another peer: %d, %d bytes, %v", other.StatusCode, len(body), err)
 	}
 	_ = slow.Body.Close()
-	eventually(t, "nothing is counted any more", func() bool { return room.Held() == 0 })
+	redistest.Eventually(t, "nothing is counted any more", func(context.Context) error {
+		if n := room.Held(); n != 0 {
+			return fmt.Errorf("%d bytes are", n)
+		}
+		return nil
+	})
 }
 
 // A panic while an answer is made ends the scrapes that wait for it, and no others: neither the process nor a later scrape.
@@ -158,7 +172,7 @@ func TestScrapesAfterAPanic(t *testing.T) {
 	defer server.Close()
 	scrape := func(want int) {
 		t.Helper()
-		if code, body := get(t, server.URL); code != want {
+		if code, body := servicetest.Get(t, server.URL); code != want {
 			t.Errorf("%d %q, want %d", code, body, want)
 		}
 	}

@@ -1,0 +1,84 @@
+package service
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/config/xds"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/operator"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
+	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
+	"github.com/ratelimitd/ratelimitd/internal/platform/statsd"
+	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
+	"github.com/ratelimitd/ratelimitd/internal/server"
+	"github.com/ratelimitd/ratelimitd/internal/server/regionrpc"
+)
+
+// Options are the parts of a Service. New adds to the options of other packages what these get from each other: the limiter, the
+// counters, the registry, the log.
+type Options struct {
+	Tasks    *assembly.Tasks // the work of the parts below; Run does it, and New closes it if it fails
+	Log      *slog.Logger
+	Level    *logging.Level
+	Registry *prometheus.Registry
+	Budget   *intake.Budget // for what clients make the process keep
+	Version  string
+
+	Counters  assembly.Options
+	Redis     RedisHealth
+	Regions   *Regions // nil: there is one region
+	Rules     Rules
+	Overrides Overrides
+
+	Limiter     limiter.Options
+	Settings    limiter.Settings
+	HotKeys     uint32 // most keys that are tracked; 0: none
+	LogRefusals int    // most denied requests that are logged, each second
+
+	ReservationKey string // signs reservation IDs; empty: a random one, shared in Redis
+
+	// Statistics shows and sends envoyproxy/ratelimit's statistics. It returns what observes response times.
+	Statistics func(statsd.Source) (prometheus.Observer, error)
+
+	Ports     endpoint.Options
+	Server    server.Options
+	Operators operator.Options
+}
+
+// Rules say where rules come from: a directory, or a server over xDS.
+type Rules struct {
+	Folder *config.Folder // nil: Server sends them
+	Dir    string         // of Folder
+	Hint   string         // what to do if its rules cannot be loaded
+
+	Server     *xds.Client
+	ServerName string
+
+	Force      bool // start with green health without rules
+	AtLeastOne bool // health is red without a domain
+}
+
+// Overrides say where operators' overrides are. At most one of File and Redis is set.
+type Overrides struct {
+	Name  string         // for operators
+	File  *override.File // nil: not in a file
+	Redis *assembly.Redis
+	Copy  string // of the overrides in Redis: a file
+}
+
+// Regions say how to reach the other regions, and where these reach this one.
+type Regions struct {
+	Name    string
+	Names   []string      // of all regions
+	Addr    string        // of the region port
+	Timeout time.Duration // of takes whose callers have no deadline
+	Peers   *regionrpc.Peers
+	TLS     *tlsfiles.Files
+}

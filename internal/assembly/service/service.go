@@ -1,0 +1,219 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
+	"github.com/ratelimitd/ratelimitd/internal/operator"
+	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
+	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/server"
+)
+
+// Service is a replica. New makes one.
+type Service struct {
+	Limiter   *limiter.Limiter // makes the decisions
+	Server    *server.Server   // answers callers
+	Operators *operator.Server // answers operators
+
+	o          Options
+	counters   *assembly.Counters
+	overrides  *assembly.Overrides // nil: there are none
+	rules      rules
+	regions    *regions.Store // nil: there is one region
+	regionAddr net.Addr       // of the region port
+}
+
+// New makes a service: it loads the rules and opens the listeners. Nothing is answered before Run.
+func New(o Options) (_ *Service, err error) {
+	s := &Service{o: o}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	for _, open := range []func() error{
+		s.openCounters, s.openLimiter, s.openShared, // every setting is good after these
+		s.loadRules, s.followOverrides, s.listenForRegions, s.openServer, s.openOperators,
+	} {
+		if err := open(); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Listening reports whether Run answers.
+func (s *Service) Listening() bool { return s.rules.listening.Load() }
+
+// openCounters makes the counters, with what counts across regions in front of them.
+func (s *Service) openCounters() (err error) {
+	o := s.o.Counters
+	o.Metrics, o.Logger = prom.With(s.o.Registry), s.o.Log
+	if s.o.Regions != nil {
+		o.Regions = s.across
+	}
+	s.counters, err = assembly.Open(s.o.Tasks, o)
+	return err
+}
+
+// openLimiter makes the limiter, with what it reports to.
+func (s *Service) openLimiter() error {
+	o := s.o.Limiter
+	o.Store, o.Local, o.Keys = s.counters.Store, s.counters.Local, s.counters.Keys
+	o.Elsewhere = s.elsewhere()
+	o.Metrics = prom.With(s.o.Registry)
+	o.HotKeys, o.Usage = s.trackHotKeys(), s.indexUsage()
+	o.Refused = server.LogRefusals(s.o.LogRefusals, o.Keys, s.o.Log)
+	s.Limiter = limiter.New(o)
+	return nil
+}
+
+// usageKeys is what the keys about usage in Redis begin with, after the prefix of all keys.
+const usageKeys = "ratelimitd-usage:"
+
+// indexUsage makes the index of the counters of rules with usage. It is where the counters are.
+func (s *Service) indexUsage() *usage.Index {
+	o := usage.Options{Store: new(usage.Memory), Metrics: prom.With(s.o.Registry), Logger: s.o.Log}
+	if s.counters.Shared != nil {
+		o.Store = &redis.UsageSets{Client: s.counters.Shared, Prefix: s.o.Counters.KeyPrefix + usageKeys}
+	}
+	index := usage.New(o)
+	s.o.Tasks.Add(index.Run)
+	s.o.Operators.Usage = index
+	return index
+}
+
+// trackHotKeys makes the tracker of hot keys; nil if it is off.
+func (s *Service) trackHotKeys() *hotkeys.Tracker {
+	if s.o.HotKeys == 0 {
+		return nil
+	}
+	t := hotkeys.New(time.Now(), hotkeys.Options{Keys: int(s.o.HotKeys), Metrics: prom.With(s.o.Registry)})
+	s.o.Tasks.Add(t.Run)
+	s.o.Operators.HotKeys = func(q hotkeys.Query) hotkeys.Report { return t.Top(time.Now(), q) }
+	return t
+}
+
+// openShared makes what the ports have in common: bounds, the answer to scrapes, and envoyproxy/ratelimit's statistics. A metric that an
+// operator's mapping makes invalid does not hide the others.
+func (s *Service) openShared() error {
+	ports := s.o.Ports
+	ports.Budget, ports.Metrics, ports.Log = s.o.Budget, s.o.Registry, s.o.Log
+	shared, err := endpoint.New(ports)
+	if err != nil {
+		return err
+	}
+	metrics := newScrapes(promhttp.HandlerFor(s.o.Registry, promhttp.HandlerOpts{
+		ErrorHandling:      promhttp.ContinueOnError,
+		ErrorLog:           slog.NewLogLogger(s.o.Log.Handler(), slog.LevelWarn),
+		DisableCompression: true,
+	}), s.o.Budget.Class("scrapes", s.o.Budget.Total()/32))
+	s.o.Server.Shared, s.o.Operators.Shared = shared, shared
+	s.o.Server.Metrics.Handler, s.o.Operators.Scrapes.Handler = metrics, metrics
+	s.o.Server.Metrics.ResponseTime, err = s.o.Statistics(s.statistics())
+	return err
+}
+
+// openServer opens the ports for callers.
+func (s *Service) openServer() (err error) {
+	o := s.o.Server
+	o.Decider = s.Limiter
+	o.Reservations = s.signReservations()
+	quotas := s.assignQuotas()
+	o.Quota, s.o.Operators.Shares = quotaStreams{quotas}, quotas
+	s.Server, err = server.New(o)
+	return err
+}
+
+// openOperators opens the ports for operators.
+func (s *Service) openOperators() (err error) {
+	o := s.o.Operators
+	o.Rules = operator.Rules{Files: s.files, Tree: s.Limiter.Tree, Explain: s.Limiter.Explain}
+	o.Counters, o.Decisions, o.LogLevel = s.Limiter, s.Limiter, s.o.Level
+	o.Stats, o.Process = s.writeStats, s.process()
+	o.Overrides, o.Fleet = s.operatorsOverrides(), s.joinFleet()
+	if s.regions != nil {
+		o.Regions = operator.Regions{Status: s.regions.Status, HomeElsewhere: s.regions.HomeElsewhere}
+	}
+	o.Host, _ = os.Hostname() // empty where the system does not know
+	if s.Operators, err = operator.New(o); err != nil {
+		s.Server.Close()
+	}
+	return err
+}
+
+// Run serves until ctx ends, or until the server or a worker fails.
+func (s *Service) Run(ctx context.Context) error {
+	defer s.close()
+	debugAt := "off"
+	if s.Operators.DebugAddr != nil {
+		debugAt = s.Operators.DebugAddr.String()
+	}
+	s.pingRedis(ctx)
+	listening := []any{"grpc", s.Server.GRPCAddr.String(), "http", s.Server.HTTPAddr.String(), "debug", debugAt}
+	if s.Operators.MetricsAddr != nil {
+		listening = append(listening, "prometheus", s.Operators.MetricsAddr.String())
+	}
+	if s.regionAddr != nil {
+		listening = append(listening, "regions", s.regionAddr.String())
+	}
+	s.o.Log.Info("listening", listening...)
+	s.rules.listening.Store(true)
+	s.reportHealth()
+
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, background := errgroup.WithContext(background)
+	s.o.Tasks.Start(background, g)
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	asked := context.AfterFunc(ctx, func() {
+		s.o.Log.Info("stopping", "because", context.Cause(ctx).Error()) // which signal it was
+		cancel()
+	})
+	defer asked()
+	context.AfterFunc(background, cancel) // a worker that fails stops the server
+	g.Go(func() error { return s.Operators.Run(endingWith(background, s.Server.Stopping())) })
+	if s.overrides != nil && !s.overrides.Await(serving, longestFirstRead) {
+		s.o.Log.Warn("calls are answered before the overrides have been read", "waited", longestFirstRead)
+	}
+	err := s.Server.Run(serving)
+	stop()
+	err = errors.Join(err, g.Wait())
+	s.o.Log.Info("stopped")
+	return err
+}
+
+// endingWith is a context that ends with its parent, or when done is closed.
+func endingWith(parent context.Context, done <-chan struct{}) context.Context {
+	ctx, cancel := context.WithCancel(parent)
+	go func() {
+		defer cancel()
+		select {
+		case <-done:
+		case <-parent.Done():
+		}
+	}()
+	return ctx
+}
+
+// close frees what New opened.
+func (s *Service) close() {
+	if err := s.o.Tasks.Close(); err != nil {
+		s.o.Log.Warn("a connection or file could not be closed while stopping", "error", err)
+	}
+}
