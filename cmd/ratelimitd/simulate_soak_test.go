@@ -216,11 +216,7 @@ func TestSimulateJudgesAsTheServer(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel() // it spends most of its time waiting
 	madeUpLog{requests: 20_480, callers: 200, start: trafficStart}.compare(t, 1)
-	requests := 204_800
-	if raceDetector {
-		requests /= 10
-	}
-	madeUpLog{requests: requests, callers: 1500, start: trafficStart}.compare(t, 16)
+	madeUpLog{requests: 20_480, callers: 1500, start: trafficStart}.compare(t, 16)
 }
 
 // TestSoakSimulate does the same with ten million requests, nearly three hours of a log, and measures the program. Its

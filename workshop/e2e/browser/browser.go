@@ -2,6 +2,7 @@ package browser
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -20,7 +21,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Browser is a Chromium with a page in it.
+// Browser is a page in Chromium.
 type Browser struct {
 	// Origin, such as http://127.0.0.1:1234, may be asked for anything. Other requests are trouble.
 	Origin string
@@ -31,9 +32,8 @@ type Browser struct {
 	troubles []string // exceptions, console output, dialogs, unexpected requests
 }
 
-// Open starts a Chromium. Where there is none the test is skipped. In CI it fails instead, because a skipped test would go unnoticed.
-func Open(t *testing.T) *Browser {
-	t.Helper()
+// chromium starts a Chromium, once for all tests. Close ends it.
+var chromium = sync.OnceValues(func() (context.Context, error) {
 	var found string
 	for _, name := range []string{
 		"chromium", "chromium-browser", "google-chrome", "google-chrome-stable",
@@ -45,10 +45,7 @@ func Open(t *testing.T) *Browser {
 		}
 	}
 	if found == "" {
-		if os.Getenv("CI") != "" {
-			t.Fatal("no Chromium: workshop/scripts/install-browser installs one")
-		}
-		t.Skip("NOT RUN without a Chromium: workshop/scripts/install-browser installs one, as root")
+		return nil, exec.ErrNotFound
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(found),
@@ -58,14 +55,30 @@ func Open(t *testing.T) *Browser {
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium's sandbox does not work as root
 	}
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	b := &Browser{ctx: ctx}
-	if err := chromedp.Do(ctx); err != nil { // starts Chromium, which would stop at the deadline of this context: so it has none
-		t.Fatal(err)
+	ctx, stop := context.WithCancel(context.Background())
+	ctx, _ = chromedp.NewExecAllocator(ctx, options...)
+	ctx, _ = chromedp.NewContext(ctx)
+	Close = func() { _ = chromedp.Cancel(ctx); stop() }
+	return ctx, chromedp.Do(ctx) // starts Chromium, which would stop at the deadline of this context: so it has none
+})
+
+// Close ends the Chromium, if a test opened one. TestMain calls it.
+var Close = func() {}
+
+// Open opens a page in a profile of its own. Where there is no Chromium the test is skipped. In CI it fails instead, because a
+// skipped test would go unnoticed.
+func Open(t *testing.T) *Browser {
+	t.Helper()
+	all, err := chromium()
+	switch {
+	case errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") == "":
+		t.Skip("NOT RUN without a Chromium: workshop/scripts/install-browser installs one, as root")
+	case err != nil:
+		t.Fatalf("start Chromium, which workshop/scripts/install-browser installs: %v", err)
 	}
+	ctx, cancel := chromedp.NewContext(all, chromedp.WithNewBrowserContext())
+	t.Cleanup(cancel)
+	b := &Browser{}
 	b.ctx, cancel = context.WithTimeout(ctx, 5*time.Minute)
 	t.Cleanup(cancel)
 	if err := chromedp.Listen(b.ctx, b.listen); err != nil {

@@ -40,6 +40,7 @@ var built = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	browser.Close()
 	if name, err := built(); err == nil && strings.Contains(name, "ratelimitd-console-") {
 		_ = os.RemoveAll(filepath.Dir(name))
 	}
@@ -137,7 +138,7 @@ func (c *console) until(t *testing.T, expression string) {
 		if time.Now().After(until) {
 			t.Fatalf("never true: %s\nthe page shows\n%s", expression, c.text(t))
 		}
-		browser.Ask[bool](t, c.Browser, `new Promise(done => requestAnimationFrame(() => done(true)))`)
+		browser.Ask[bool](t, c.Browser, `new Promise(done => setTimeout(() => done(true), 50))`)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	ansi "github.com/buildkite/terminal-to-html/v3"
 
 	"github.com/ratelimitd/ratelimitd/workshop/e2e/browser"
-	"github.com/ratelimitd/ratelimitd/workshop/e2e/build"
 )
 
 // terminalPage shows lines as in a terminal, with the CSS classes of terminal-to-html.
@@ -44,7 +43,7 @@ var colors = regexp.MustCompile(`\x1b\[\d*m`)
 // The tutorial's picture matches its failing test in a terminal. go test -run Picture -update takes it again.
 func TestPictureOfAFailingTest(t *testing.T) {
 	b := browser.Open(t)
-	ratelimitd, err := build.Ratelimitd(t.TempDir())
+	ratelimitd, err := built()
 	if err != nil {
 		t.Fatal(err)
 	}
