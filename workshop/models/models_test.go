@@ -27,7 +27,7 @@ type setting struct {
 var settings = []setting{
 	{name: "lease", model: "lease"},
 	{name: "lease, with a store that forgets", model: "lease", constants: constants{"Forgets": "TRUE", "MaxAsks": "2"}},
-	{name: "claims, after a process was killed", model: "claims"},
+	{name: "claims, after a process was killed", model: "claims", constants: constants{"MaxAsks": "2"}},
 	{name: "claims, after a process has ended", model: "claims", constants: constants{"Faults": `{"end"}`, "MaxAsks": "2"}},
 	{name: "claims, when shares expire", model: "claims", constants: constants{"Faults": "{}", "MaxAsks": "2", "End": "2"}},
 }
@@ -35,7 +35,8 @@ var settings = []setting{
 // larger are settings that take minutes.
 var larger = []setting{
 	{name: "lease, with a store that forgets", model: "lease", constants: constants{"Forgets": "TRUE"}},
-	{name: "claims, after a process was killed", model: "claims", constants: constants{"End": "2"}},
+	{name: "claims, after a process was killed", model: "claims"},
+	{name: "claims, after a process was killed, two seconds later", model: "claims", constants: constants{"End": "2"}},
 	{name: "claims, after a process has ended", model: "claims", constants: constants{"Faults": `{"end"}`, "End": "2"}},
 	{name: "claims, when shares expire", model: "claims", constants: constants{"Faults": "{}", "End": "2"}},
 }
