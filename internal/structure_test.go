@@ -60,7 +60,8 @@ var imports = map[string][]string{
 	"internal/testkit/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                                                           // the suite of all stores
 	"internal/server/regionrpc":       {"internal/server/transport", "internal/descriptor", "internal/backend", "internal/lending/regions", "internal/platform/...", "proto/ratelimitd/region/v1"},                                                             // it carries what the stores of two regions say to each other
 	"internal/operator":               {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/lending/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "proto/..."}, // it shows the fleet and the regions
-	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                                                         // a server's explanation looks like a local one
+	"internal/operator/overridepb":    {"internal/descriptor", "internal/config/override", "proto/..."},                                                                                                                                                        // overrides as messages
+	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/operator/overridepb", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                         // a server's explanation looks like a local one
 	"internal/testkit/servicetest":    {"internal/backend/redisconn", "internal/testkit/..."},                                                                                                                                                                  // it connects to the test's Redis
 
 	// The public packages, and what is not part of the program.
@@ -73,7 +74,7 @@ var imports = map[string][]string{
 	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"}, // both deciders
 	"proto/...":                         {"proto/..."},
 	"proto/ratelimitd/admin/v1":         {},
-	"cmd/ratelimitd":                    {"internal/..."},
+	"cmd/ratelimitd":                    {"internal/...", "proto/ratelimitd/admin/v1"}, // it writes requests to the admin port
 	"examples/...":                      {"client", "limits", "middleware/...", "ratelimit"},
 	"docs/figures":                      {"internal/descriptor", "internal/backend"},
 	"workshop/bench/emptyserver":        {"internal/server/...", "internal/platform/intake"},
@@ -89,7 +90,7 @@ var imports = map[string][]string{
 // packages.
 var onlyIn = map[string][]string{
 	"google.golang.org/grpc":                         {"internal/server/regionrpc", "internal/limiter/grpcstatus", "client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/platform/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
-	"google.golang.org/protobuf":                     {"internal/server/transport", "internal/server/regionrpc", "client", "internal/authoring/conform", "middleware/grpclimit", "internal/server", "internal/operator", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
+	"google.golang.org/protobuf":                     {"internal/server/transport", "internal/server/regionrpc", "client", "internal/authoring/conform", "middleware/grpclimit", "internal/server", "internal/operator", "internal/operator/overridepb", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
 	"github.com/envoyproxy/go-control-plane":         {"internal/authoring/conform", "internal/server", "internal/config/xds", "cmd/ratelimitd", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/servicetest"},
 	"net/http":                                       {"internal/assembly/service", "internal/platform/problem", "middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/platform/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
 	"connectrpc.com":                                 {"internal/operator", "proto/..."},

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -22,6 +23,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // asks runs a subcommand in this process and returns its exit code and its output.
@@ -206,11 +208,8 @@ func TestCallCommand(t *testing.T) {
 		t.Errorf("%d %v\n%s", code, err, stdout)
 	}
 	code, stdout, _ = asks(t, "call", "-s", p.GRPC, "-d", "edge", "-o", "json", search)
-	var answer struct {
-		Code     string
-		Statuses []struct{ Remaining int }
-	}
-	if err := json.Unmarshal([]byte(stdout), &answer); err != nil || code != 0 || answer.Code != "OK" || answer.Statuses[0].Remaining != 1 {
+	var answer ratelimitv3.RateLimitResponse
+	if err := protojson.Unmarshal([]byte(stdout), &answer); err != nil || code != 0 || answer.GetOverallCode() != ratelimitv3.RateLimitResponse_OK || answer.GetStatuses()[0].GetLimitRemaining() != 1 {
 		t.Errorf("%d %v\n%s", code, err, stdout)
 	}
 }
@@ -268,14 +267,9 @@ func TestPeekAndResetCommands(t *testing.T) {
 		}
 	}
 	code, stdout, _ := asks(t, "peek", "-s", p.Debug, "-d", "edge", "--token-file", file, "--json", sales)
-	var all []struct {
-		Matched  bool
-		Counters []struct {
-			Key   string
-			State struct{ Used, Remaining int }
-		}
-	}
-	if err := json.Unmarshal([]byte(stdout), &all); err != nil || code != 0 || len(all) != 1 || all[0].Counters[1].State.Remaining != 9 {
+	var all []json.RawMessage
+	var peeked adminv1.PeekResponse
+	if err := json.Unmarshal([]byte(stdout), &all); err != nil || code != 0 || len(all) != 1 || protojson.Unmarshal(all[0], &peeked) != nil || peeked.GetCounters()[1].GetRemaining() != 9 {
 		t.Errorf("%d %v\n%s", code, err, stdout)
 	}
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
@@ -54,14 +55,18 @@ func (o *callCommand) Run(ctx context.Context, s streams) error {
 	if load != nil {
 		return o.many(ctx, s, client, request, load)
 	}
-	answer, err := client.Decide(ctx, request)
+	sent := time.Now()
+	answer, err := client.ShouldRateLimit(ctx, request.Message())
+	took := time.Since(sent)
 	if err != nil {
 		return err
 	}
 	err = o.Output.write(s.out,
-		func(w io.Writer) error { return serviceclient.WriteAnswer(w, answer, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return serviceclient.WriteJSON(w, answer) })
-	if err == nil && answer.Code == serviceclient.OverLimit {
+		func(w io.Writer) error {
+			return serviceclient.WriteAnswer(w, request, answer, took, o.Output.Color.on(w))
+		},
+		func(w io.Writer) error { return serviceclient.WriteMessage(w, answer) })
+	if err == nil && answer.GetOverallCode() == serviceclient.OverLimit {
 		return verdict(exitOverLimit)
 	}
 	return err

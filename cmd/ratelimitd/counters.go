@@ -33,7 +33,7 @@ func (*peekCommand) about() about {
 
 // Run returns nil if the descriptors have counters, and exit code 3 if no rule matches any of them.
 func (o *peekCommand) Run(ctx context.Context, s streams) error {
-	return o.Options.run(ctx, s, (*serviceclient.Client).Peek)
+	return askCounters(ctx, s, &o.Options, (*serviceclient.Client).Peek)
 }
 
 // resetCommand is the subcommand that clears counters.
@@ -62,12 +62,13 @@ func counterExits(done string) []exitCode {
 
 // Run returns nil if the counters are cleared, and exit code 3 if no rule matches any of the descriptors.
 func (o *resetCommand) Run(ctx context.Context, s streams) error {
-	return o.Options.run(ctx, s, (*serviceclient.Client).Reset)
+	return askCounters(ctx, s, &o.Options, (*serviceclient.Client).Reset)
 }
 
-type counterCall func(*serviceclient.Client, context.Context, string, []descriptor.Entry, *limiter.RequestLimit) (*serviceclient.Counters, error)
-
-func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) error {
+// askCounters asks about each descriptor, and writes the answers.
+func askCounters[C serviceclient.Counters](ctx context.Context, s streams, o *counterOptions,
+	ask func(*serviceclient.Client, context.Context, string, []descriptor.Entry, *limiter.RequestLimit) (C, error),
+) error {
 	descriptors, limit, err := o.Ask.descriptors()
 	if err != nil {
 		return err
@@ -77,20 +78,22 @@ func (o *counterOptions) run(ctx context.Context, s streams, ask counterCall) er
 		return err
 	}
 	defer client.Close()
-	all := []*serviceclient.Counters{}
+	var all []C
 	matched := false
 	var failed error
 	for _, entries := range descriptors {
-		var c *serviceclient.Counters
+		var c C
 		if c, failed = ask(client, ctx, o.Ask.Domain, entries, limit); failed != nil {
 			break // earlier answers are still shown: their counters may have been cleared
 		}
-		matched = matched || c.Matched
+		matched = matched || c.GetRule() != nil || len(c.GetCounters()) > 0
 		all = append(all, c)
 	}
 	err = o.Output.write(s.out,
-		func(w io.Writer) error { return serviceclient.WriteCounters(w, all, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return serviceclient.WriteJSON(w, all) })
+		func(w io.Writer) error {
+			return serviceclient.WriteCounters(w, o.Ask.Domain, descriptors, all, o.Output.Color.on(w))
+		},
+		func(w io.Writer) error { return serviceclient.WriteMessages(w, all) })
 	switch {
 	case failed != nil:
 		return failed

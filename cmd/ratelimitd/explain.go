@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // explainCommand is the subcommand that shows what rules do with a request.
@@ -167,7 +168,7 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 			there, err := client.Peek(ctx, o.Ask.Domain, e, limit)
 			switch {
 			case err == nil:
-				fill(&d, there)
+				fill(&d, there, limit != nil && len(there.GetCounters()) > 0)
 				d.StateOf = o.Server
 			case limit != nil:
 				return err // without the counters the limit cannot be explained
@@ -189,31 +190,24 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 	return o.write(s, report)
 }
 
-// fill adds the states of counters to the limits that the server explained. With a limit of the request, its counters are the limits.
-func fill(d *explain.Descriptor, there *serviceclient.Counters) {
-	if there.FromRequest {
+// fill adds the states of counters to the limits that the server explained. With a limit of the request and no rule for it, its counters are
+// the limits.
+func fill(d *explain.Descriptor, there *adminv1.PeekResponse, fromRequest bool) {
+	if fromRequest {
 		d.Matched, d.FromRequest, d.Rule, d.Limits = true, true, nil, nil
-		for i := range there.Counters {
-			c := &there.Counters[i]
-			d.Limits = append(d.Limits, explain.Limit{Name: c.Name, Words: c.Words, Key: c.Key, State: &c.State})
-		}
-		return
+	} else {
+		d.Override = there.GetOverride()
 	}
-	d.Override = there.Override
-	for i := range there.Counters {
-		c := &there.Counters[i]
-		if !slices.ContainsFunc(d.Limits, func(l explain.Limit) bool { return l.Key == c.Key }) { // the request brings it along
-			d.Limits = append(d.Limits, explain.Limit{Name: c.Name, Words: c.Words, Key: c.Key})
+	for _, c := range there.GetCounters() {
+		key := string(c.GetLimit().GetCounterKey())
+		i := slices.IndexFunc(d.Limits, func(l explain.Limit) bool { return l.Key == key })
+		if i < 0 { // the request brings it along
+			i = len(d.Limits)
+			d.Limits = append(d.Limits, explain.Limit{Name: c.GetLimit().GetName(), Words: c.GetWords(), Key: key})
 		}
-	}
-	for i := range d.Limits {
-		for k := range there.Counters {
-			if c := &there.Counters[k]; c.Key == d.Limits[i].Key {
-				d.Limits[i].State = &c.State
-				if c.Words != d.Limits[i].Words && there.Override != "" {
-					d.Limits[i].Words = c.Words + "; without the override " + d.Limits[i].Words
-				}
-			}
+		l := &d.Limits[i]
+		if l.State = serviceclient.StateOf(c); c.GetWords() != l.Words && there.GetOverride() != "" {
+			l.Words = c.GetWords() + "; without the override " + l.Words
 		}
 	}
 }

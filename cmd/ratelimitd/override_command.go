@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,10 +9,14 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/ratelimitd/ratelimitd/internal/config/entries"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/operator/overridepb"
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // overrideCommand is the subcommand that shows and changes overrides.
@@ -88,14 +91,18 @@ func (o *overrideCommand) Run(ctx context.Context, s streams) error {
 		return err
 	}
 	defer client.Close()
-	q := serviceclient.OverrideQuery{Domain: o.Domain, Rule: o.Rule, Where: where}
+	with := make(map[string]string, len(where))
+	for _, e := range where {
+		with[e.Key] = e.Value
+	}
+	list := &adminv1.OverrideServiceListRequest{Domain: o.Domain, Rule: o.Rule, Where: with}
 	switch o.Action {
 	case "history":
-		return o.history(ctx, s, client, q)
+		return o.history(ctx, s, client, &adminv1.OverrideServiceHistoryRequest{Domain: o.Domain, Rule: o.Rule, Where: with, PageSize: o.Last})
 	case "export":
-		return o.export(ctx, s, client, q)
+		return o.export(ctx, s, client, list)
 	default:
-		return o.list(ctx, s, client, q)
+		return o.list(ctx, s, client, list)
 	}
 }
 
@@ -157,33 +164,38 @@ func (o *overrideCommand) change(ctx context.Context, s streams, of []descriptor
 		}
 		change.Rule = found.Rule.Path
 	}
-	changes, err := client.ChangeOverrides(ctx, []serviceclient.Override{*change}, serviceclient.ChangeOptions{Remove: remove, DryRun: o.DryRun, Reset: o.Reset, Expect: o.Expect})
+	writes := []*adminv1.OverrideWrite{{Override: change, ExpectVersion: o.Expect}}
+	var changes []*adminv1.OverrideChange
+	if remove {
+		changes, err = client.RemoveOverrides(ctx, &adminv1.OverrideServiceRemoveRequest{Writes: writes, DryRun: o.DryRun})
+	} else {
+		changes, err = client.SetOverrides(ctx, &adminv1.OverrideServiceSetRequest{Writes: writes, DryRun: o.DryRun, ResetCounters: o.Reset})
+	}
 	if err != nil {
 		return err
 	}
 	if err := o.show(s, changes); err != nil {
 		return err
 	}
-	if remove && (len(changes) == 0 || changes[0].Before == nil) {
+	if remove && (len(changes) == 0 || changes[0].GetBefore() == nil) {
 		return verdict(exitNothing)
 	}
 	return nil
 }
 
-func (o *overrideCommand) show(s streams, changes []serviceclient.OverrideChange) error {
+func (o *overrideCommand) show(s streams, changes []*adminv1.OverrideChange) error {
 	return o.Output.write(s.out,
 		func(w io.Writer) error { return serviceclient.WriteOverrideChanges(w, changes, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return serviceclient.WriteJSON(w, changes) })
+		func(w io.Writer) error {
+			return serviceclient.WriteMessage(w, &adminv1.OverrideServiceSetResponse{Changes: changes})
+		})
 }
 
 // override is the override that the flags describe.
-func (o *overrideCommand) override(of []descriptor.Entry, remove bool) (*serviceclient.Override, error) {
-	c := &serviceclient.Override{
-		Domain: o.Domain, Rule: o.Rule, Limit: o.LimitName, RequestsPerUnit: o.Limit, Burst: o.Burst, Factor: o.Factor,
-		Unlimited: o.Unlimited, Blocked: o.Block, Reason: o.Reason,
-	}
-	for _, e := range of {
-		c.Entries = append(c.Entries, serviceclient.Entry{Key: e.Key, Value: e.Value})
+func (o *overrideCommand) override(of []descriptor.Entry, remove bool) (*adminv1.Override, error) {
+	c := &adminv1.Override{
+		Domain: o.Domain, Rule: o.Rule, Limit: o.LimitName, Entries: serviceclient.Entries(of), RequestsPerUnit: o.Limit, Burst: o.Burst,
+		Factor: o.Factor, Unlimited: o.Unlimited, Blocked: o.Block, Reason: o.Reason,
 	}
 	kinds := 0
 	for _, given := range []bool{o.Limit != nil, o.Factor != 0, o.Unlimited, o.Block} {
@@ -208,13 +220,13 @@ func (o *overrideCommand) override(of []descriptor.Entry, remove bool) (*service
 	return c, err
 }
 
-// parseInstant reads a time, or the time after now.
-func parseInstant(flag, text string, now time.Time) (time.Time, error) {
+// parseInstant reads a time, or the time after now; nil for no text.
+func parseInstant(flag, text string, now time.Time) (*timestamppb.Timestamp, error) {
 	if text == "" {
-		return time.Time{}, nil
+		return nil, nil
 	}
 	if t, err := time.Parse(time.RFC3339, strings.ToUpper(text)); err == nil {
-		return t.UTC().Truncate(time.Second), nil
+		return timestamppb.New(t.Truncate(time.Second)), nil
 	}
 	after, err := time.ParseDuration(text)
 	if number, unit := text[:len(text)-1], text[len(text)-1:]; err != nil && (unit == "d" || unit == "w") {
@@ -224,143 +236,82 @@ func parseInstant(flag, text string, now time.Time) (time.Time, error) {
 		}
 	}
 	if err != nil || after <= 0 {
-		return time.Time{}, fmt.Errorf("%s %s: write a time from now such as 90m, 24h or 7d, or a time such as 2027-03-01T12:00:00Z", flag, text)
+		return nil, fmt.Errorf("%s %s: write a time from now such as 90m, 24h or 7d, or a time such as 2027-03-01T12:00:00Z", flag, text)
 	}
-	return now.Add(after).UTC().Truncate(time.Second), nil
+	return timestamppb.New(now.Add(after).Truncate(time.Second)), nil
 }
 
-func (o *overrideCommand) list(ctx context.Context, s streams, client *serviceclient.Client, q serviceclient.OverrideQuery) error {
-	all := []serviceclient.Override{}
-	if err := client.ListOverrides(ctx, q, func(page []serviceclient.Override) error {
-		all = append(all, page...)
+func (o *overrideCommand) list(ctx context.Context, s streams, client *serviceclient.Client, r *adminv1.OverrideServiceListRequest) error {
+	all := &adminv1.OverrideServiceListResponse{}
+	if err := client.ListOverrides(ctx, r, func(page []*adminv1.Override) error {
+		all.Overrides = append(all.Overrides, page...)
 		return nil
 	}); err != nil {
 		return err
 	}
+	none := len(all.GetOverrides()) == 0
 	err := o.Output.write(s.out,
 		func(w io.Writer) error {
-			if len(all) == 0 {
+			if none {
 				_, err := fmt.Fprintln(w, "no overrides")
 				return err
 			}
-			return serviceclient.WriteOverrides(w, all, true)
+			return serviceclient.WriteOverrides(w, all.GetOverrides())
 		},
-		func(w io.Writer) error { return serviceclient.WriteJSON(w, all) })
-	if err == nil && len(all) == 0 {
+		func(w io.Writer) error { return serviceclient.WriteMessage(w, all) })
+	if err == nil && none {
 		return verdict(exitNothing)
 	}
 	return err
 }
 
-func (o *overrideCommand) history(ctx context.Context, s streams, client *serviceclient.Client, q serviceclient.OverrideQuery) error {
+func (o *overrideCommand) history(ctx context.Context, s streams, client *serviceclient.Client, r *adminv1.OverrideServiceHistoryRequest) error {
 	if o.Last < 1 || o.Last > 1000 {
 		return misuse(fmt.Errorf("--last %d: use a number from 1 to 1000", o.Last))
 	}
-	events, err := client.OverrideHistory(ctx, q, o.Last)
+	found, err := client.OverrideHistory(ctx, r)
 	if err != nil {
 		return err
 	}
 	return o.Output.write(s.out,
-		func(w io.Writer) error { return serviceclient.WriteOverrideHistory(w, events, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return serviceclient.WriteJSON(w, events) })
+		func(w io.Writer) error {
+			return serviceclient.WriteOverrideHistory(w, found.GetEvents(), o.Output.Color.on(w))
+		},
+		func(w io.Writer) error { return serviceclient.WriteMessage(w, found) })
 }
 
-// export writes a file that import reads: YAML, or with -o json a line of JSON for each override. import reads YAML of up to
-// override.MaxFileSize, so where there is more, each override is one line, which is YAML too.
-func (o *overrideCommand) export(ctx context.Context, s streams, client *serviceclient.Client, q serviceclient.OverrideQuery) error {
-	if o.Output.JSON || o.Output.Output == "json" {
-		return exportJSON(ctx, s.out, client, q)
-	}
+// export writes a file that import reads: YAML, or with -o json one override on each line. import reads YAML of up to override.MaxFileSize, so
+// what is larger is lines too.
+func (o *overrideCommand) export(ctx context.Context, s streams, client *serviceclient.Client, r *adminv1.OverrideServiceListRequest) error {
 	var (
-		all    []override.Override // until they are known to be too many
-		size   int
-		inLine bool
-		text   []byte
+		all     []override.Override // until they are known to be too many
+		size    int
+		inLines = o.Output.JSON || o.Output.Output == "json"
+		text    []byte
 	)
-	err := client.ListOverrides(ctx, q, func(page []serviceclient.Override) error {
-		for i := range page {
-			all = append(all, recordOf(&page[i]))
+	err := client.ListOverrides(ctx, r, func(page []*adminv1.Override) error {
+		for _, m := range page {
+			one, err := overridepb.Read(m)
+			if err != nil {
+				return fmt.Errorf("read an override of the server: %w", err)
+			}
+			all = append(all, *one)
 		}
-		if !inLine {
-			if size += len(override.AppendYAML(nil, all[len(all)-len(page):])); size <= override.MaxFileSize {
+		if !inLines {
+			size += len(override.AppendYAML(nil, all[len(all)-len(page):]))
+			if inLines = size > override.MaxFileSize; !inLines {
 				return nil
 			}
-			text, inLine = append(text, "overrides:\n"...), true
 		}
 		for i := range all {
-			text = override.AppendLine(text, &all[i])
+			text = append(override.AppendJSON(text, &all[i]), '\n')
 		}
 		_, err := s.out.Write(text)
 		all, text = all[:0], text[:0]
 		return err
 	})
-	if err == nil && !inLine {
+	if err == nil && !inLines {
 		_, err = s.out.Write(override.AppendYAML(nil, all))
 	}
 	return err
-}
-
-func exportJSON(ctx context.Context, w io.Writer, client *serviceclient.Client, q serviceclient.OverrideQuery) error {
-	lines := json.NewEncoder(w)
-	lines.SetEscapeHTML(false)
-	return client.ListOverrides(ctx, q, func(page []serviceclient.Override) error {
-		for i := range page {
-			if err := lines.Encode(&page[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// overrideOf turns a record of a file into an override for a server.
-func overrideOf(r *override.Override) serviceclient.Override {
-	c := serviceclient.Override{
-		Domain: r.Domain, Rule: r.Rule, Limit: r.Limit, Burst: r.Burst, Reason: r.Reason,
-		Unlimited: r.Kind == override.Unlimited, Blocked: r.Kind == override.Blocked,
-	}
-	for _, e := range r.Entries {
-		c.Entries = append(c.Entries, serviceclient.Entry{Key: e.Key, Value: e.Value})
-	}
-	switch r.Kind {
-	case override.Replace:
-		c.RequestsPerUnit = &r.Requests
-	case override.Scale:
-		c.Factor = float64(r.Requests) / override.One
-	}
-	if r.NotBefore != 0 {
-		c.NotBefore = time.Unix(r.NotBefore, 0).UTC()
-	}
-	if r.ExpiresAt != 0 {
-		c.ExpiresAt = time.Unix(r.ExpiresAt, 0).UTC()
-	}
-	return c
-}
-
-// recordOf turns an override of a server into a record of a file.
-func recordOf(c *serviceclient.Override) override.Override {
-	r := override.Override{
-		Identity: override.Identity{Domain: c.Domain, Rule: c.Rule, Limit: c.Limit},
-		Reason:   c.Reason, Author: c.Author, Version: c.Version, Changed: c.ChangedAt,
-	}
-	for _, e := range c.Entries {
-		r.Entries = append(r.Entries, descriptor.Entry{Key: e.Key, Value: e.Value})
-	}
-	switch {
-	case c.Unlimited:
-		r.Kind = override.Unlimited
-	case c.Blocked:
-		r.Kind = override.Blocked
-	case c.RequestsPerUnit != nil:
-		r.Kind, r.Requests, r.Burst = override.Replace, *c.RequestsPerUnit, c.Burst
-	default:
-		r.Kind, r.Requests = override.Scale, uint64(c.Factor*override.One+0.5)
-	}
-	if !c.NotBefore.IsZero() {
-		r.NotBefore = c.NotBefore.Unix()
-	}
-	if !c.ExpiresAt.IsZero() {
-		r.ExpiresAt = c.ExpiresAt.Unix()
-	}
-	return r
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,11 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
-	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 const overridable = `
@@ -34,8 +35,9 @@ descriptors:
 func TestOverrideCommand(t *testing.T) {
 	tokens := tokenFile(t, adminToken)
 	t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)
+	r := redistest.Start(t)
 	p := startProcess(t, map[string]string{
-		"RATELIMITD_OVERRIDES": "redis", "REDIS_URL": redistest.Start(t).Addr, "REDIS_SOCKET_TYPE": "tcp", "RATELIMITD_ADMIN_TOKEN_FILE": tokens,
+		"RATELIMITD_OVERRIDES": "redis", "REDIS_URL": r.Addr, "REDIS_SOCKET_TYPE": "tcp", "RATELIMITD_ADMIN_TOKEN_FILE": tokens,
 	}, "--rules", rulesOf(t, overridable))
 	over := func(want int, args ...string) (out, stderr string) {
 		t.Helper()
@@ -64,7 +66,7 @@ func TestOverrideCommand(t *testing.T) {
 		t.Errorf("a dry run:\n%s", out)
 	}
 	over(exitNothing, "list")
-	if out, _ := over(0, "set", "-d", "d", "k=a", "--block", "--reason", "abuse", "--expires", "7d"); !strings.Contains(out, "d.k  k=a") || !strings.Contains(out, "none -> blocked, until 2") {
+	if out, _ := over(0, "set", "-d", "d", "k=a", "--block", "--reason", "abuse", "--expires", "7d"); !strings.Contains(out, "d.k  k=a") || !strings.Contains(out, "none -> blocked until 2") {
 		t.Errorf("set:\n%s", out)
 	}
 	passes("b", true)
@@ -77,9 +79,15 @@ func TestOverrideCommand(t *testing.T) {
 	}
 
 	out, _ := over(0, "list", "-d", "d", "--rule", "tenant", "k=a", "-o", "json")
-	var list []serviceclient.Override
-	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || !list[0].Blocked || list[0].Reason != "abuse" || list[0].Version == 0 {
+	var answer adminv1.OverrideServiceListResponse
+	err := protojson.Unmarshal([]byte(out), &answer)
+	list := answer.GetOverrides()
+	if err != nil || len(list) != 1 || !list[0].GetBlocked() || list[0].GetReason() != "abuse" || list[0].GetVersion() == 0 {
 		t.Fatalf("%v %s", err, out)
+	}
+	record, err := r.Client(t).HGet(t.Context(), "{overrides}:domain:d", "d.k||k=a").Result()
+	if lines, _ := over(0, "export", "-o", "json"); err != nil || lines != record+"\n" {
+		t.Errorf("an override has two forms: in Redis\n%s\nand exported\n%s%v", record, lines, err)
 	}
 	if out, _ := over(0, "list"); !strings.Contains(out, "RULE AND CALLER") || !strings.Contains(out, "abuse") {
 		t.Errorf("list:\n%s", out)
@@ -209,13 +217,13 @@ func keptWhileRead(t *testing.T, name string) int64 {
 func TestImportOfALargeFile(t *testing.T) {
 	racetest.Sequential(t)
 	const n = 30_000
-	file := filepath.Join(t.TempDir(), "copy.yaml")
-	text := []byte("# last good copy of the overrides in Redis {}\noverrides:\n")
+	file := filepath.Join(t.TempDir(), "copy.jsonl")
+	text := []byte("# last good copy of the overrides in Redis {}\n")
 	for i := range n {
-		text = override.AppendLine(text, &override.Override{
+		text = append(override.AppendJSON(text, &override.Override{
 			Identity: override.Identity{Domain: "d", Rule: "d.k", Entries: []descriptor.Entry{{Key: "k", Value: strconv.Itoa(i)}}},
 			Numbers:  override.Numbers{Kind: override.Replace, Requests: uint64(i)}, Reason: strings.Repeat("r", override.MaxText),
-		})
+		}), '\n')
 	}
 	if len(text) <= override.MaxFileSize {
 		t.Fatalf("only %d bytes", len(text))
@@ -232,9 +240,9 @@ func TestImportOfALargeFile(t *testing.T) {
 		"RATELIMITD_OVERRIDES": "redis", "REDIS_URL": redistest.Start(t).Addr, "REDIS_SOCKET_TYPE": "tcp", "RATELIMITD_ADMIN_TOKEN_FILE": tokens,
 	}, "--rules", rulesOf(t, overridable))
 
-	write(append(slices.Clone(text), "- {\"domian\":\"d\"}\n"...))
+	write(append(slices.Clone(text), "{\"domian\":\"d\"}\n"...))
 	code, _, stderr := asks(t, "override", "import", file, "--server", p.Debug)
-	if want := fmt.Sprintf("copy.yaml:%d: json: unknown field", n+3); code != 2 || !strings.Contains(stderr, want) {
+	if want := fmt.Sprintf("copy.jsonl:%d:2: unknown field \"domian\": did you mean `domain`?", n+2); code != 2 || !strings.Contains(stderr, want) {
 		t.Errorf("a mistake in the last line: exit code %d, %s, want %s", code, stderr, want)
 	}
 	if code, out, _ := asks(t, "override", "list", "--server", p.Debug); code != exitNothing {
@@ -265,7 +273,7 @@ func TestImportOfALargeFile(t *testing.T) {
 func TestMistakesOfOverride(t *testing.T) {
 	racetest.Sequential(t)
 	bad := filepath.Join(t.TempDir(), "bad")
-	if err := os.WriteFile(bad, []byte(`{"domain": "d", "rule": "d.k", "entries": "k=v", "blocked": true}`+"\n"+`{"domian": "d"}`+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(bad, []byte(`{"domain": "d", "rule": "d.k", "entries": [{"key": "k", "value": "v"}], "blocked": true}`+"\n"+`{"domian": "d"}`+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
@@ -289,7 +297,7 @@ func TestMistakesOfOverride(t *testing.T) {
 		"history takes no --reason, --dry-run": {"history", "--reason", "x", "--dry-run"},
 		"export takes no --expect":             {"export", "--expect", "0"},
 		"read overrides: ":                     {"import", filepath.Join(t.TempDir(), "none")},
-		"bad:2: json: unknown field":           {"import", bad},
+		"bad:2:2: unknown field":               {"import", bad},
 		"--last 0: use a number":               {"history", "--last", "0"},
 	} {
 		code, out, stderr := asks(t, append([]string{"override"}, args...)...)
@@ -303,14 +311,10 @@ func TestMistakesOfOverride(t *testing.T) {
 func TestManyOverridesAreExportedAsLines(t *testing.T) {
 	racetest.Sequential(t)
 	const n = 105_000
-	var text []byte
+	text := []byte("overrides:\n")
 	for i := range n {
-		text = override.AppendLine(text, &override.Override{
-			Identity: override.Identity{Domain: "d", Rule: "d.k", Entries: []descriptor.Entry{{Key: "k", Value: fmt.Sprint("customer-", i)}}},
-			Numbers:  override.Numbers{Kind: override.Replace, Requests: 7}, Reason: strings.Repeat("why ", 12),
-		})
+		text = fmt.Appendf(text, "- {domain: d, rule: d.k, entries: k=customer-%d, requests_per_unit: 7, reason: %s}\n", i, strings.Repeat("why ", 12))
 	}
-	text = append([]byte("overrides:\n"), text...)
 	file := filepath.Join(t.TempDir(), "overrides.yaml")
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
@@ -318,7 +322,7 @@ func TestManyOverridesAreExportedAsLines(t *testing.T) {
 	p := startProcess(t, map[string]string{"RATELIMITD_OVERRIDES": file}, "--rules", rulesOf(t, "domain: d\ndescriptors: [{key: k, overridable: true, rate_limit: {unit: year, requests_per_unit: 5}}]\n"))
 
 	code, out, stderr := asks(t, "override", "export", "--server", p.Debug)
-	if code != 0 || len(out) < override.MaxFileSize/2 || strings.Count(out, "\n") != n+1 {
+	if code != 0 || len(out) < override.MaxFileSize/2 || strings.Count(out, "\n") != n {
 		t.Fatalf("exit code %d, %d bytes in %d lines\n%s", code, len(out), strings.Count(out, "\n"), stderr)
 	}
 	found := 0

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,23 +9,26 @@ import (
 	"os"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/operator/overridepb"
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // overridesFile is a file of overrides. A large one is not in memory as a whole.
 type overridesFile struct {
 	name  string
-	whole []override.Override // of a YAML file
-	lines []byte              // of a file of lines with up to 16 MiB
+	whole []override.Override // of a file with up to override.MaxFileSize
 	large *os.File            // a larger file of lines; nil: it is none
 	from  int64               // where large begins
 }
 
-// openOverridesFile reads a file up to 16 MiB. It is YAML, or one JSON object on each line. A larger file must consist of such
-// lines, like the copy of the overrides in Redis.
+// openOverridesFile reads a file up to override.MaxFileSize. It is YAML, or has one override on each line. A larger file must have such lines,
+// like the copy of the overrides in Redis.
 func openOverridesFile(name string) (*overridesFile, error) {
 	f := &overridesFile{name: stdin.NameOf(name)}
 	from := os.Stdin
@@ -41,26 +43,22 @@ func openOverridesFile(name string) (*overridesFile, error) {
 		f.large, f.from = from, at
 		return f, nil
 	}
-	f.lines, err = io.ReadAll(io.LimitReader(from, override.MaxFileSize+1))
+	data, err := io.ReadAll(io.LimitReader(from, override.MaxFileSize+1))
 	if from != os.Stdin {
 		err = errors.Join(err, from.Close())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read overrides: %w", err)
 	}
-	if len(f.lines) > override.MaxFileSize {
+	if len(data) > override.MaxFileSize {
 		return nil, fmt.Errorf("%s has more than %d MiB and can be read only once: save it in a file first", f.name, override.MaxFileSize>>20)
-	}
-	if bytes.HasPrefix(bytes.TrimSpace(f.lines), []byte("{")) {
-		return f, nil
 	}
 	var errs []error
 	var found []*yamlform.Error
-	f.whole, found = override.ReadFile(f.name, f.lines)
+	f.whole, found = override.ReadFile(f.name, data)
 	for _, e := range found {
 		errs = append(errs, e)
 	}
-	f.lines = nil
 	return f, errors.Join(errs...)
 }
 
@@ -80,14 +78,17 @@ func (f *overridesFile) all() iter.Seq2[override.Override, error] {
 			}
 		}
 		if f.large == nil {
-			override.Lines(f.name, bytes.NewReader(f.lines))(yield)
 			return
 		}
 		if _, err := f.large.Seek(f.from, io.SeekStart); err != nil {
 			yield(override.Override{}, fmt.Errorf("read overrides: %w", err))
 			return
 		}
-		override.Lines(f.name, f.large)(yield)
+		for one, err := range override.Lines(f.name, f.large) {
+			if !yield(one.Override, err) {
+				return
+			}
+		}
 	}
 }
 
@@ -107,7 +108,7 @@ func (o *overrideCommand) load(ctx context.Context, s streams) error {
 	}
 	defer file.close() //nolint:errcheck // it was only read
 	now := time.Now()
-	i := importing{overrideCommand: o, streams: s, asText: o.Output.Output == "table" && !o.Output.JSON, changes: []serviceclient.OverrideChange{}}
+	i := importing{overrideCommand: o, streams: s, asText: o.Output.Output == "table" && !o.Output.JSON}
 	over := 0
 	for one, err := range file.all() {
 		switch {
@@ -136,7 +137,7 @@ func (o *overrideCommand) load(ctx context.Context, s streams) error {
 		if o.Reason != "" {
 			one.Reason = o.Reason
 		}
-		if err := i.add(ctx, overrideOf(&one)); err != nil {
+		if err := i.add(ctx, &one); err != nil {
 			return err
 		}
 	}
@@ -149,7 +150,7 @@ func (o *overrideCommand) load(ctx context.Context, s streams) error {
 		}
 		return err
 	}
-	return o.Output.write(s.out, nil, func(w io.Writer) error { return serviceclient.WriteJSON(w, i.changes) })
+	return o.show(s, i.changes)
 }
 
 // importing writes overrides in as few calls as possible.
@@ -160,20 +161,21 @@ type importing struct {
 	asText      bool
 	total, done int // overrides
 
-	batch   []serviceclient.Override
-	size    int                            // of batch, in bytes of a request
-	changes []serviceclient.OverrideChange // all of them, unless the output is text
+	batch   []*adminv1.OverrideWrite
+	size    int                       // of batch, in bytes of a request
+	changes []*adminv1.OverrideChange // all of them, unless the output is text
 }
 
-func (i *importing) add(ctx context.Context, one serviceclient.Override) error {
+func (i *importing) add(ctx context.Context, one *override.Override) error {
 	const mostBytes = 200 << 10 // the server reads 256 KiB
-	size := one.Size()
+	write := &adminv1.OverrideWrite{Override: overridepb.Message(one), ExpectVersion: i.Expect}
+	size := proto.Size(write) + 8
 	if i.size+size > mostBytes || len(i.batch) == override.MaxEdits {
 		if err := i.send(ctx); err != nil {
 			return err
 		}
 	}
-	i.batch, i.size = append(i.batch, one), i.size+size
+	i.batch, i.size = append(i.batch, write), i.size+size
 	return nil
 }
 
@@ -183,7 +185,7 @@ func (i *importing) send(ctx context.Context) error {
 	if len(i.batch) == 0 {
 		return nil
 	}
-	changes, err := i.client.ChangeOverrides(ctx, i.batch, serviceclient.ChangeOptions{DryRun: i.DryRun, Expect: i.Expect})
+	changes, err := i.client.SetOverrides(ctx, &adminv1.OverrideServiceSetRequest{Writes: i.batch, DryRun: i.DryRun})
 	if err != nil {
 		if i.total > len(i.batch) {
 			err = fmt.Errorf("%w; this is about the overrides %d to %d of %d", err, i.done+1, i.done+len(i.batch), i.total)

@@ -55,7 +55,7 @@ func (o *usageCommand) Run(ctx context.Context, s streams) error {
 	}
 	err = o.Output.write(s.out,
 		func(w io.Writer) error { return serviceclient.WriteUsage(w, found, o.Output.Color.on(w)) },
-		func(w io.Writer) error { return serviceclient.WriteJSON(w, found) })
+		func(w io.Writer) error { return serviceclient.WriteMessage(w, found) })
 	if err == nil && len(found.Usages) == 0 {
 		return verdict(exitNothing)
 	}

@@ -81,7 +81,7 @@ func TestUsage(t *testing.T) {
 			if code, out := list("--where", "path=/x"); code != 0 || !strings.Contains(out, "2 descriptors") || !strings.Contains(out, "tenant=other") {
 				t.Errorf("%d, by the second entry:\n%s", code, out)
 			}
-			if code, out := list("--where", "path=/x,tenant=acme", "--json"); code != 0 || strings.Count(out, `"used": 2`) != 1 || strings.Contains(out, "other") {
+			if code, out := list("--where", "path=/x,tenant=acme", "--json"); code != 0 || strings.Count(out, `"used": "2"`) != 1 || strings.Contains(out, `"other"`) {
 				t.Errorf("%d, by two entries:\n%s", code, out)
 			}
 			if code, _, _ := asks(t, "reset", "-s", there.Debug, "--token-file", tokenFile(t, adminToken), "-d", "api", "tenant=acme"); code != 0 {

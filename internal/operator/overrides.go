@@ -15,6 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/grpcstatus"
+	"github.com/ratelimitd/ratelimitd/internal/operator/overridepb"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
@@ -179,9 +180,9 @@ func (o *overrides) write(ctx context.Context, edits []override.Edit) ([]*adminv
 	o.audit(ctx, &who, edits, before, written, nil)
 	changes := make([]*adminv1.OverrideChange, len(edits))
 	for i := range edits {
-		changes[i] = &adminv1.OverrideChange{Before: overrideMessage(before[i])}
+		changes[i] = &adminv1.OverrideChange{Before: overridepb.Message(before[i])}
 		if !edits[i].Remove && i < len(written) {
-			changes[i].After = overrideMessage(&written[i])
+			changes[i].After = overridepb.Message(&written[i])
 		}
 	}
 	return changes, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/operator/overridepb"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
@@ -25,7 +26,7 @@ func (o *overrides) List(ctx context.Context, req *adminv1.OverrideServiceListRe
 		}
 		answer := &adminv1.OverrideServiceListResponse{NextPageToken: next}
 		for i := range page {
-			answer.Overrides = append(answer.Overrides, overrideMessage(&page[i]))
+			answer.Overrides = append(answer.Overrides, overridepb.Message(&page[i]))
 		}
 		if len(page) < 2 || proto.Size(answer) <= maxAnswerBytes {
 			return answer, nil
@@ -50,7 +51,7 @@ func (o *overrides) History(ctx context.Context, req *adminv1.OverrideServiceHis
 		e := &events[i]
 		m := &adminv1.OverrideEvent{
 			Version: e.Version, At: timestamppb.New(e.At), Author: validText(e.Author), Reason: validText(e.Reason),
-			Before: overrideMessage(e.Before), After: overrideMessage(e.After),
+			Before: overridepb.Message(e.Before), After: overridepb.Message(e.After),
 		}
 		if size += proto.Size(m) + 8; size > maxAnswerBytes && i > 0 {
 			break // the oldest are left out

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/operator/overridepb"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
@@ -48,14 +49,14 @@ func (o *overrides) preview(ctx context.Context, now time.Time, edits []override
 		if err != nil {
 			return nil, errorOf(err)
 		}
-		changes[i] = &adminv1.OverrideChange{Before: overrideMessage(records[i]), Effects: effects(&before, &after)}
+		changes[i] = &adminv1.OverrideChange{Before: overridepb.Message(records[i]), Effects: effects(&before, &after)}
 		if reset {
 			for _, effect := range changes[i].Effects { // only what admits nothing at all still denies
 				effect.RefusedAfter = effect.RefusedAfter && effect.CapacityAfter == 0
 			}
 		}
 		if !e.Remove {
-			changes[i].After = overrideMessage(&e.Override)
+			changes[i].After = overridepb.Message(&e.Override)
 		}
 	}
 	return changes, nil

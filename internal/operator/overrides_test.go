@@ -415,8 +415,8 @@ func TestOverridesThatCannotBeWritten(t *testing.T) {
 		want string
 	}{
 		"nothing":                 {nil, "writes[1].override."},
-		"no numbers":              {&adminv1.Override{Domain: "d", Rule: "d.k", Entries: kv("k=v")}, "exactly one of them"},
-		"two kinds":               {both, "exactly one of them"},
+		"no numbers":              {&adminv1.Override{Domain: "d", Rule: "d.k", Entries: kv("k=v")}, "exactly one of requests_per_unit"},
+		"two kinds":               {both, "exactly one of requests_per_unit"},
 		"an unknown domain":       {&adminv1.Override{Domain: "nobody", Rule: "d.k", Entries: kv("k=v"), Blocked: true}, "writes[1].override.domain: "},
 		"an unknown rule":         {requests(7, "d.x", "k=v"), "writes[1].override.rule: "},
 		"entries of another rule": {requests(7, "d.k", "fixed=v"), "writes[1].override.entries: "},

@@ -1,6 +1,8 @@
 package override
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -113,7 +115,7 @@ func Language() yamlform.Language {
 // Item returns the map of one override, for languages that have a list of them.
 func Item() *yamlform.Map { return &overrideForm.Map }
 
-// ReadFile reads a file of overrides. It returns none of them if one has an error.
+// ReadFile reads a file of overrides: YAML, or the form for programs with one override on each line. It returns none of them if one has an error.
 func ReadFile(name string, data []byte) ([]Override, []*yamlform.Error) {
 	placed, errs := ReadPlaced(name, data)
 	if len(errs) > 0 {
@@ -131,6 +133,9 @@ func ReadFile(name string, data []byte) ([]Override, []*yamlform.Error) {
 func ReadPlaced(name string, data []byte) ([]Placed, []*yamlform.Error) {
 	if len(data) > MaxFileSize {
 		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: keep this many overrides in Redis", MaxFileSize>>20)}}
+	}
+	if areLines(data) {
+		return readLines(name, data)
 	}
 	r := yamlform.NewReader(name, yamlform.Options{Places: []*yamlform.Map{&overrideForm.Map, &fileForm.Map}})
 	doc, ok := r.ParseOne(data, "no `overrides`: write `overrides: []` if there are none",
@@ -150,6 +155,38 @@ func ReadPlaced(name string, data []byte) ([]Placed, []*yamlform.Error) {
 	return all, r.Errors()
 }
 
+// readLines reads what Lines yields.
+func readLines(name string, data []byte) (all []Placed, errs []*yamlform.Error) {
+	var before firsts
+	for p, err := range Lines(name, bytes.NewReader(data)) {
+		if wrong, ok := errors.AsType[*yamlform.Error](err); ok {
+			return all, append(errs, wrong)
+		}
+		if twice := before.twice(&p); twice != "" {
+			errs = append(errs, p.At.Errorf("%s", twice))
+			continue
+		}
+		all = append(all, p)
+	}
+	return all, errs
+}
+
+// firsts are the places of the overrides that were read.
+type firsts map[string]yamlform.Position
+
+// twice notes an override. It returns what is wrong if another one has the same identity.
+func (f *firsts) twice(p *Placed) string {
+	if *f == nil {
+		*f = make(firsts)
+	}
+	key := identityKey(&p.Identity)
+	if first, twice := (*f)[key]; twice {
+		return "a second override for the same rule and entries: the first is " + first.Near()
+	}
+	(*f)[key] = p.At
+	return ""
+}
+
 // ReadList reads a list of overrides. It notes errors with the value's reader, and leaves out what is wrong.
 func ReadList(list yamlform.Value) []Placed {
 	if !list.IsList() {
@@ -157,27 +194,20 @@ func ReadList(list yamlform.Value) []Placed {
 		return nil
 	}
 	all := make([]Placed, 0, list.Len())
-	seen := make(map[string]yamlform.Position, list.Len())
-	var key []byte
+	var before firsts
 	for v := range list.Items() {
-		before := list.Reader().Found()
 		o, ok := readOverride(v)
-		if !ok || list.Reader().Found() > before {
+		if !ok {
 			continue
 		}
-		key = o.appendTo(key[:0])
-		if first, twice := seen[string(key)]; twice {
-			v.Errorf("%s", sameAs(first))
+		p := Placed{o, v.Position()}
+		if twice := before.twice(&p); twice != "" {
+			v.Errorf("%s", twice)
 			continue
 		}
-		seen[string(key)] = v.Position()
-		all = append(all, Placed{o, v.Position()})
+		all = append(all, p)
 	}
 	return all
-}
-
-func sameAs(first yamlform.Position) string {
-	return "a second override for the same rule and entries: the first is " + first.Near()
 }
 
 func readOverride(v yamlform.Value) (Override, bool) {
@@ -211,15 +241,14 @@ func readTime(v yamlform.Value, name string) (time.Time, bool) {
 // readSeconds reads a time as seconds since the Unix epoch.
 func readSeconds(v yamlform.Value, name string) int64 {
 	t, ok := readTime(v, name)
-	switch {
-	case !ok:
+	if !ok {
 		return 0
-	case t.Nanosecond() != 0:
-		v.Errorf("`%s` must be a whole second", name)
-	case t.Unix() <= 0 || t.Unix() > maxTime:
-		v.Errorf("`%s` must lie between the years 1970 and 9999", name)
 	}
-	return t.Unix()
+	at, err := Second(t)
+	if err != nil {
+		v.Errorf("`%s`: %v", name, err)
+	}
+	return at
 }
 
 // AppendYAML appends overrides as a file that ReadFile reads back. All of them must be valid.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/bits"
 	"strings"
 	"time"
@@ -114,18 +115,62 @@ func (n *Numbers) validate() error {
 			return errors.New("requests_per_unit: it has no meaning together with unlimited or blocked")
 		}
 	default:
-		return errors.New("one of requests_per_unit, factor, unlimited and blocked is needed")
+		return errKind
 	}
 	if n.Burst != 0 && n.Kind != Replace {
 		return errors.New("burst: it belongs to requests_per_unit")
 	}
 	if min(n.NotBefore, n.ExpiresAt) < 0 || max(n.NotBefore, n.ExpiresAt) > maxTime {
-		return errors.New("not_before and expires_at: they must lie between the years 1970 and 9999")
+		return fmt.Errorf("not_before and expires_at: %w", errYears)
 	}
 	if n.ExpiresAt != 0 && n.ExpiresAt <= n.NotBefore {
 		return errors.New("expires_at: it is not after not_before")
 	}
 	return nil
+}
+
+var (
+	errKind  = errors.New("exactly one of requests_per_unit, factor, unlimited and blocked is needed")
+	errYears = errors.New("it must lie between the years 1970 and 9999")
+)
+
+// Choose sets the Kind and its number, of which exactly one must be given. A factor of 0 is none.
+func (n *Numbers) Choose(requests *uint64, factor float64, unlimited, blocked bool) error {
+	given := 0
+	choose := func(is bool, k Kind, number uint64) {
+		if is {
+			given++
+			n.Kind, n.Requests = k, number
+		}
+	}
+	choose(unlimited, Unlimited, 0)
+	choose(blocked, Blocked, 0)
+	if factor != 0 {
+		millionths := math.Round(factor * One)
+		if !(millionths >= 1 && factor <= MaxFactor) {
+			return fmt.Errorf("factor: it must be at least 0.000001 and at most %d", MaxFactor)
+		}
+		choose(true, Scale, uint64(millionths))
+	}
+	if requests != nil {
+		choose(true, Replace, *requests)
+	}
+	if given != 1 {
+		return errKind
+	}
+	return nil
+}
+
+// Second returns a time of Numbers in seconds since the Unix epoch.
+func Second(t time.Time) (int64, error) {
+	switch at := t.Unix(); {
+	case t.Nanosecond() != 0:
+		return 0, errors.New("it must be a whole second")
+	case at <= 0 || at > maxTime:
+		return 0, errYears
+	default:
+		return at, nil
+	}
 }
 
 // InForce reports whether the override applies at a time in seconds since the Unix epoch.

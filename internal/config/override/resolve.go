@@ -43,8 +43,7 @@ func Resolve(tree *descriptor.Tree, o *Override) error {
 // ResolveAll checks the overrides of a file against rules. It returns those that fit, and the errors of the others. A file must name
 // rules by their paths: a service reads it without rules.
 func ResolveAll(tree *descriptor.Tree, all []Placed) (good []Placed, errs []*yamlform.Error) {
-	seen := make(map[string]yamlform.Position, len(all))
-	var key []byte
+	var before firsts
 	for _, p := range all {
 		rule, limit, sent := p.Rule, p.Limit, p.Entries
 		if err := Resolve(tree, &p.Override); err != nil {
@@ -62,12 +61,10 @@ func ResolveAll(tree *descriptor.Tree, all []Placed) (good []Placed, errs []*yam
 			errs = append(errs, p.At.Errorf("limit: the rule `%s` has one limit: leave out %s", p.Rule, yamlform.Quote(limit)))
 			continue
 		}
-		key = p.appendTo(key[:0])
-		if first, twice := seen[string(key)]; twice {
-			errs = append(errs, p.At.Errorf("%s", sameAs(first)))
+		if twice := before.twice(&p); twice != "" {
+			errs = append(errs, p.At.Errorf("%s", twice))
 			continue
 		}
-		seen[string(key)] = p.At
 		good = append(good, p)
 	}
 	return good, errs

@@ -108,7 +108,7 @@ func TestResolveErrors(t *testing.T) {
 		{"hourly", "", both, Numbers{Kind: Unlimited}, "unlimited: overrides of the rule `api.tenant.path_/v1/*` are bounded: write `requests_per_unit` of at most 10000"},
 		{"tenant", "", "tenant=acme", Numbers{Kind: Replace, Requests: 1, Burst: 5}, "burst: a limit with the algorithm `fixed_window` has none: leave it out"},
 		{"hourly", "", both, Numbers{Kind: Replace}, "with these numbers the rule `api.tenant.path_/v1/*` cannot be counted: requests_per_unit: "},
-		{"tenant", "", "tenant=acme", Numbers{}, "one of requests_per_unit, factor, unlimited and blocked is needed"},
+		{"tenant", "", "tenant=acme", Numbers{}, "exactly one of requests_per_unit, factor, unlimited and blocked is needed"},
 	} {
 		o := resolvable(t, test.rule, test.limit, test.entries, test.numbers)
 		if err := Resolve(tree, o); err == nil || !strings.HasPrefix(err.Error(), test.want) {

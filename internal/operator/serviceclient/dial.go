@@ -108,6 +108,17 @@ func (c *Client) within(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, c.o.Timeout)
 }
 
+// ask calls a method of a service.
+func ask[Q, A any](ctx context.Context, c *Client, method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (answer A, _ error) {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	got, err := method(ctx, request)
+	if err != nil {
+		return answer, c.failure(err)
+	}
+	return got, nil
+}
+
 // unanswered is the error of a call that no server has answered.
 type unanswered struct{ error }
 

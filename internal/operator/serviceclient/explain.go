@@ -15,11 +15,9 @@ import (
 // Explain returns which rule of the server a descriptor matches, and why. known reports whether the server has rules for the
 // domain.
 func (c *Client) Explain(ctx context.Context, domain string, entries []descriptor.Entry) (d explain.Descriptor, known bool, err error) {
-	ctx, cancel := c.within(ctx)
-	defer cancel()
-	got, err := adminv1.NewAdminServiceClient(c.conn).Explain(ctx, &adminv1.ExplainRequest{Domain: domain, Entries: messages(entries)})
+	got, err := ask(ctx, c, adminv1.NewAdminServiceClient(c.conn).Explain, &adminv1.ExplainRequest{Domain: domain, Entries: Entries(entries)})
 	if err != nil {
-		return explain.Descriptor{}, false, c.failure(err)
+		return explain.Descriptor{}, false, err
 	}
 	d = explain.Descriptor{Entries: []explain.Entry{}, Levels: []explain.Level{}, Limits: []explain.Limit{}, Reason: got.GetReason(), Matched: got.GetRule() != nil}
 	for _, e := range entries {

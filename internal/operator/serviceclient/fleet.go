@@ -22,13 +22,7 @@ var stateNames = map[adminv1.ProcessState]string{
 
 // Fleet lists the replicas that share a Redis.
 func (c *Client) Fleet(ctx context.Context) (*adminv1.FleetServiceListResponse, error) {
-	ctx, cancel := c.within(ctx)
-	defer cancel()
-	got, err := adminv1.NewFleetServiceClient(c.conn).List(ctx, &adminv1.FleetServiceListRequest{})
-	if err != nil {
-		return nil, c.failure(err)
-	}
-	return got, nil
+	return ask(ctx, c, adminv1.NewFleetServiceClient(c.conn).List, &adminv1.FleetServiceListRequest{})
 }
 
 // timeOf is the zero time for nil.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// WriteJSON writes an Answer, a Summary or Counters for programs.
+// WriteJSON writes a Summary for programs.
 func WriteJSON(to io.Writer, v any) error {
 	e := json.NewEncoder(to)
 	e.SetEscapeHTML(false)
@@ -24,11 +24,18 @@ func WriteMessage(to io.Writer, m proto.Message) error {
 	if err != nil {
 		return fmt.Errorf("write JSON: %w", err)
 	}
-	var b bytes.Buffer
-	if err := json.Indent(&b, text, "", "  "); err != nil { // protojson varies the blanks
-		return fmt.Errorf("write JSON: %w", err)
+	return WriteJSON(to, json.RawMessage(text)) // which evens out the blanks: protojson varies them
+}
+
+// WriteMessages writes answers of a service as a list.
+func WriteMessages[M proto.Message](to io.Writer, all []M) error {
+	list := []json.RawMessage{}
+	for _, m := range all {
+		var b bytes.Buffer
+		if err := WriteMessage(&b, m); err != nil {
+			return err
+		}
+		list = append(list, b.Bytes())
 	}
-	b.WriteByte('\n')
-	_, err = to.Write(b.Bytes())
-	return err
+	return WriteJSON(to, list)
 }

@@ -58,7 +58,7 @@ type loadRun struct {
 // Load sends requests until there are enough or ctx ends, waits for the answers, and returns the result.
 func (c *Client) Load(ctx context.Context, r *Request, l Load) *Summary {
 	x := &loadRun{
-		client: c, request: r.message(), began: time.Now(),
+		client: c, request: r.Message(), began: time.Now(),
 		took: hdrhistogram.New(1, int64(2*c.o.Timeout/time.Microsecond)+int64(time.Hour/time.Microsecond), 3),
 	}
 	x.sum.Errors, x.sum.Messages = make(map[string]int64), make(map[string]string)

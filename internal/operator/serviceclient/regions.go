@@ -13,13 +13,7 @@ import (
 
 // Regions lists what a server knows about the other regions.
 func (c *Client) Regions(ctx context.Context) (*adminv1.ListRegionsResponse, error) {
-	ctx, cancel := c.within(ctx)
-	defer cancel()
-	got, err := adminv1.NewAdminServiceClient(c.conn).ListRegions(ctx, &adminv1.ListRegionsRequest{})
-	if err != nil {
-		return nil, c.failure(err)
-	}
-	return got, nil
+	return ask(ctx, c, adminv1.NewAdminServiceClient(c.conn).ListRegions, &adminv1.ListRegionsRequest{})
 }
 
 // InRegions says in words what a server knows about the limits of a rule in other regions.

@@ -12,12 +12,16 @@ import (
 	"testing"
 	"time"
 
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	descriptorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ratelimitd/ratelimitd/internal/authoring/explain"
@@ -29,6 +33,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/server"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 var update = flag.Bool("update", false, "write the expected outputs; read them before they are kept")
@@ -148,45 +153,30 @@ func client(t *testing.T, o Options) *Client {
 func TestDecide(t *testing.T) {
 	addr, _, _ := start(t, nil)
 	c := client(t, Options{Server: addr})
-	year := 365 * 24 * time.Hour.Seconds()
-	ask := func(hits int64, o *limiter.RequestLimit) *Answer {
+	ask := func(hits int64, o *limiter.RequestLimit) *ratelimitv3.RateLimitResponse {
 		t.Helper()
-		a, err := c.Decide(t.Context(), &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("k=v"), entries("week=x"), entries("free=x")}, Hits: hits, Limit: o})
+		r := &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("k=v"), entries("week=x"), entries("free=x")}, Hits: hits, Limit: o}
+		a, err := c.ShouldRateLimit(t.Context(), r.Message())
 		if err != nil {
 			t.Fatal(err)
 		}
 		return a
 	}
-	a := ask(1, nil)
-	if r := a.Statuses[0].Reset; r == nil || *r <= 0 || *r > year {
-		t.Errorf("reset in %v", r)
-	}
-	want := &Answer{Code: "OK", Statuses: []Status{
-		{Entries: []Entry{{"k", "v"}}, Code: "OK", Limit: &Limit{"yearly", 3, "year", 0}, Remaining: 2},
-		{Entries: []Entry{{"week", "x"}}, Code: "OK", Limit: &Limit{"", 3, "week", 0}, Remaining: 2},
-		{Entries: []Entry{{"free", "x"}}, Code: "OK", Remaining: 1<<32 - 1},
-	}, Headers: []Header{{"RateLimit-Limit", "3"}, {"RateLimit-Remaining", "2"}, {"RateLimit-Reset", ""}}}
-	if a.Metadata["decision"] == nil || a.Millis <= 0 {
-		t.Errorf("metadata %v, took %v", a.Metadata, a.Millis)
-	}
-	a.Headers[2].Value, a.Metadata, a.Millis = "", nil, 0
-	for i := range a.Statuses {
-		a.Statuses[i].Reset = nil
-	}
-	if diff := cmp.Diff(want, a); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
 	for _, step := range []struct {
 		hits int64
-		code string
+		code ratelimitv3.RateLimitResponse_Code
 		left uint32
-	}{{2, "OK", 0}, {0, "OK", 0}, {1, OverLimit, 0}, {-3, "OK", 2}, {1 << 32, OverLimit, 0}} {
-		if a := ask(step.hits, nil); a.Code != step.code || a.Statuses[0].Remaining != step.left {
-			t.Errorf("%d hits: %s, %d left, want %s, %d", step.hits, a.Code, a.Statuses[0].Remaining, step.code, step.left)
+	}{
+		{1, ratelimitv3.RateLimitResponse_OK, 2}, {2, ratelimitv3.RateLimitResponse_OK, 0}, {0, ratelimitv3.RateLimitResponse_OK, 0}, {1, OverLimit, 0},
+		{-3, ratelimitv3.RateLimitResponse_OK, 2}, {1 << 32, OverLimit, 0},
+	} {
+		if a := ask(step.hits, nil); a.GetOverallCode() != step.code || len(a.GetStatuses()) != 3 || a.GetStatuses()[0].GetLimitRemaining() != step.left {
+			t.Errorf("%d hits: %v, want %s, %d", step.hits, a, step.code, step.left)
 		}
 	}
-	if a := ask(1, &limiter.RequestLimit{Requests: 9, Unit: int32(descriptor.Second), Multiplier: 20}); a.Statuses[0].Limit.Unit != "second" || a.Statuses[0].Limit.UnitMultiplier != 20 || a.Statuses[0].Remaining != 8 {
-		t.Errorf("a limit of the request: %+v", a.Statuses[0])
+	of := ask(1, &limiter.RequestLimit{Requests: 9, Unit: int32(descriptor.Second), Multiplier: 20}).GetStatuses()[0]
+	if l := of.GetCurrentLimit(); unitName(int32(l.GetUnit())) != "second" || l.GetUnitMultiplier().GetValue() != 20 || of.GetLimitRemaining() != 8 {
+		t.Errorf("a limit of the request: %v", of)
 	}
 }
 
@@ -212,7 +202,7 @@ func TestMessage(t *testing.T) {
 	} {
 		c.r.Domain, c.want.Domain = "d", "d"
 		c.r.Descriptors = [][]descriptor.Entry{entries("k=v")}
-		if diff := cmp.Diff(c.want, c.r.message(), protocmp.Transform()); diff != "" {
+		if diff := cmp.Diff(c.want, c.r.Message(), protocmp.Transform()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -259,7 +249,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 	addr, admin, _ := start(t, func(int64) <-chan time.Time { return stalled })
 	defer close(stalled)
 	ask := func(c *Client) error {
-		_, err := c.Decide(t.Context(), &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("k=v")}, Hits: 1})
+		_, err := c.ShouldRateLimit(t.Context(), (&Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("k=v")}, Hits: 1}).Message())
 		return err
 	}
 	peek := func(c *Client) error {
@@ -308,88 +298,92 @@ func TestBadCertificateFiles(t *testing.T) {
 func TestCounters(t *testing.T) {
 	addr, admin, _ := start(t, nil)
 	request := &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("k=v")}, Hits: 5}
-	if _, err := client(t, Options{Server: addr}).Decide(t.Context(), request); err != nil {
+	if _, err := client(t, Options{Server: addr}).ShouldRateLimit(t.Context(), request.Message()); err != nil {
 		t.Fatal(err)
 	}
 	c := client(t, Options{Server: admin, Token: "some-token"})
-	got, err := c.Peek(t.Context(), "d", entries("k=v"), nil)
-	if err != nil {
-		t.Fatal(err)
+	check := func(what string, got Counters, err error) {
+		t.Helper()
+		if err != nil || got.GetRule().GetPath() != "d.k" || len(got.GetCounters()) != 1 || string(got.GetCounters()[0].GetLimit().GetCounterKey()) != "d|k=v|f31536000" {
+			t.Fatalf("%s: %v %v", what, got, err)
+		}
+		state := StateOf(got.GetCounters()[0])
+		if off := time.Until(state.ResetAt).Seconds() - state.Reset; state.WaitSeconds != state.Reset || state.Reset <= 0 || off > 20 || off < -20 {
+			t.Errorf("%s: %+v", what, state)
+		}
+		state.WaitSeconds, state.Reset, state.ResetAt = 0, 0, time.Time{}
+		if diff := cmp.Diff(&explain.State{Used: 5, Capacity: 3}, state); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
 	}
-	want := &Counters{Server: admin, Domain: "d", Entries: []Entry{{"k", "v"}}, Matched: true, Rule: &Rule{Path: "d.k", Name: "yearly"}, Counters: []Counter{{
-		Name: "yearly", Words: "3 per year, fixed window", Key: "d|k=v|f31536000",
-		State: explain.State{Used: 5, Capacity: 3},
-	}}}
-	state := &got.Counters[0].State
-	if off := time.Until(state.ResetAt).Seconds() - state.Reset; state.WaitSeconds != state.Reset || state.Reset <= 0 || off > 20 || off < -20 {
-		t.Errorf("%+v", state)
-	}
-	forget := func(s *explain.State) { s.WaitSeconds, s.Reset, s.ResetAt = 0, 0, time.Time{} }
-	forget(state)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("Peek (-want +got):\n%s", diff)
-	}
-	if got, err = c.Reset(t.Context(), "d", entries("k=v"), nil); err != nil {
-		t.Fatal(err)
-	}
-	want.Cleared = true
-	forget(&got.Counters[0].State)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("Reset (-want +got):\n%s", diff)
-	}
-	if got, err = c.Peek(t.Context(), "d", entries("k=v"), nil); err != nil || got.Counters[0].State.Used != 0 || got.Counters[0].State.Never {
-		t.Errorf("after the reset: %+v %v", got, err)
+	peeked, err := c.Peek(t.Context(), "d", entries("k=v"), nil)
+	check("Peek", peeked, err)
+	reset, err := c.Reset(t.Context(), "d", entries("k=v"), nil)
+	check("Reset", reset, err)
+	if peeked, err = c.Peek(t.Context(), "d", entries("k=v"), nil); err != nil || peeked.GetCounters()[0].GetUsed() != 0 || StateOf(peeked.GetCounters()[0]).Never {
+		t.Errorf("after the reset: %v %v", peeked, err)
 	}
 	o := &limiter.RequestLimit{Requests: 0, Unit: int32(descriptor.Minute), Multiplier: 2}
-	if got, err = c.Peek(t.Context(), "d", entries("k=v"), o); err != nil || !got.FromRequest || !got.Matched || got.Rule != nil || !got.Counters[0].State.Never {
-		t.Errorf("a limit of the request: %+v %v", got, err)
+	if peeked, err = c.Peek(t.Context(), "d", entries("k=v"), o); err != nil || peeked.GetRule() != nil || len(peeked.GetCounters()) != 1 || !StateOf(peeked.GetCounters()[0]).Never {
+		t.Errorf("a limit of the request: %v %v", peeked, err)
 	}
-	if got, err = c.Peek(t.Context(), "nobody", entries("k=v"), o); err != nil || got.FromRequest || got.Matched || got.Reason == "" {
-		t.Errorf("a domain without rules: %+v %v", got, err)
-	}
-	if got, err = c.Reset(t.Context(), "d", entries("free=v"), nil); err != nil || !got.Matched || got.Cleared {
-		t.Errorf("unlimited: %+v %v", got, err)
+	if peeked, err = c.Peek(t.Context(), "nobody", entries("k=v"), o); err != nil || len(peeked.GetCounters()) != 0 || peeked.GetReason() == "" {
+		t.Errorf("a domain without rules: %v %v", peeked, err)
 	}
 }
 
 func TestTexts(t *testing.T) {
-	reset, whole := 41.0, 30476.0
-	answer := &Answer{
-		Code: OverLimit, Millis: 1.234,
-		Statuses: []Status{
-			{Entries: []Entry{{"method", "GET"}, {"path", "/search\x1b[2J"}}, Code: OverLimit, Limit: &Limit{"search", 5, "unknown", 0}, Reset: &reset},
-			{Entries: []Entry{{"to_number", "2061234567"}}, Code: "OK", Limit: &Limit{"", 5, "day", 0}, Remaining: 4, Reset: &whole},
-			{Entries: []Entry{{"nobody", "knows"}}, Code: "OK"},
+	request := &Request{Descriptors: [][]descriptor.Entry{entries("method=GET", "path=/search\x1b[2J"), entries("to_number=2061234567"), entries("nobody=knows")}}
+	metadata, err := structpb.NewStruct(map[string]any{"decision": map[string]any{"rule": "edge.<path>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := &ratelimitv3.RateLimitResponse{
+		OverallCode: OverLimit,
+		Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{
+			{Code: OverLimit, CurrentLimit: &ratelimitv3.RateLimitResponse_RateLimit{Name: "search", RequestsPerUnit: 5}, DurationUntilReset: durationpb.New(41 * time.Second)},
+			{
+				Code: ratelimitv3.RateLimitResponse_OK, CurrentLimit: &ratelimitv3.RateLimitResponse_RateLimit{RequestsPerUnit: 5, Unit: ratelimitv3.RateLimitResponse_RateLimit_DAY},
+				LimitRemaining: 4, DurationUntilReset: durationpb.New(30476 * time.Second),
+			},
+			{Code: ratelimitv3.RateLimitResponse_OK},
 		},
-		Headers:  []Header{{"RateLimit-Limit", "5"}, {"Retry-After", "41"}},
-		Upstream: []Header{{"x-shadow", "yes"}},
-		Metadata: map[string]any{"decision": map[string]any{"rule": "edge.<path>"}},
-		Body:     "slow down",
+		ResponseHeadersToAdd: []*commonv3.HeaderValue{{Key: "RateLimit-Limit", Value: "5"}, {Key: "Retry-After", RawValue: []byte("41")}},
+		RequestHeadersToAdd:  []*commonv3.HeaderValue{{Key: "x-shadow", Value: "yes"}},
+		DynamicMetadata:      metadata, RawBody: []byte("slow down"),
 	}
 	summary := &Summary{
 		Sent: 1000, OK: 500, OverLimit: 480, Failed: 20, Errors: map[string]int64{"UNAVAILABLE": 15, "DEADLINE_EXCEEDED": 5},
 		Messages: map[string]string{"UNAVAILABLE": "connection refused", "DEADLINE_EXCEEDED": "too slow"},
 		Seconds:  10.01, Rate: 99.9, P50: 0.431, P90: 1.2, P99: 20.1, Max: 5001,
 	}
-	counters := []*Counters{
-		{Domain: "edge", Entries: []Entry{{"method", "GET"}}, Matched: true, Rule: &Rule{Path: "edge.method", Name: "short", File: "rules/edge.yaml", Line: 4, Column: 5, Shadow: true}, Counters: []Counter{
-			{Name: "short", Words: "2 per second, fixed window", Key: "edge|method=GET|f1", State: explain.State{Used: 3, Capacity: 2, WaitSeconds: 0.5, Reset: 0.5}},
-			{Name: "long", Words: "100 per day, fixed window", Key: "edge|method=GET|f86400", State: explain.State{Used: 3, Capacity: 100, Remaining: 97, Reset: 3600}},
-		}},
-		{Domain: "edge", Entries: []Entry{{"method", "PUT"}}, Matched: true, Cleared: true, FromRequest: true, Counters: []Counter{
-			{Words: "9 per minute, fixed window", Key: "edge|method=PUT|f60", State: explain.State{Used: 9, Capacity: 9}},
-		}},
-		{Domain: "edge", Entries: []Entry{{"method", "OPTIONS"}}, Matched: true, Rule: &Rule{Path: "edge.method_OPTIONS", Unlimited: true}},
-		{Domain: "edge", Entries: []Entry{{"nobody", "knows"}}, Reason: "nothing matches entry 1"},
+	limit := func(name, words, key string, used, capacity, remaining uint64, wait, reset time.Duration) *adminv1.CounterState {
+		return &adminv1.CounterState{
+			Limit: &adminv1.Limit{Name: name, CounterKey: []byte(key)}, Words: words, Used: used, Capacity: capacity, Remaining: remaining,
+			Wait: durationpb.New(wait), ResetAfter: durationpb.New(reset), ResetAt: &timestamppb.Timestamp{},
+		}
 	}
+	of := [][]descriptor.Entry{entries("method=GET"), entries("method=OPTIONS"), entries("nobody=knows")}
+	peeked := []*adminv1.PeekResponse{
+		{Rule: &adminv1.Rule{Path: "edge.method", Name: "short", ShadowMode: true, Position: &adminv1.Position{File: "rules/edge.yaml", Line: 4, Column: 5}}, Counters: []*adminv1.CounterState{
+			limit("short", "2 per second, fixed window", "edge|method=GET|f1", 3, 2, 0, time.Second/2, time.Second/2),
+			limit("long", "100 per day, fixed window", "edge|method=GET|f86400", 3, 100, 97, 0, time.Hour),
+		}, Override: "factor"},
+		{Rule: &adminv1.Rule{Path: "edge.method_OPTIONS", Unlimited: true}},
+		{Reason: "nothing matches entry 1"},
+	}
+	cleared := []*adminv1.ResetResponse{{Counters: []*adminv1.CounterState{limit("", "9 per minute, fixed window", "edge|method=PUT|f60", 9, 9, 0, 0, 0)}}}
 	var b strings.Builder
 	for name, write := range map[string]func() error{
-		"answer.txt":    func() error { return WriteAnswer(&b, answer, false) },
-		"answer.json":   func() error { return WriteJSON(&b, answer) },
+		"answer.txt":    func() error { return WriteAnswer(&b, request, answer, 1234*time.Microsecond, false) },
+		"answer.json":   func() error { return WriteMessage(&b, answer) },
 		"summary.txt":   func() error { return WriteSummary(&b, summary, false) },
 		"summary.json":  func() error { return WriteJSON(&b, summary) },
-		"counters.txt":  func() error { return WriteCounters(&b, counters, false) },
-		"counters.json": func() error { return WriteJSON(&b, counters) },
+		"counters.txt":  func() error { return WriteCounters(&b, "edge", of, peeked, false) },
+		"counters.json": func() error { return WriteMessages(&b, peeked) },
+		"cleared.txt": func() error {
+			return WriteCounters(&b, "edge", [][]descriptor.Entry{entries("method=PUT")}, cleared, false)
+		},
 	} {
 		b.Reset()
 		if err := write(); err != nil {
@@ -401,7 +395,7 @@ func TestTexts(t *testing.T) {
 		}
 	}
 	b.Reset()
-	if err := WriteAnswer(&b, answer, true); err != nil || !strings.Contains(b.String(), "\x1b[31mOVER_LIMIT\x1b[0m") {
+	if err := WriteAnswer(&b, request, answer, 0, true); err != nil || !strings.Contains(b.String(), "\x1b[31mOVER_LIMIT\x1b[0m") {
 		t.Errorf("%v %q", err, b.String())
 	}
 }

@@ -15,13 +15,7 @@ import (
 
 // Shares lists quota buckets whose ids have the entries where, at most as many as most says.
 func (c *Client) Shares(ctx context.Context, domain string, where []descriptor.Entry, most uint32) (*adminv1.ListSharesResponse, error) {
-	ctx, cancel := c.within(ctx)
-	defer cancel()
-	got, err := adminv1.NewAdminServiceClient(c.conn).ListShares(ctx, &adminv1.ListSharesRequest{Domain: domain, Entries: messages(where), Limit: most})
-	if err != nil {
-		return nil, c.failure(err)
-	}
-	return got, nil
+	return ask(ctx, c, adminv1.NewAdminServiceClient(c.conn).ListShares, &adminv1.ListSharesRequest{Domain: domain, Entries: Entries(where), Limit: most})
 }
 
 // WriteShares writes the shares of a domain for people; selected says that only some buckets were asked for. Times are written as they are
@@ -52,7 +46,7 @@ func WriteShares(to io.Writer, domain string, selected bool, s *adminv1.ListShar
 }
 
 func (w answerWriter) bucket(b *adminv1.BucketShares, now time.Time) {
-	w.Line("%s", w.Paint(terminal.Bold, terminal.Clean(entriesText(entriesIn(b)))))
+	w.Line("%s", w.Paint(terminal.Bold, terminal.Clean(entriesText(b.GetEntries()))))
 	if b.GetRule() == "" {
 		w.row("rule", "none")
 	} else {
@@ -86,13 +80,6 @@ func (w answerWriter) bucket(b *adminv1.BucketShares, now time.Time) {
 		w.Line("%s", strings.TrimRight(line, " \n"))
 	}
 	w.Line("")
-}
-
-func entriesIn(b *adminv1.BucketShares) (all []Entry) {
-	for _, e := range b.GetEntries() {
-		all = append(all, Entry{e.GetKey(), e.GetValue()})
-	}
-	return all
 }
 
 func passesOf(h *adminv1.HeldShare) (rate, burst string) {

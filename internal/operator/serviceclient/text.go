@@ -1,7 +1,7 @@
 package serviceclient
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -9,7 +9,12 @@ import (
 	"strings"
 	"time"
 
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
+	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // answerWriter writes answers for people.
@@ -20,9 +25,9 @@ func (w answerWriter) row(what, format string, args ...any) {
 	w.Line("%-9s%s", what, fmt.Sprintf(format, args...))
 }
 
-func codeColor(code string) terminal.Color {
+func codeColor(code ratelimitv3.RateLimitResponse_Code) terminal.Color {
 	switch code {
-	case "OK":
+	case ratelimitv3.RateLimitResponse_OK:
 		return terminal.Green
 	case OverLimit:
 		return terminal.Red
@@ -31,76 +36,78 @@ func codeColor(code string) terminal.Color {
 	}
 }
 
-// WriteAnswer writes a decision for people.
-func WriteAnswer(to io.Writer, a *Answer, color bool) error {
+// WriteAnswer writes the answer to a request for people.
+func WriteAnswer(to io.Writer, r *Request, a *ratelimitv3.RateLimitResponse, took time.Duration, color bool) error {
 	w := answerWriter{terminal.NewWriter(to, color)}
-	w.Line("%s  in %s", w.Paint(codeColor(a.Code), a.Code), terminal.Span(time.Duration(a.Millis*float64(time.Millisecond))))
-	for i := range a.Statuses {
-		s := &a.Statuses[i]
+	w.Line("%s  in %s", w.Paint(codeColor(a.GetOverallCode()), a.GetOverallCode().String()), terminal.Span(took))
+	for i, s := range a.GetStatuses() {
+		var of []descriptor.Entry
+		if i < len(r.Descriptors) {
+			of = r.Descriptors[i]
+		}
 		w.Line("")
-		w.Line("%d  %s", i+1, w.Paint(terminal.Bold, terminal.Clean(entriesText(s.Entries))))
-		w.Line("   %s, %s", w.Paint(codeColor(s.Code), s.Code), terminal.Clean(statusText(s)))
+		w.Line("%d  %s", i+1, w.Paint(terminal.Bold, terminal.Clean(entriesText(Entries(of)))))
+		w.Line("   %s, %s", w.Paint(codeColor(s.GetCode()), s.GetCode().String()), terminal.Clean(statusText(s)))
 	}
-	w.list("headers", a.Headers)
-	w.list("headers for the request", a.Upstream)
-	if len(a.Metadata) > 0 {
+	w.list("headers", a.GetResponseHeadersToAdd())
+	w.list("headers for the request", a.GetRequestHeadersToAdd())
+	if m := a.GetDynamicMetadata(); len(m.GetFields()) > 0 {
 		w.Line("")
 		w.Line("dynamic metadata")
 		var b strings.Builder
-		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		if err := e.Encode(a.Metadata); err != nil {
+		if err := WriteJSON(&b, m.AsMap()); err != nil {
 			return fmt.Errorf("write metadata: %w", err)
 		}
 		for line := range strings.Lines(b.String()) {
 			w.Line("   %s", terminal.Clean(strings.TrimSuffix(line, "\n")))
 		}
 	}
-	if a.Body != "" {
+	if len(a.GetRawBody()) > 0 {
 		w.Line("")
 		w.Line("body")
-		w.Line("   %s", terminal.Clean(a.Body))
+		w.Line("   %s", terminal.Clean(string(a.GetRawBody())))
 	}
 	return w.Flush()
 }
 
-func (w answerWriter) list(what string, headers []Header) {
+func (w answerWriter) list(what string, headers []*commonv3.HeaderValue) {
 	if len(headers) == 0 {
 		return
 	}
 	w.Line("")
 	w.Line("%s", what)
 	for _, h := range headers {
-		w.Line("   %s: %s", terminal.Clean(h.Name), terminal.Clean(h.Value))
+		w.Line("   %s: %s", terminal.Clean(h.GetKey()), terminal.Clean(cmp.Or(h.GetValue(), string(h.GetRawValue()))))
 	}
 }
 
-func statusText(s *Status) string {
-	if s.Limit == nil {
+func statusText(s *ratelimitv3.RateLimitResponse_DescriptorStatus) string {
+	l := s.GetCurrentLimit()
+	if l == nil {
 		return "no limit applies"
 	}
-	limit := fmt.Sprintf("%d per %s", s.Limit.Requests, s.Limit.Unit)
-	if s.Limit.UnitMultiplier > 1 {
-		limit = fmt.Sprintf("%d per %d %ss", s.Limit.Requests, s.Limit.UnitMultiplier, s.Limit.Unit)
+	unit := unitName(int32(l.GetUnit()))
+	limit := fmt.Sprintf("%d per %s", l.GetRequestsPerUnit(), unit)
+	if n := l.GetUnitMultiplier().GetValue(); n > 1 {
+		limit = fmt.Sprintf("%d per %d %ss", l.GetRequestsPerUnit(), n, unit)
 	}
-	if s.Limit.Unit == "unknown" { // the protocol has no unit for the window, and none for requests in flight
-		limit = fmt.Sprintf("limit %d", s.Limit.Requests)
+	if unit == descriptor.UnitUnknown.String() { // the protocol has no unit for the window, and none for requests in flight
+		limit = fmt.Sprintf("limit %d", l.GetRequestsPerUnit())
 	}
-	if s.Limit.Name != "" {
-		limit += " (" + s.Limit.Name + ")"
+	if l.GetName() != "" {
+		limit += " (" + l.GetName() + ")"
 	}
-	limit += fmt.Sprintf(", %d left", s.Remaining)
-	if s.Reset != nil {
-		limit += ", reset in " + terminal.Span(time.Duration(*s.Reset*float64(time.Second)))
+	limit += fmt.Sprintf(", %d left", s.GetLimitRemaining())
+	if d := s.GetDurationUntilReset(); d != nil {
+		limit += ", reset in " + terminal.Span(d.AsDuration())
 	}
 	return limit
 }
 
-func entriesText(entries []Entry) string {
+func entriesText(entries []*adminv1.Entry) string {
 	pieces := make([]string, len(entries))
 	for i, e := range entries {
-		pieces[i] = e.Key + "=" + e.Value
+		pieces[i] = e.GetKey() + "=" + e.GetValue()
 	}
 	return strings.Join(pieces, ", ")
 }
@@ -130,61 +137,62 @@ func share(n, of int64) string {
 
 func millis(ms float64) string { return terminal.Span(time.Duration(ms * float64(time.Millisecond))) }
 
-// WriteCounters writes the counters of descriptors for people.
-func WriteCounters(to io.Writer, all []*Counters, color bool) error {
+// WriteCounters writes the answers about descriptors of a domain for people.
+func WriteCounters[C Counters](to io.Writer, domain string, of [][]descriptor.Entry, all []C, color bool) error {
 	w := answerWriter{terminal.NewWriter(to, color)}
 	for i, c := range all {
 		if i > 0 {
 			w.Line("")
 		}
+		w.Line("%s  %s", w.Paint(terminal.Bold, terminal.Clean(domain)), terminal.Clean(entriesText(Entries(of[i]))))
 		w.counters(c)
 	}
 	return w.Flush()
 }
 
-func (w answerWriter) counters(c *Counters) {
-	w.Line("%s  %s", w.Paint(terminal.Bold, terminal.Clean(c.Domain)), terminal.Clean(entriesText(c.Entries)))
+func (w answerWriter) counters(c Counters) {
+	rule := c.GetRule()
 	switch {
-	case c.FromRequest:
-		w.row("rule", "none: the request carries its own limit")
-	case c.Rule == nil:
-		w.row("no rule", "%s", w.Paint(terminal.Yellow, terminal.Clean(c.Reason)))
-		return
-	default:
-		name := terminal.Clean(c.Rule.Path)
-		if c.Rule.Name != "" {
-			name += " (" + terminal.Clean(c.Rule.Name) + ")"
+	case rule != nil:
+		name := terminal.Clean(rule.GetPath())
+		if rule.GetName() != "" {
+			name += " (" + terminal.Clean(rule.GetName()) + ")"
 		}
-		if c.Rule.Shadow {
+		if rule.GetShadowMode() {
 			name += ", in shadow mode"
 		}
 		w.row("rule", "%s", name)
-		if c.Rule.File != "" {
-			w.row("", "%s:%d:%d", terminal.Clean(c.Rule.File), c.Rule.Line, c.Rule.Column)
+		if at := rule.GetPosition(); at.GetFile() != "" {
+			w.row("", "%s:%d:%d", terminal.Clean(at.GetFile()), at.GetLine(), at.GetColumn())
 		}
+	case len(c.GetCounters()) > 0:
+		w.row("rule", "none: the request carries its own limit")
+	default:
+		w.row("no rule", "%s", w.Paint(terminal.Yellow, terminal.Clean(c.GetReason())))
+		return
 	}
-	if c.Override != "" {
-		w.row("override", "%s", w.Paint(terminal.Yellow, terminal.Clean(c.Override)))
+	if p, ok := c.(*adminv1.PeekResponse); ok && p.GetOverride() != "" {
+		w.row("override", "%s", w.Paint(terminal.Yellow, terminal.Clean(p.GetOverride())))
 	}
-	if len(c.Counters) == 0 {
+	if len(c.GetCounters()) == 0 {
 		w.row("limit", "unlimited: nothing is counted")
 	}
-	for i := range c.Counters {
-		k := &c.Counters[i]
-		words := terminal.Clean(k.Words)
-		if k.Name != "" && (c.Rule == nil || k.Name != c.Rule.Name) {
-			words += " (" + terminal.Clean(k.Name) + ")"
+	_, cleared := c.(*adminv1.ResetResponse)
+	for _, k := range c.GetCounters() {
+		words, name := terminal.Clean(k.GetWords()), k.GetLimit().GetName()
+		if name != "" && name != rule.GetName() {
+			words += " (" + terminal.Clean(name) + ")"
 		}
 		w.row("limit", "%s", w.Paint(terminal.Bold, words))
-		w.row("key", "%s", terminal.Clean(k.Key))
-		if c.Cleared {
-			w.row("cleared", "%s", w.Paint(terminal.Green, fmt.Sprintf("%d of %d had been used", k.State.Used, k.State.Capacity)))
+		w.row("key", "%s", terminal.Clean(string(k.GetLimit().GetCounterKey())))
+		if cleared {
+			w.row("cleared", "%s", w.Paint(terminal.Green, fmt.Sprintf("%d of %d had been used", k.GetUsed(), k.GetCapacity())))
 			continue
 		}
 		color := terminal.Green
-		if k.State.Remaining == 0 {
+		if k.GetRemaining() == 0 {
 			color = terminal.Red
 		}
-		w.row("state", "%s", w.Paint(color, k.State.String()))
+		w.row("state", "%s", w.Paint(color, StateOf(k).String()))
 	}
 }

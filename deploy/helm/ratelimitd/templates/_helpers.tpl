@@ -133,7 +133,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- with .Values.overrides -}}
 {{- if eq .source "redis" -}}
 {{- $_ := set $env "RATELIMITD_OVERRIDES" "redis" -}}
-{{- if .copySizeLimit }}{{ $_ := set $env "RATELIMITD_OVERRIDES_COPY" "/var/lib/ratelimitd/overrides.yaml" }}{{ end -}}
+{{- if .copySizeLimit }}{{ $_ := set $env "RATELIMITD_OVERRIDES_COPY" "/var/lib/ratelimitd/overrides.copy" }}{{ end -}}
 {{- else if eq .source "file" -}}
 {{- $_ := set $env "RATELIMITD_OVERRIDES" "/etc/ratelimitd/overrides/overrides.yaml" -}}
 {{- end -}}

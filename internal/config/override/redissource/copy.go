@@ -26,8 +26,8 @@ const (
 	mostAside = 5               // files that are kept after Redis has lost changes
 )
 
-// copies writes the copy of the overrides, and reads it at the start. It is a YAML file of overrides, with one JSON object in each line, so that a
-// large one can be read line by line.
+// copies writes the copy of the overrides, and reads it at the start. It is a file of overrides in the form for programs, one on each line, after a
+// line with the position.
 type copies struct {
 	path string
 	log  *slog.Logger
@@ -143,7 +143,7 @@ func written(path string) time.Time {
 	return time.Time{}
 }
 
-// header is the first line of a copy, after a # that makes it a comment of YAML.
+// header is the first line of a copy, after a # that makes it a comment.
 type header struct {
 	Version   int64  `json:"version"`
 	ID        string `json:"id"`
@@ -195,15 +195,11 @@ func writeSet(to io.Writer, set *override.Set, at position) error {
 	if err != nil {
 		return fmt.Errorf("encode a header: %w", err)
 	}
-	list := ""
-	if set.Len() == 0 {
-		list = " []"
-	}
-	_, _ = fmt.Fprintf(w, "%s%s\noverrides:%s\n", headerMark, first, list) // Flush reports the first error of all
+	_, _ = fmt.Fprintf(w, "%s%s\n", headerMark, first) // Flush reports the first error of all
 	var text []byte
 	for identity, numbers := range set.Each() {
-		text = override.AppendLine(text[:0], &override.Override{Identity: identity, Numbers: numbers})
-		_, _ = w.Write(text)
+		text = override.AppendJSON(text[:0], &override.Override{Identity: identity, Numbers: numbers})
+		_, _ = w.Write(append(text, '\n'))
 	}
 	return w.Flush() //nolint:wrapcheck // the caller says what was done
 }

@@ -397,10 +397,10 @@ func readEntry(m goredis.XMessage) entry {
 		return s
 	}
 	n, _, _ := strings.Cut(m.ID, "-")
-	version, _ := strconv.ParseInt(n, 10, 64) // the first part of an identifier is a number
-	at, _ := strconv.ParseInt(text("at"), 10, 64)
+	version, _ := strconv.ParseInt(n, 10, 64)  // the first part of an identifier is a number
+	at, _ := time.Parse(changedAt, text("at")) // the zero time if somebody has changed it by hand
 	return entry{
-		version: version, id: text("id"), prev: text("prev"), at: time.UnixMilli(at).UTC(),
+		version: version, id: text("id"), prev: text("prev"), at: at,
 		author: text("author"), reason: text("reason"), before: text("before"), after: text("after"),
 	}
 }

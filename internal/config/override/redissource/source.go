@@ -137,6 +137,9 @@ func (s *Source) Turn(ctx context.Context, span time.Duration) (bool, error) {
 	return true, nil
 }
 
+// changedAt is the form of times of changes in Redis.
+const changedAt = "2006-01-02T15:04:05.000Z07:00"
+
 // answerWithin bounds a call to Redis.
 const answerWithin = 10 * time.Second
 
@@ -157,7 +160,7 @@ func (s *Source) Write(ctx context.Context, author string, edits []override.Edit
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	keys := []string{s.versionKey(), s.changesKey(), s.domainsKey()}
-	args := []any{rand.Text(), now.UnixMilli(), author, override.MaxOverrides}
+	args := []any{rand.Text(), now.Format(changedAt), author, override.MaxOverrides}
 	domains := make(map[string]int)
 	written := make([]override.Override, len(edits))
 	for i := range edits {
@@ -167,7 +170,7 @@ func (s *Source) Write(ctx context.Context, author string, edits []override.Edit
 		var text []byte
 		if !edits[i].Remove {
 			var err error
-			if text, err = body(&o); err != nil {
+			if text, err = body(o); err != nil {
 				return nil, &override.EditError{Index: i, Err: err}
 			}
 		}

@@ -271,6 +271,7 @@ func TestConflicts(t *testing.T) {
 var hostile = []string{
 	"<script>alert(1)</script>", "\x1b[31mred\x1b[0m", "a|b=c\\|d", "\x00\x01\x7f", "\u0085\u2028\ufeff\ufffe", "x\u202egnp.exe", "- {a: b}\n# c\n", "ключ 鍵 🔑",
 	strings.Repeat("n", override.MaxName), "", " ", "\"'`", "&lt;", "null", "true",
+	`","version":"9","changed_at":"x"}`,
 }
 
 // Names come back as they were: from another process, from pages, from the copy.
@@ -292,8 +293,10 @@ func TestHostileNames(t *testing.T) {
 		a.write(t, e)
 		page, _, err := a.List(t.Context(), override.Query{Domain: i.Domain, Rule: i.Rule, Where: map[string]string{text: "2"}})
 		if err != nil || len(page) != 1 || !reflect.DeepEqual(page[0].Identity, i) || page[0].Numbers != e.Numbers || page[0].Reason != e.Reason {
-			t.Errorf("%q: %+v %v", text, page, err)
+			t.Fatalf("%q: %+v %v", text, page, err)
 		}
+		e.Expect = &page[0].Version
+		a.write(t, e)
 	}
 	same := func(s *override.Set) bool {
 		got := map[string]override.Numbers{}
@@ -325,11 +328,11 @@ func TestHostileNames(t *testing.T) {
 
 // What others have put into the keys by hand has no effect, the log says so, and the rest continues.
 func TestHostileRecords(t *testing.T) {
-	const good = `{"version":1,"domain":"d","rule":"d.k","entries":[["k","v"]],"kind":"blocked"}`
+	const good = `{"domain":"d","rule":"d.k","entries":[{"key":"k","value":"v"}],"blocked":true,"version":"1","changed_at":"2026-03-01T12:00:00.000Z"}`
 	bad := []string{
-		"", "null", "[]", "{", `"text"`, "{}", strings.Repeat("[", 100_000), strings.Replace(good, "blocked", "open", 1),
-		strings.Replace(good, `"blocked"`, `"scale"`, 1), strings.Replace(good, `"v"`, "5", 1), strings.Replace(good, `[["k","v"]]`, "[]", 1),
-		strings.Replace(good, `"blocked"`, `"blocked","expires_at":1e300`, 1), strings.Replace(good, "d.k", strings.Repeat("r", 1<<20), 1),
+		"", "null", "[]", "{", `"text"`, "{}", strings.Repeat("[", 100_000), strings.Replace(good, "blocked", "open", 1), strings.Replace(good, `,"blocked":true`, "", 1),
+		strings.Replace(good, `"blocked":true`, `"factor":0`, 1), strings.Replace(good, `"v"`, "5", 1), strings.Replace(good, `{"key":"k","value":"v"}`, "", 1),
+		strings.Replace(good, `"blocked":true`, `"blocked":true,"expires_at":1e300`, 1), strings.Replace(good, "d.k", strings.Repeat("r", 1<<20), 1),
 		strings.Replace(good, "{", `{"x":"`+strings.Repeat("x", 1<<20)+`",`, 1),
 	}
 	r := redistest.Start(t)
@@ -628,9 +631,9 @@ func TestBadCopy(t *testing.T) {
 	r.Kill(t)
 	for name, bad := range map[string][]byte{
 		"cut": good[:len(good)-40], "a line is missing": good[:bytes.LastIndex(good[:len(good)-1], []byte("\n"))+1],
-		"empty": nil, "another file": []byte("overrides: []\n"), "no JSON": bytes.Replace(good, []byte(`"d"`), []byte(`"d`), 1),
+		"empty": nil, "another file": []byte("overrides: []\n"), "an empty file of another program": []byte("# none\n"), "no JSON": bytes.Replace(good, []byte(`"d"`), []byte(`"d`), 1),
 		"a count below zero": bytes.Replace(good, []byte(`"overrides":2`), []byte(`"overrides":-1`), 1), "an immense count": bytes.Replace(good, []byte(`"overrides":2`), []byte(`"overrides":1000001`), 1),
-		"numbers that no override has": bytes.Replace(good, []byte(`"requests_per_unit":1`), []byte(`"blocked":true,"burst":1`), 1), "more than it says": append(bytes.Clone(good), bytes.Replace(good, []byte(`=a"`), []byte(`=c"`), 1)...),
+		"numbers that no override has": bytes.Replace(good, []byte(`"requests_per_unit":"1"`), []byte(`"blocked":true,"burst":1`), 1), "more than it says": append(bytes.Clone(good), bytes.Replace(good, []byte(`"value":"a"`), []byte(`"value":"c"`), 1)...),
 		"a long line": append(bytes.Clone(good), bytes.Repeat([]byte("#"), 2<<20)...),
 	} {
 		if err := os.WriteFile(file, bad, 0o600); err != nil {
@@ -687,7 +690,7 @@ func TestRegression(t *testing.T) {
 				t.Error(log)
 			}
 			kept, err := os.ReadFile(file + ".version-4")
-			if err != nil || strings.Count(string(kept), "\n- ") != 2 {
+			if err != nil || strings.Count(string(kept), "\n{") != 2 {
 				t.Errorf("%s %v", kept, err)
 			}
 			if n, err := r.Client(t).HLen(t.Context(), "p:{overrides}:domain:d").Result(); err != nil || n != 0 {
