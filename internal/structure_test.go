@@ -45,7 +45,7 @@ var imports = map[string][]string{
 	"internal/limiter/usage":             {"internal/descriptor", "internal/platform/metric"},                                                                                                       // the same
 	"internal/limiter/grpcstatus":        {"internal/limiter"},                                                                                                                                      // the errors of a decision
 	"internal/lending/lease":             {"internal/descriptor", "internal/backend", "internal/platform/..."},                                                                                      // a store in front of a store
-	"internal/lending/regions":           {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/platform/..."},                                                        // the same
+	"internal/lending/regions":           {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/lending/lease", "internal/platform/..."},                              // the same
 	"internal/lending/quota":             {"internal/descriptor"},                                                                                                                                   // pure arithmetic
 	"internal/lending/quota/envoymodel":  {"internal/lending/quota"},                                                                                                                                // the same
 	"internal/lending/quota/redisshares": {"internal/lending/quota"},                                                                                                                                // it stores what the arithmetic says

@@ -154,7 +154,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "lease", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "replicas take hits from Redis in batches and decide without a round trip; never admits more than the limit"},
+		Doc: "replicas take hits from Redis, or from the home in `regions`, in batches and decide without a round trip; never admits more than the limit"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Lease = v.Flag()
 			return true

@@ -119,13 +119,18 @@ func notAcrossRegions(d *descriptor.DomainSpec, l *descriptor.Limit) string {
 		return "a `leaky_bucket` in which requests wait: the trip to another region is longer than their turn; use `token_bucket` or `nodelay: all`"
 	case l.Reservations != nil:
 		return "`reservations`: they are kept in one region only; leave out one of them"
-	case l.Lease:
-		return "`lease: true`: permits are not taken from another region; leave out one of them"
+	case l.Lease && !windowed(l):
+		return "`lease: true` without a window on which all regions agree: use `home` with `fixed_window` or `sliding_window`, or leave out `lease`"
 	case l.Regions.Mode == descriptor.Eventual:
 		return notEventual(l)
 	default:
 		return ""
 	}
+}
+
+// windowed reports whether permits of a limit can be taken from its home: they live until a window ends.
+func windowed(l *descriptor.Limit) bool {
+	return l.Regions.Mode == descriptor.AtHome && (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingWindow)
 }
 
 // notEventual returns why the counts of several regions cannot be added up.

@@ -18,7 +18,7 @@ import (
 
 // elsewhere returns stores of region us, whose limits region eu counts. They talk to each other as in production: over TLS. No denials are
 // remembered, because a counter would stay denied until an answer says otherwise.
-func elsewhere(t *testing.T) func(*testing.T, string) stores {
+func elsewhere(t *testing.T, leased bool) func(*testing.T, string) stores {
 	ca := tlstest.NewAuthority(t, "regions")
 	files := func(region string) *tlsfiles.Files {
 		pair := ca.Issue(t, "spiffe://example.org/region/"+region)
@@ -73,7 +73,7 @@ func elsewhere(t *testing.T) func(*testing.T, string) stores {
 		at.Store = far
 		all := one(at)
 		all.rules = func(r regions.Resolver) { home.SetResolver(r) }
-		all.did = func() bool { return far.Status().Waited > 0 }
+		all.did = func() bool { return far.Status().Waited > 0 && (!leased || far.Status().Leased > 0) }
 		return all
 	}
 }

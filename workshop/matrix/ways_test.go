@@ -110,7 +110,8 @@ func ways(t *testing.T) []way {
 			s.local = memory.New(memory.Options{})
 			return s
 		}},
-		{name: "a limit whose home is another region", column: "other region", grade: same, loose: overridable, inLimit: ", regions: {home: eu}", stores: elsewhere(t)},
+		{name: "a limit whose home is another region", column: "other region", grade: same, loose: overridable, inLimit: ", regions: {home: eu}", stores: elsewhere(t, false)},
+		{name: "permits of another region", column: "other region, leased", grade: within, least: 70, inLimit: ", lease: true, regions: {home: eu}", times: 10, stores: elsewhere(t, true)},
 		{name: "package ratelimit", column: "library", run: inLibrary},
 		{name: "quota buckets", column: "quota buckets", grade: within, run: asQuotaBuckets},
 		{name: "memory that is full", column: "full memory", grade: within, stores: func(t *testing.T, _ string) stores {

@@ -62,7 +62,7 @@ var rules = []rule{
 	{key: "places", kind: places, most: 6, held: true, flags: "reservations: true", yaml: "algorithm: concurrency, max_in_flight: %[1]d, ttl: 15s"},
 	{key: "far-fixed", kind: fixed, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, regions: {home: a}"},
 	{key: "far-sliding", kind: sliding, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: sliding_window, regions: {home: hash}"},
-	{key: "far-home", kind: fixed, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, regions: {home: b}"},
+	{key: "far-home", kind: fixed, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, regions: {home: b}"},
 	{key: "far-bucket", kind: bucket, most: 800, far: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: token_bucket, regions: {home: hash}"},
 	{key: "quota", kind: bucket, most: 800, quota: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, algorithm: token_bucket"},
 	{key: "hot-fixed", kind: fixed, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true"},

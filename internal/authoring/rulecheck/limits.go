@@ -235,7 +235,7 @@ func (c *checker) leases(d *domain) {
 		for i := range n.limits {
 			for j := range n.limits {
 				l, other := &n.limits[i], &n.limits[j]
-				if i == j || l.Limit == nil || !l.Lease || other.Limit == nil || other.Scheduled || slices.Contains(replaced, other.name) {
+				if i == j || l.Limit == nil || !l.Lease || l.Regions != nil && l.Regions.HasHome() && other.Lease || other.Limit == nil || other.Scheduled || slices.Contains(replaced, other.name) {
 					continue
 				}
 				c.add(Warning, l.position("lease"), codeLeaseInList, "remove it: only the single limit of a rule can be leased",

@@ -22,6 +22,9 @@ func (c *checker) home(n *node, l *limit) {
 			"%s is the home of the rule %s, and no region: the regions are %s", yamlform.Quote(home), rule, strings.Join(c.regions, ", "))
 		return
 	}
+	if l.Lease {
+		return
+	}
 	where := "outside " + home
 	if home == "" {
 		where = "outside the region that a hash chooses"

@@ -24,8 +24,13 @@ import (
 
 // Far are the settings of a cache in front of a store that is far away.
 type Far struct {
+	Store backend.Starter // is asked the questions
+
 	// Askers returns how many caches ask the same store: what a counter has left is divided by it.
 	Askers func() int
+
+	// Leased reports whether permits of a counter are asked for: then the cache asks nothing about it. Nil: of none.
+	Leased func(key []byte) bool
 
 	mu     sync.Mutex
 	second int64 // the present second, since 1970
@@ -80,14 +85,16 @@ func (c *Cache) asks(sh *shard, now int64, t *backend.Take, e *refusal) bool {
 	case t.Hits <= d.room:
 		d.room -= t.Hits
 		return true
-	case !d.asking && t.Origin != nil && c.far.mayAsk(now):
+	case !d.asking && t.Origin != nil && (c.far.Leased == nil || !c.far.Leased(t.Key)) && c.far.mayAsk(now):
 		d.asking = true
 		c.question(t)
 	}
 	return false
 }
 
-// mayAsk counts a question, if it may be sent.
+// MayAsk counts a question, if it may be sent.
+func (f *Far) MayAsk(now time.Time) bool { return f.mayAsk(now.UnixMicro()) }
+
 func (f *Far) mayAsk(now int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,7 +116,7 @@ func (c *Cache) question(t *backend.Take) {
 	go func() {
 		sent := time.Now()
 		done := func(error) { c.told(c.clock.Elapsed(sent), &r.Takes[0], &r.Outcomes[0]) }
-		if settled, err := c.store.Start(context.Background(), sent, nil, r, done); settled {
+		if settled, err := c.far.Store.Start(context.Background(), sent, nil, r, done); settled {
 			done(err)
 		}
 	}()

@@ -39,8 +39,21 @@ type hotCounter struct {
 	early   bool      // the last lease was used up long before its end
 
 	fetch   *fetch    // in flight
-	waiting time.Time // no lease is asked for before this time: the store is in trouble
-	gone    bool      // no longer kept: permits that come back are lost
+	waiting time.Time // no lease is asked for before this time: the store is in trouble, or has denied one
+	farParts
+
+	gone bool // no longer kept: permits that come back are lost
+}
+
+// farParts are the parts of a counter that a far store keeps: far.go. They are zero for others.
+type farParts struct {
+	key    []byte
+	from   *descriptor.Rule
+	origin *backend.Origin
+	there  *descriptor.Limit // the store's numbers, if they are not the limit's
+	edge   *time.Timer       // until the window ends; nil: none runs
+	hits   int64             // of the last request
+	denied bool              // by the store's last answer
 }
 
 // fetch is one acquisition in flight. Other takes wait for done.
@@ -139,6 +152,9 @@ func (c *hotCounter) want(now time.Time, replicas int) int64 {
 	if c.early && now.Sub(c.sent) < c.terms.tau {
 		n = max(n, 2*c.size)
 	}
+	if c.origin != nil {
+		return min(n, c.terms.most/int64(replicas), left/(2*int64(replicas)))
+	}
 	return min(n, c.terms.most, int64(c.limit.Capacity())/share/int64(replicas), left/(2*int64(replicas)))
 }
 
@@ -155,7 +171,7 @@ func (c *hotCounter) take(hits int64, now time.Time) {
 func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 	used := max(c.used-c.pool, hits) + int64(c.terms.gap)
 	return backend.Outcome{
-		Allowed: true, Before: used - hits, Used: used,
+		Allowed: true, Before: used - hits, Used: used, Limit: c.there,
 		MoreAfter:  max(0, c.more.Sub(now).Truncate(time.Microsecond)),
 		ResetAfter: max(0, c.reset.Sub(now).Truncate(time.Microsecond)),
 	}
@@ -164,13 +180,16 @@ func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 // saw records the answer of the store to a request that was sent at sent. If denied hits were counted, more than the limit
 // may be in use. Then that many permits are void, and saw returns how many it dropped.
 func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
-	c.used = o.Used
-	c.remaining = int64(o.Remaining(c.limit.Capacity()))
+	capacity := c.limit.Capacity()
+	if c.there = o.Limit; c.there != nil {
+		capacity = c.there.Capacity()
+	}
+	c.used, c.remaining = o.Used, int64(o.Remaining(capacity))
 	c.more, c.reset = sent.Add(o.MoreAfter), sent.Add(o.ResetAfter)
 	if c.terms.Kind == backend.PermitsOfWindow {
 		c.boundary = sent.Add(backend.Boundary(&c.limit, o))
 	}
-	void = min(c.pool, max(0, o.Used-int64(c.limit.Capacity())))
+	void = min(c.pool, max(0, o.Used-int64(capacity)))
 	c.pool -= void
 	return void
 }

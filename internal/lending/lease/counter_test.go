@@ -472,11 +472,11 @@ func TestHeat(t *testing.T) {
 		{other, -801, false}, {one, -801, true},
 		{other, -802, false}, {other, -802, false}, {other, -802, false}, {other, -802, true},
 	} {
-		if sh.warm(c.hash, tau, ms(c.ms)) != c.hot {
+		if sh.warm(c.hash, tau, nearHot, ms(c.ms)) != c.hot {
 			t.Errorf("take %d, of counter %d after %gms: hot is %v", i, c.hash>>32, c.ms, !c.hot)
 		}
 	}
-	if sh.warm(one+shardCount, tau, ms(-802)) || sh.heat[0].tag != 2 || sh.heat[1].tag != 1 {
+	if sh.warm(one+shardCount, tau, nearHot, ms(-802)) || sh.heat[0].tag != 2 || sh.heat[1].tag != 1 {
 		t.Error("another place is not used by another counter")
 	}
 }

@@ -21,18 +21,29 @@ type heat struct {
 	until int64 // in microseconds
 }
 
+// hotness is when a counter is hot.
+type hotness struct {
+	takes   uint32        // within a time
+	longest time.Duration // of such a time
+}
+
+var (
+	nearHot = hotness{hotTakes, longest}
+	farHot  = hotness{2, time.Minute} // a lease saves its callers an answer that comes too late
+)
+
 // warm counts a take of a counter that has no lease. It reports whether the counter is hot now.
-func (sh *shard) warm(hash uint64, tau time.Duration, now time.Time) bool {
+func (sh *shard) warm(hash uint64, within time.Duration, hot hotness, now time.Time) bool {
 	h := &sh.heat[hash/shardCount%heatSlots]
 	tag, at := uint32(hash>>32), now.UnixMicro()
-	if h.until <= at || h.until > at+longest.Microseconds() { // over, or the clock went back
-		*h = heat{tag: tag, until: at + tau.Microseconds()}
+	if h.until <= at || h.until > at+hot.longest.Microseconds() { // over, or the clock went back
+		*h = heat{tag: tag, until: at + within.Microseconds()}
 	}
 	if h.tag != tag {
 		return false
 	}
 	h.takes++
-	return h.takes >= hotTakes
+	return h.takes >= hot.takes
 }
 
 // counter returns what is known about the counter of a take, if it is hot and under the same limit; else nil. The shard is
@@ -44,7 +55,11 @@ func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now 
 		}
 		return c
 	}
-	if m.most < 2 || t.Hits <= 0 || l.closed.Load() || !sh.warm(hash, m.tau, now) {
+	hot, least, within := nearHot, int64(2), m.tau
+	if l.opts.Far != nil {
+		hot, least, within = farHot, 1, min(t.Limit.Window.Length(), farHot.longest)
+	}
+	if m.most < least || t.Hits <= 0 || l.closed.Load() || !sh.warm(hash, within, hot, now) {
 		return nil
 	}
 	if l.held.Add(1) > int64(l.opts.MaxLeases) {

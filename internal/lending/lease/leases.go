@@ -19,6 +19,8 @@ type Options struct {
 	// another take and then for its own answer, still ends within it. Default: only the caller's deadline bounds it.
 	Timeout time.Duration
 
+	Far *Far // the store is in another region: far.go. Timeout is required then. Nil: it is near
+
 	MaxLeases int // maximum number of counters that are leased from at once; others are counted in the backend. Default 10,000
 
 	// ReturnWithin bounds the delay of a refund: after this time, the backend has carried the refund out, or never will.
@@ -40,6 +42,8 @@ type Leases struct {
 
 	replicas atomic.Int64
 	timers   timers
+
+	asking sync.WaitGroup // questions for permits of far counters
 
 	closed atomic.Bool // Run has ended: nothing is leased any more
 	calls  sync.Pool   // *forwarded

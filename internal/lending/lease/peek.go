@@ -21,7 +21,7 @@ func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) er
 	gaps := make([]int64, len(r.Takes))
 	for i := range asked.Takes {
 		t := &asked.Takes[i]
-		m := termsOf(t, int(l.replicas.Load()))
+		m := l.terms(t)
 		if m.Kind == backend.NoPermits {
 			continue
 		}

@@ -33,6 +33,10 @@ func (l *Leases) Sweep(ctx context.Context, now time.Time) { l.sweep(ctx, now, f
 func (l *Leases) Close(ctx context.Context, now time.Time) {
 	l.closed.Store(true)
 	l.sweep(ctx, now, true)
+	if l.opts.Far != nil { // permits that were on their way
+		l.asking.Wait()
+		l.sweep(ctx, now, true)
+	}
 }
 
 const (
@@ -48,16 +52,21 @@ func (l *Leases) sweep(ctx context.Context, now time.Time, all bool) {
 		for key, c := range sh.counters {
 			l.counts.expired.Add(c.expire(now))
 			idle := now.Sub(c.touched)
-			if all || idle > c.terms.tau {
+			returns, forgets := c.terms.tau, idleLives*c.terms.tau
+			if l.opts.Far != nil {
+				returns = c.terms.farIdle(&c.limit)
+				forgets = returns
+			}
+			if all || idle > returns {
 				if n := c.returnable(now, l.opts.ReturnWithin); n > 0 {
-					r.Takes = append(r.Takes, backend.Take{Key: []byte(key), Limit: &c.limit, Hits: -n, Member: len(r.Takes)})
+					r.Takes = append(r.Takes, backend.Take{Key: []byte(key), Limit: &c.limit, Rule: c.from, Origin: c.origin, Hits: -n, Member: len(r.Takes)})
 					l.counts.expired.Add(c.drop() - n)
 				}
 			}
 			if all {
 				l.counts.expired.Add(c.drop())
 			}
-			if c.fetch == nil && c.pool == 0 && (all || idle > idleLives*c.terms.tau) {
+			if c.fetch == nil && c.pool == 0 && (all || idle > forgets) {
 				l.forget(sh, key, c)
 			}
 		}

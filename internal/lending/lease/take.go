@@ -78,6 +78,9 @@ func (l *Leases) Start(ctx context.Context, now time.Time, b *backend.Batch, r *
 	if !concerns(r) {
 		return l.opts.Store.Start(ctx, now, b, r, done)
 	}
+	if l.opts.Far != nil {
+		return l.startFar(ctx, now, b, r, done)
+	}
 	if l.local(now, r) {
 		return true, nil
 	}
@@ -134,7 +137,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *ba
 		k := sh.counters[string(t.Key)]
 		if k == nil || !k.of(t.Limit) { // what is leased under another limit does not count
 			k = nil
-			if m = termsOf(t, int(l.replicas.Load())); m.Kind != backend.NoPermits {
+			if m = l.terms(t); m.Kind != backend.NoPermits {
 				k = l.counter(sh, hash, t, &m, *now)
 			}
 		}
@@ -148,7 +151,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *ba
 			sh.mu.Unlock()
 			return nil
 		}
-		if k.fetch == nil || waited || c.leads {
+		if k.fetch == nil || waited || c.leads || l.opts.Far != nil {
 			l.prepare(c, sh, k, t, i, *now)
 			sh.mu.Unlock()
 			return nil
@@ -257,7 +260,7 @@ func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take
 		ask = max(missing, size-k.worth(k.pool, now))
 	}
 	p.lead = k.fetch == nil && t.Hits <= int64(k.limit.Capacity()) && !before(now, k.waiting) &&
-		(dormant || ask > missing) && !l.closed.Load()
+		(dormant || ask > missing) && !l.closed.Load() && l.opts.Far == nil
 	if !p.lead {
 		p.setAside(k, now)
 		c.forward(i, p, t)
@@ -280,7 +283,7 @@ func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 		c.forward(i, p, t)
 		return
 	}
-	p.terms = termsOf(t, int(l.replicas.Load()))
+	p.terms = l.terms(t)
 	if p.terms.Kind == backend.NoPermits {
 		c.forward(i, p, t)
 		return
@@ -316,7 +319,11 @@ func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 func (p *forwardedTake) setAside(k *hotCounter, now time.Time) {
 	alive := k.alive(now)
 	p.unused, p.generation, p.until = k.unused(now), k.generation, k.live
-	if before(now.Add(lasting), k.live) && p.hits <= int64(k.limit.Capacity()) { // takes above the capacity never pass: the backend denies them
+	last := lasting
+	if k.origin != nil {
+		last = farLasting
+	}
+	if before(now.Add(last), k.live) && p.hits <= int64(k.limit.Capacity()) { // takes above the capacity never pass: the backend denies them
 		p.aside = min(alive, p.hits)
 		k.pool -= p.aside
 	}

@@ -26,6 +26,14 @@ type terms struct {
 	stretch int64  // a log's entries stay longer by this, in microseconds
 }
 
+// terms returns the terms of a take's limit.
+func (l *Leases) terms(t *backend.Take) terms {
+	if l.opts.Far != nil {
+		return farTerms(t)
+	}
+	return termsOf(t, int(l.replicas.Load()))
+}
+
 // termsOf returns the terms of a take's limit.
 func termsOf(t *backend.Take, replicas int) terms {
 	l := t.Limit

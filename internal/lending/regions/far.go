@@ -14,6 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/overlimit"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/lease"
 )
 
 // far is the store of another region. Each request becomes a query. Queries that arrive while all calls are on their way share the next call.
@@ -21,6 +22,9 @@ type far struct {
 	of      *Store
 	region  string
 	denials *overlimit.Cache // the denial cache in front of this store; nil: no denials are kept
+	leases  *lease.Leases    // in front of the denial cache
+
+	questions *overlimit.Far // of both
 
 	replicas atomic.Int64 // State.Replicas of the last answer
 	looking  atomic.Bool
@@ -40,10 +44,23 @@ const (
 
 func newFar(s *Store, region string) *far {
 	f := &far{of: s, region: region, sums: make(map[uint64]uint64)}
+	f.questions = &overlimit.Far{Store: asker{f}, Askers: f.askers, Leased: func(key []byte) bool { return f.leases.Leased(key) }}
+	behind := backend.Store(f)
 	if s.opts.Denials > 0 {
-		f.denials = overlimit.New(overlimit.Options{Store: f, Bytes: s.opts.Denials, Far: &overlimit.Far{Askers: f.askers}})
+		f.denials = overlimit.New(overlimit.Options{Store: f, Bytes: s.opts.Denials, Far: f.questions})
+		behind = f.denials
 	}
+	f.leases = lease.New(lease.Options{
+		Store: behind, Timeout: s.opts.Timeout, Far: &lease.Far{Store: asker{f}, MayAsk: f.questions.MayAsk, Denied: f.denied, Waited: f.waited},
+	})
 	return f
+}
+
+// denied tells the denial cache of a denial.
+func (f *far) denied(t *backend.Take, o *backend.Outcome) {
+	if f.denials != nil {
+		f.denials.Learn(t, o)
+	}
 }
 
 // askers returns how many replicas share what the region has left.
@@ -52,9 +69,13 @@ func (f *far) askers() int { return int(max(f.replicas.Load(), 1)) }
 // mostSums is how many replicas of a region are known.
 const mostSums = 1000
 
-// hears takes in what a replica of the region says about itself. After a change, the region's denials are forgotten.
+// keeps reports whether anything is kept that a change in the region makes void.
+func (f *far) keeps() bool { return f.leases.Len() > 0 || f.denials != nil && f.denials.Len() > 0 }
+
+// hears takes in what a replica of the region says about itself. After a change, the region's permits and denials are void.
 func (f *far) hears(s State) {
 	f.replicas.Store(int64(s.Replicas))
+	f.leases.SetReplicas(s.Replicas)
 	f.mu.Lock()
 	was, known := f.sums[s.Replica]
 	changed := was != s.Sum
@@ -69,7 +90,11 @@ func (f *far) hears(s State) {
 	}
 	f.sums[s.Replica] = s.Sum
 	f.mu.Unlock()
-	if changed && f.denials != nil {
+	if !changed {
+		return
+	}
+	f.leases.VoidAll()
+	if f.denials != nil {
 		f.denials.ForgetAll()
 	}
 }
@@ -92,12 +117,32 @@ type inFlight struct {
 
 // Start implements backend.Starter.
 func (f *far) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+	return f.start(ctx, now, r, false, done)
+}
+
+// asker is a far store for the questions that this replica asks on its own: no caller waits for their answers.
+type asker struct{ *far }
+
+// Start implements backend.Starter.
+func (a asker) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+	return a.start(ctx, now, r, true, done)
+}
+
+func (f *far) start(ctx context.Context, now time.Time, r *backend.Request, asked bool, done func(error)) (settled bool, err error) {
 	query, err := queryOf(now, r)
 	if err != nil {
 		backend.Fail(r.Outcomes)
 		return true, err
 	}
-	return f.send(ctx, &query, r, done)
+	return f.send(ctx, &inFlight{query: query, request: r, asked: asked, done: done})
+}
+
+// waited counts attempts that have waited for permits.
+func (f *far) waited(attempts int, answered bool) {
+	f.of.counts.waited.Add(int64(attempts))
+	if !answered {
+		f.of.counts.unanswered.Add(int64(attempts))
+	}
 }
 
 // newQuestion returns a question about one counter for which no caller waits. answered is called with its outcome.
@@ -121,7 +166,7 @@ func (f *far) Peek(ctx context.Context, now time.Time, r *backend.Request) error
 	}
 	query.Look = true
 	ended := make(chan error, 1)
-	if settled, err := f.send(ctx, &query, r, func(err error) { ended <- err }); settled {
+	if settled, err := f.send(ctx, &inFlight{query: query, request: r, done: func(err error) { ended <- err }}); settled {
 		return err
 	}
 	return <-ended
@@ -130,9 +175,10 @@ func (f *far) Peek(ctx context.Context, now time.Time, r *backend.Request) error
 // Reset implements backend.Store.
 func (f *far) Reset(context.Context, []backend.Counter) error { return errResetThere(f.region) }
 
-func (f *far) send(ctx context.Context, query *Query, r *backend.Request, done func(error)) (settled bool, err error) {
+// send sends a query, with its request and done.
+func (f *far) send(ctx context.Context, q *inFlight) (settled bool, err error) {
 	if err := ctx.Err(); err != nil {
-		backend.Fail(r.Outcomes)
+		backend.Fail(q.request.Outcomes)
 		return true, f.leaves(ctx, true)
 	}
 	left, own := f.of.opts.Timeout, false
@@ -142,8 +188,10 @@ func (f *far) send(ctx context.Context, query *Query, r *backend.Request, done f
 			left, own = until, true
 		}
 	}
-	f.of.counts.waited.Add(int64(len(r.Takes)))
-	q := &inFlight{far: f, query: *query, size: query.size(), request: r, done: done}
+	if !q.asked {
+		f.of.counts.waited.Add(int64(len(q.request.Takes)))
+	}
+	q.far, q.size = f, q.query.size()
 	q.mu.Lock() // until the timer is known to the one that stops it
 	q.timer = time.AfterFunc(left, func() { q.leave(f.leaves(ctx, own)) })
 	q.stop = context.AfterFunc(ctx, func() { q.leave(f.leaves(ctx, own)) })

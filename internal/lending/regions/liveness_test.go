@@ -87,7 +87,7 @@ func TestExhaustedLimitsFarFromHome(t *testing.T) {
 			hits   int64
 			demand float64
 		}{{1, 1.5}, {1, 10}, {1, 100}, {7, 10}} {
-			got := (&exhausted{rule[1], c.hits, c.demand, 20 * time.Millisecond}).run(t)
+			got := (&exhausted{rule: rule[1], hits: c.hits, demand: c.demand, patience: 20 * time.Millisecond}).run(t)
 			none, may := 100*got.unanswered/got.asked, 100/c.demand
 			t.Logf("| %s | %d | %g | %.1f %% | %.1f %% |", rule[0], c.hits, c.demand, none, may)
 			if none > 1.25*may+1 || got.denied+got.unanswered < got.asked {
@@ -103,7 +103,7 @@ func TestPartsOfRegions(t *testing.T) {
 	racetest.Sequential(t)
 	for _, rule := range exhaustedRules() {
 		for _, demand := range []float64{1.5, 10} {
-			got := (&exhausted{rule[1], 1, demand, time.Second}).run(t)
+			got := (&exhausted{rule: rule[1], hits: 1, demand: demand, patience: time.Second}).run(t)
 			all := got.hits["eu"] + got.hits["us"] + got.hits["ap"]
 			part := func(name string) string { return fmt.Sprintf("%.0f %%", 100*got.hits[name]/all) }
 			t.Logf("| %s | %g | %s | %s | %s | %.0f %% |", rule[0], demand, part("eu"), part("us"), part("ap"), 100*all/1200)

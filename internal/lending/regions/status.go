@@ -21,6 +21,7 @@ func (s *Store) families() []metric.Family {
 	c := &s.counts
 	return []metric.Family{
 		metric.Counter("ratelimitd_region_waits_total", "Attempts that waited for the home of their counter.", c.waited.Load),
+		metric.Counter("ratelimitd_region_leased_total", "Attempts that permits of another region answered, without a trip.", s.leased),
 		metric.Counter("ratelimitd_region_unanswered_total", "Attempts whose home gave no answer in time: on_error decided.", c.unanswered.Load),
 		metric.Counter("ratelimitd_region_queries_total", "Queries sent to other regions.", c.queries.Load),
 		metric.Counter("ratelimitd_region_failed_calls_total", "Failed calls to other regions. One call carries many queries.", c.failed.Load),
@@ -30,10 +31,19 @@ func (s *Store) families() []metric.Family {
 	}
 }
 
+// leased is how many attempts were answered from permits of other regions.
+func (s *Store) leased() (n int64) {
+	for _, f := range s.far {
+		n += f.leases.Local()
+	}
+	return n
+}
+
 // Status is what a replica knows about limits across regions.
 type Status struct {
 	Region             string
 	Waited, Unanswered int64        // since the replica began: see the metrics
+	Leased             int64        // the same
 	Peers              []PeerStatus // by name
 }
 
@@ -69,7 +79,7 @@ type PeerRefusal struct {
 
 // Status returns what this replica knows.
 func (s *Store) Status() Status {
-	st := Status{Region: s.opts.Region, Waited: s.counts.waited.Load(), Unanswered: s.counts.unanswered.Load()}
+	st := Status{Region: s.opts.Region, Waited: s.counts.waited.Load(), Unanswered: s.counts.unanswered.Load(), Leased: s.leased()}
 	own := s.State().Rules
 	for name, p := range s.peers {
 		p.mu.Lock()

@@ -176,10 +176,7 @@ func (s *Store) startAt(ctx context.Context, now time.Time, b *backend.Batch, at
 		backend.Fail(r.Outcomes)
 		return true, s.noRegion(at)
 	}
-	if f.denials == nil {
-		return f.Start(ctx, now, nil, r, done)
-	}
-	return f.denials.Start(ctx, now, nil, r, done)
+	return f.leases.Start(ctx, now, nil, r, done)
 }
 
 func (s *Store) noRegion(name string) error {
@@ -207,7 +204,7 @@ func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 			backend.Fail(part.Outcomes)
 			errs = append(errs, s.noRegion(at))
 		default:
-			errs = append(errs, f.Peek(ctx, now, &part.Request))
+			errs = append(errs, f.leases.Peek(ctx, now, &part.Request))
 		}
 		part.Answer(r)
 	}
@@ -245,15 +242,20 @@ func (s *Store) begin() bool {
 	return true
 }
 
-// Run asks the other regions for their state, until ctx ends: once a second those whose denials this replica keeps, the others every five
-// seconds. Then it waits for the calls that are on their way.
+// Run asks the other regions for their state, until ctx ends: once a second those whose permits or denials this replica keeps, the others
+// every five seconds. Then it gives permits back, and waits for the calls that are on their way.
 func (s *Store) Run(ctx context.Context) error {
 	defer s.end()
+	var leasing sync.WaitGroup
+	defer leasing.Wait()
+	for _, f := range s.far {
+		leasing.Go(func() { _ = f.leases.Run(ctx) }) // it returns nil
+	}
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
 	for n := 0; ; n++ {
 		for _, f := range s.far {
-			if n%5 == 0 || f.denials != nil && f.denials.Len() > 0 {
+			if n%5 == 0 || f.keeps() {
 				f.look()
 			}
 		}

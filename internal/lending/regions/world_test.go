@@ -44,6 +44,7 @@ type replica struct {
 	w     *world
 	name  string
 	store *regions.Store
+	stop  func() // and wait until it has stopped
 }
 
 // newWorld makes regions whose replicas all have the same rules. A test of it runs in a bubble of synctest.
@@ -69,7 +70,12 @@ func newWorld(t *testing.T, rules string, names string, replicas int) *world {
 	}
 	for _, all := range w.of {
 		for _, r := range all {
+			ctx, end := context.WithCancel(ctx)
+			stopped := make(chan struct{})
+			r.stop = func() { end(); <-stopped }
 			running.Go(func() {
+				defer end()
+				defer close(stopped)
 				if err := r.store.Run(ctx); err != nil {
 					t.Error(err)
 				}

@@ -1,0 +1,282 @@
+package lease
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
+)
+
+// A store in another region is further away than most callers wait. Leases of it (Options.Far) differ in this:
+//
+//   - Only windows are leased. Their permits live until the window or sub-window ends, so no limit has to be tightened, however long a trip is.
+//   - This replica asks for permits before a request needs them: when half of a lease is used, and when a window begins. No caller's deadline
+//     ends such a question, so permits whose caller has left are there for the next one.
+//   - A request is answered from permits as a whole, with all its limits and descriptors, or the store is asked for what permits lack.
+//   - The leases of all replicas hold up to a quarter of a limit.
+//
+// The proof of the package comment holds: a permit is charged before it is used, and used only in the window it was charged to.
+
+// Far is a store in another region.
+type Far struct {
+	Store  backend.Starter                       // is asked for permits; Options.Store, which may know denials of it, for all else
+	MayAsk func(now time.Time) bool              // bounds the questions about counters that were denied
+	Denied func(*backend.Take, *backend.Outcome) // gets the denials
+	Waited func(attempts int, answered bool)     // counts requests that have waited for permits
+}
+
+const (
+	farShare   = 4                      // all leases of a far counter hold at most this fraction (1/farShare) of its limit
+	farTau     = 3 * time.Second        // at most: leases are as large as what is used in half of it, which is longer than a trip
+	farNearest = 500 * time.Millisecond // a window has at least ten times this
+	farLasting = time.Second            // see lasting
+	farPause   = time.Second            // after a question that failed, or brought permits without a life
+	edgeMargin = 2 * time.Millisecond   // a question that is sent when a window ends arrives in the next one
+)
+
+// farTerms returns the terms of a limit that another region counts.
+func farTerms(t *backend.Take) terms {
+	l := t.Limit
+	m := terms{Permits: backend.PermitsOf(t), tau: min(l.Window.Length()/10, farTau), most: int64(l.Capacity()) / farShare}
+	if m.Within > 0 {
+		m.tau = min(m.tau, m.Within/10)
+	}
+	if !l.Lease || m.Kind != backend.PermitsOfWindow || m.tau < farNearest {
+		return terms{}
+	}
+	return m
+}
+
+// farIdle is after how long without a take a far counter is forgotten.
+func (m *terms) farIdle(l *descriptor.Limit) time.Duration {
+	return min(max(l.Window.Length(), 10*time.Second), 10*time.Minute)
+}
+
+// startFar answers a request from permits, or forwards it. It waits for permits that are on their way.
+func (l *Leases) startFar(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+	used, coming := l.useAll(now, r, true)
+	switch {
+	case used:
+		return true, nil
+	case coming == nil && !l.holds(now, r):
+		return l.opts.Store.Start(ctx, now, b, r, done)
+	}
+	async.Go(func() error {
+		now := now
+		if coming != nil {
+			began := time.Now()
+			err := l.wait(ctx, new(forwarded), coming, began)
+			l.opts.Far.Waited(len(r.Takes), err == nil)
+			if now = now.Add(time.Since(began)); err == nil {
+				if used, _ = l.useAll(now, r, false); used {
+					return nil
+				}
+				err = coming.err
+			}
+			if err != nil {
+				backend.Fail(r.Outcomes)
+				return err
+			}
+		}
+		return l.take(ctx, now, r)
+	}, done)
+	return false, nil
+}
+
+// holds reports whether permits of a request's counters are held: a request that is forwarded asks for so many fewer hits.
+func (l *Leases) holds(now time.Time, r *backend.Request) bool {
+	return slices.ContainsFunc(r.Takes, func(t backend.Take) bool { return t.Limit.Lease && l.unused(&t, now) > 0 })
+}
+
+// useAll answers all takes of a request from permits, or none. If permits are on their way that may be enough, it returns their fetch.
+func (l *Leases) useAll(now time.Time, r *backend.Request, asks bool) (used bool, coming *fetch) {
+	enough := true
+	for i := range r.Takes {
+		t := &r.Takes[i]
+		if !t.Limit.Lease || t.Hits <= 0 || t.Settled || t.Guards || t.Origin == nil {
+			return false, nil
+		}
+		sh, hash := l.shard(t.Key)
+		sh.mu.Lock()
+		k := l.farCounter(sh, hash, t, now)
+		if k == nil {
+			sh.mu.Unlock()
+			return false, nil
+		}
+		k.touched, k.hits = now, t.Hits
+		if lacks := t.Hits - k.alive(now); lacks > 0 {
+			if enough = false; asks {
+				coming = l.ahead(sh, k, lacks, now)
+			}
+			if k.denied {
+				coming = nil // it stays denied until the answer
+			}
+		}
+		sh.mu.Unlock()
+		if !enough && coming == nil {
+			return false, nil // denied, or the store is in trouble: the store, or the denial cache before it, answers
+		}
+	}
+	if !enough {
+		return false, coming
+	}
+	for i := range r.Takes {
+		if !l.useFar(&r.Takes[i], &r.Outcomes[i], now) { // another request was faster: the permits of the takes before are lost
+			return false, nil
+		}
+	}
+	l.counts.local.Add(int64(len(r.Takes)))
+	return true, nil
+}
+
+// useFar answers a take from permits, and asks for more when half are used.
+func (l *Leases) useFar(t *backend.Take, o *backend.Outcome, now time.Time) bool {
+	sh, _ := l.shard(t.Key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k := sh.counters[string(t.Key)]
+	if k == nil || k.alive(now) < t.Hits {
+		return false
+	}
+	k.take(t.Hits, now)
+	*o = k.answer(t.Hits, now)
+	l.counts.used.Add(t.Hits)
+	if 2*k.pool <= k.size || k.pool <= k.hits {
+		l.ahead(sh, k, 0, now)
+	}
+	return true
+}
+
+// farCounter returns the counter of a take, if it is hot and under the same limit; else nil. The shard is locked.
+func (l *Leases) farCounter(sh *shard, hash uint64, t *backend.Take, now time.Time) *hotCounter {
+	if k := sh.counters[string(t.Key)]; k != nil {
+		if k.of(t.Limit) {
+			return k
+		}
+		return nil
+	}
+	m := farTerms(t)
+	if m.Kind == backend.NoPermits {
+		return nil
+	}
+	k := l.counter(sh, hash, t, &m, now)
+	if k != nil {
+		k.key, k.from, k.origin = bytes.Clone(t.Key), t.Rule, &backend.Origin{
+			Domain: strings.Clone(t.Origin.Domain), Entries: descriptor.CloneEntries(t.Origin.Entries),
+		}
+	}
+	return k
+}
+
+// ahead asks the store for permits, unless it is asked already or has just said that there are none. A request lacks so many. It returns nil
+// if nothing is on its way. The shard is locked.
+func (l *Leases) ahead(sh *shard, k *hotCounter, lacks int64, now time.Time) *fetch {
+	switch {
+	case k.fetch != nil:
+		return k.fetch
+	case before(now, k.waiting), l.closed.Load(), lacks > int64(k.limit.Capacity()), k.denied && !l.opts.Far.MayAsk(now):
+		return nil
+	}
+	size := max(k.want(now, int(l.replicas.Load())), lacks, min(k.hits, k.terms.most), 1)
+	k.fetch = &fetch{done: make(chan struct{})}
+	l.asking.Add(1)
+	go l.askFar(sh, k, size, now)
+	return k.fetch
+}
+
+// askFar asks the store for permits of a counter, and waits for the answer.
+func (l *Leases) askFar(sh *shard, k *hotCounter, size int64, sent time.Time) {
+	defer l.asking.Done()
+	ctx, cancel := context.WithTimeout(context.Background(), l.opts.Timeout)
+	defer cancel()
+	began := time.Now()
+	r := backend.Request{Takes: []backend.Take{{Key: k.key, Limit: &k.limit, Rule: k.from, Hits: size, Origin: k.origin}}, Outcomes: make([]backend.Outcome, 1)}
+	err := backend.Await(ctx, l.opts.Far.Store, sent, &r)
+	o := &r.Outcomes[0]
+	if !o.Failed && !o.Allowed {
+		l.opts.Far.Denied(&r.Takes[0], o)
+	}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	close(k.fetch.done)
+	k.fetch.err, k.fetch = err, nil
+	l.learn(sh, k, size, o, sent, sent.Add(time.Since(began)))
+}
+
+// learn takes in the answer to a question for permits. The shard is locked.
+func (l *Leases) learn(sh *shard, k *hotCounter, size int64, o *backend.Outcome, sent, now time.Time) {
+	switch {
+	case o.Failed:
+		l.counts.failed.Add(1)
+		k.waiting = now.Add(farPause)
+	case !o.Allowed:
+		l.counts.refused.Add(1)
+		l.counts.expired.Add(k.saw(o, sent))
+		if k.remaining >= k.hits && size > k.hits {
+			l.ahead(sh, k, k.hits, now) // for fewer
+			break
+		}
+		k.denied, k.waiting = true, sent.Add(max(o.RetryAfter, edgeMargin))
+	default:
+		l.counts.granted.Add(1)
+		l.counts.leased.Add(size)
+		l.receive(k, size, o, sent, now)
+	}
+	if k.edge == nil && !k.gone && before(now, k.boundary) {
+		k.edge = time.AfterFunc(k.boundary.Sub(now)+edgeMargin, func() { l.windowEnds(sh, k) })
+	}
+}
+
+// receive makes permits that the store has granted a part of the lease. The shard is locked.
+func (l *Leases) receive(k *hotCounter, size int64, o *backend.Outcome, sent, now time.Time) {
+	l.counts.expired.Add(k.saw(o, sent))
+	old, end := k.pool, k.end
+	if old > 0 && k.window.Sub(k.boundary).Abs() >= k.terms.tau/2 { // of another window
+		l.counts.expired.Add(k.drop())
+		old = 0
+	}
+	generation := k.generation
+	if k.hold(old+size, sent); old > 0 { // permits that are set aside are still good
+		k.generation = generation
+	}
+	k.end = sent.Add(shortened(k.boundary.Sub(sent)))
+	if old > 0 && end.Before(k.end) {
+		k.end = end
+	}
+	k.live = k.end
+	k.denied = k.denied && 2*k.remaining < int64(k.limit.Capacity())
+	if unlike := o.Limit != nil && o.Limit.Algorithm != k.limit.Algorithm; unlike || k.gone || !before(now, k.end) {
+		l.counts.expired.Add(k.drop())
+		if unlike || k.boundary.Sub(sent) <= 0 { // what the home counts by has no windows, or nothing is counted now
+			k.boundary, k.waiting = time.Time{}, now.Add(farPause)
+		}
+	}
+}
+
+// windowEnds asks for permits of the next window, if the counter was in use.
+func (l *Leases) windowEnds(sh *shard, k *hotCounter) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	k.edge = nil
+	now := time.Now()
+	if !k.gone && now.Sub(k.touched) < k.terms.farIdle(&k.limit) {
+		l.counts.expired.Add(k.expire(now))
+		l.ahead(sh, k, 0, now)
+	}
+}
+
+// Leased reports whether permits of a counter are asked for.
+func (l *Leases) Leased(key []byte) bool {
+	sh, _ := l.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.counters[string(key)] != nil
+}
+
+// Local is the number of takes that were answered from permits.
+func (l *Leases) Local() int64 { return l.counts.local.Load() }
