@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"iter"
+	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -30,10 +31,27 @@ type descriptorRow struct {
 }
 
 func init() {
-	onError := yamlform.OneOf(descriptor.OnErrorNames...)
+	fileForm = yamlform.NewForm("file", "the top of a rule file", fileKeys()...)
+	descriptorRows = slices.Concat(matchKeys(), levelKeys(), measureKeys(), counterKeys(), useKeys())
+	fields := make([]yamlform.Field[descriptorReading], len(descriptorRows))
+	for i, row := range descriptorRows {
+		fields[i] = yamlform.Field[descriptorReading]{Key: row.Key, Read: row.read}
+	}
+	descriptorForm = yamlform.NewForm("descriptor", "a descriptor", fields...)
+	overridableForm = yamlform.NewForm("overridable", "`overridable`", largestKey())
+	places = []*yamlform.Map{&descriptorForm.Map, &limitForm.Map, &fileForm.Map}
+}
 
-	fileForm = yamlform.NewForm("file", "the top of a rule file", []yamlform.Field[domainReading]{
-		{Key: yamlform.Key{Name: "domain", Type: yamlform.Type{Kind: yamlform.Text}, Required: true,
+var (
+	textType    = yamlform.Type{Kind: yamlform.Text}
+	flagType    = yamlform.Type{Kind: yamlform.Flag}
+	onErrorType = yamlform.OneOf(descriptor.OnErrorNames...)
+)
+
+// fileKeys are the keys of a domain.
+func fileKeys() []yamlform.Field[domainReading] {
+	return []yamlform.Field[domainReading]{
+		{Key: yamlform.Key{Name: "domain", Type: textType, Required: true,
 			Doc: "the name by which callers address these rules"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				if name, ok := v.Text(); ok {
@@ -53,7 +71,7 @@ func init() {
 				i, _ := v.Choice()
 				d.spec.Admission = descriptor.Admission(i)
 			}},
-		{Key: yamlform.Key{Name: "on_error", Type: onError, Extension: true,
+		{Key: yamlform.Key{Name: "on_error", Type: onErrorType, Extension: true,
 			Doc: "the answer when counters cannot be read; absent: the server's `--on-error`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.OnError = readOnError(v) }},
 		{Key: yamlform.Key{Name: "headers", Type: headersType, Extension: true,
@@ -71,7 +89,7 @@ func init() {
 				i, _ := v.Choice()
 				d.spec.Refunds = descriptor.Refunds(i)
 			}},
-		{Key: yamlform.Key{Name: "envoy_delay", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
+		{Key: yamlform.Key{Name: "envoy_delay", Type: flagType, Extension: true,
 			Doc: "Envoy's fault filter delays the requests of a `leaky_bucket`; absent: clients get the delay in a header"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.EnvoyDelay = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_buckets", Type: yamlform.MapOf("quota_buckets"), Extension: true,
@@ -80,17 +98,19 @@ func init() {
 		{Key: yamlform.Key{Name: "regions", Type: yamlform.MapOf("regions"), Extension: true,
 			Doc: "how limits without `regions` count in several regions; absent: in each region on its own"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Regions = readRegions(v) }},
-	}...)
+	}
+}
 
-	text, flag := yamlform.Type{Kind: yamlform.Text}, yamlform.Type{Kind: yamlform.Flag}
-	descriptorRows = []descriptorRow{
-		{Key: yamlform.Key{Name: "key", Type: text, Required: true,
+// matchKeys are how a descriptor matches an entry.
+func matchKeys() []descriptorRow {
+	return []descriptorRow{
+		{Key: yamlform.Key{Name: "key", Type: textType, Required: true,
 			Doc: "the key of the entry on this level. With a `*` (any text), `key_value` is compared as one text"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				name, ok := v.Text()
 				d.spec.Key, d.keyBad = name, !ok
 			}},
-		{Key: yamlform.Key{Name: "value", Type: text,
+		{Key: yamlform.Key{Name: "value", Type: textType,
 			Doc: "the value of the entry; a `*` in it matches any text; absent or empty: any value"},
 			matches: descriptor.MatchExact,
 			read: func(d *descriptorReading, v yamlform.Value) {
@@ -107,7 +127,7 @@ func init() {
 				d.matcher(descriptor.MatchValues, v, "", ok)
 				d.spec.Values = values
 			}},
-		{Key: yamlform.Key{Name: "value_regex", Type: text, Extension: true,
+		{Key: yamlform.Key{Name: "value_regex", Type: textType, Extension: true,
 			Doc: "a regular expression (RE2) for the whole value"},
 			matches: descriptor.MatchRegex,
 			read: func(d *descriptorReading, v yamlform.Value) {
@@ -131,6 +151,12 @@ func init() {
 				}
 				d.matcher(descriptor.MatchCIDR, v, text, ok)
 			}},
+	}
+}
+
+// levelKeys are what a descriptor has: limits, and the next level.
+func levelKeys() []descriptorRow {
+	return []descriptorRow{
 		{Key: yamlform.Key{Name: "rate_limit", Type: yamlform.MapOf("limit"),
 			Doc: "the limit of descriptors that end here; absent: none"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.limited(v, d.r.rateLimit(v)) }},
@@ -140,48 +166,66 @@ func init() {
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.MapsOf("descriptor"),
 			Doc: "the next level"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
-		{Key: yamlform.Key{Name: "shadow_mode", Type: flag,
+	}
+}
+
+// measureKeys say whether limits are enforced, and their names in metrics.
+func measureKeys() []descriptorRow {
+	return []descriptorRow{
+		{Key: yamlform.Key{Name: "shadow_mode", Type: flagType,
 			Doc: "the limits are measured, but not enforced"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Shadow = v.Flag() }},
-		{Key: yamlform.Key{Name: "quota_mode", Type: flag,
+		{Key: yamlform.Key{Name: "quota_mode", Type: flagType,
 			Doc: "descriptors in quota mode deny a request only if all of them are over their limits"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Quota = v.Flag() }},
-		{Key: yamlform.Key{Name: "detailed_metric", Type: flag,
+		{Key: yamlform.Key{Name: "detailed_metric", Type: flagType,
 			Doc: "names in metrics contain the caller's keys and values instead of the rule's"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.DetailedMetric = v.Flag() }},
-		{Key: yamlform.Key{Name: "value_to_metric", Type: flag,
+		{Key: yamlform.Key{Name: "value_to_metric", Type: flagType,
 			Doc: "names in metrics contain the caller's value on this level"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ValueToMetric = v.Flag() }},
-		{Key: yamlform.Key{Name: "share_threshold", Type: flag,
+	}
+}
+
+// counterKeys say which requests share a rule and a counter.
+func counterKeys() []descriptorRow {
+	return []descriptorRow{
+		{Key: yamlform.Key{Name: "share_threshold", Type: flagType,
 			Doc: "all matching values share one counter; needs a wildcard, `values`, `value_regex` or `value_cidr`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ShareThreshold, d.share = v.Flag(), v }},
-		{Key: yamlform.Key{Name: "condition", Type: flag, Extension: true,
+		{Key: yamlform.Key{Name: "condition", Type: flagType, Extension: true,
 			Doc: "the level chooses the rule, and is no part of the counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Condition, d.condition = v.Flag(), v }},
-		{Key: yamlform.Key{Name: "fold_case", Type: flag, Extension: true,
+		{Key: yamlform.Key{Name: "fold_case", Type: flagType, Extension: true,
 			Doc: "values that differ only in case (A to Z) match, and share one counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.FoldCase, d.fold = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "group", Type: yamlform.Type{Kind: yamlform.Text, Pattern: groupPattern, Form: "networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1"}, Extension: true,
 			Doc: "values that share one counter: the addresses of a network, or values with the same captured text"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.readGroup(v) }},
-		{Key: yamlform.Key{Name: "inherit", Type: flag, Extension: true,
+		{Key: yamlform.Key{Name: "inherit", Type: flagType, Extension: true,
 			Doc: "copies what this descriptor does not set, its limit and the levels below, from the one with the same key and no value"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				if v.Flag() {
 					d.inherit = v
 				}
 			}},
-		{Key: yamlform.Key{Name: "on_error", Type: onError, Extension: true,
+	}
+}
+
+// useKeys say what clients and operators may do with a limit.
+func useKeys() []descriptorRow {
+	return []descriptorRow{
+		{Key: yamlform.Key{Name: "on_error", Type: onErrorType, Extension: true,
 			Doc: "the answer when its counters cannot be read; absent: the domain's `on_error`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.says.OnError, d.onErrorAt = readOnError(v), v }},
 		{Key: yamlform.Key{Name: "overridable", Type: yamlform.FlagOr("overridable"), Extension: true,
 			Doc: "operators may override the numbers for one customer; a map sets bounds"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readOverridable(v) }},
-		{Key: yamlform.Key{Name: "usage", Type: flag, Extension: true,
+		{Key: yamlform.Key{Name: "usage", Type: flagType, Extension: true,
 			Doc: "operators may list the counters of one customer (`ratelimitd usage`)"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Usage, d.usageAt = v.Flag(), v }},
@@ -198,21 +242,18 @@ func init() {
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Metadata = v.AnyMap() }},
 	}
-	overridableForm = yamlform.NewForm("overridable", "`overridable`", yamlform.Field[uint64]{
+}
+
+// largestKey is the only key of `overridable`.
+func largestKey() yamlform.Field[uint64] {
+	return yamlform.Field[uint64]{
 		Key: yamlform.Key{Name: "max", Type: yamlform.Uint53(1), Required: true, Extension: true,
 			Doc: "the largest `requests_per_unit` and `burst` that an override may set"},
 		Read: func(most *uint64, v yamlform.Value) {
 			n, _ := v.Number()
 			*most = n
 		},
-	})
-	fields := make([]yamlform.Field[descriptorReading], len(descriptorRows))
-	for i, row := range descriptorRows {
-		fields[i] = yamlform.Field[descriptorReading]{Key: row.Key, Read: row.read}
 	}
-	descriptorForm = yamlform.NewForm("descriptor", "a descriptor", fields...)
-
-	places = []*yamlform.Map{&descriptorForm.Map, &limitForm.Map, &fileForm.Map}
 }
 
 // domainReading is a domain while its map is being read.

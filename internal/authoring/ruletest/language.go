@@ -171,7 +171,22 @@ func spanOr(pattern, words string) yamlform.Type {
 }
 
 func init() {
-	fileForm = yamlform.NewForm("file", "the top of a test file", []yamlform.Field[fileReading]{
+	fileForm = yamlform.NewForm("file", "the top of a test file", fileKeys()...)
+	settingsForm = yamlform.NewForm("settings", "`settings`", settingsKeys()...)
+	caseForm = yamlform.NewForm("case", "a case", caseKeys()...)
+	stepForm = yamlform.NewForm("step", "a step", stepKeys()...)
+	descriptorForm = yamlform.NewForm("descriptor", "a descriptor", descriptorKeys()...)
+	limitForm = yamlform.NewForm("limit", "`limit`", limitKeys()...)
+	verdictForm = yamlform.NewForm("verdict", "what is expected of a descriptor", verdictFields(func(v *verdict) *verdict { return v })...)
+	expectForm = yamlform.NewForm("expect", "`expect`", expectKeys()...)
+	places = []*yamlform.Map{
+		&stepForm.Map, &expectForm.Map, &caseForm.Map, &fileForm.Map, &settingsForm.Map, &descriptorForm.Map, &limitForm.Map, override.Item(),
+	}
+}
+
+// fileKeys are the keys of a test file.
+func fileKeys() []yamlform.Field[fileReading] {
+	return []yamlform.Field[fileReading]{
 		{Key: yamlform.Key{Name: "rules", Type: yamlform.Type{Kind: yamlform.TextOrList},
 			Doc: "the tested rule files, relative to the test file; absent: the file of the same name without `_test`"},
 			Read: func(f *fileReading, v yamlform.Value) { f.rules = readRules(v) }},
@@ -193,13 +208,16 @@ func init() {
 		{Key: yamlform.Key{Name: "cases", Type: yamlform.MapsOf("case"), Required: true,
 			Doc: "the tests"},
 			Read: func(f *fileReading, v yamlform.Value) { f.casesAt = v }},
-	}...)
+	}
+}
 
+// settingsKeys are the settings of the service that a test may change.
+func settingsKeys() []yamlform.Field[limiter.Settings] {
 	admission := yamlform.OneOf(descriptor.AdmissionNames...)
 	admission.AnyCase = true
 	headers := yamlform.SomeOf(descriptor.HeaderFamilyNames...)
 	headers.AnyCase = true
-	settingsForm = yamlform.NewForm("settings", "`settings`", []yamlform.Field[limiter.Settings]{
+	return []yamlform.Field[limiter.Settings]{
 		{Key: yamlform.Key{Name: "shadow_mode", Type: flagType, Doc: "as `SHADOW_MODE`"},
 			Read: func(s *limiter.Settings, v yamlform.Value) { s.Shadow = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_mode", Type: flagType, Doc: "as `QUOTA_MODE`"},
@@ -222,9 +240,12 @@ func init() {
 					}
 				}
 			}},
-	}...)
+	}
+}
 
-	caseForm = yamlform.NewForm("case", "a case", append([]yamlform.Field[caseReading]{
+// caseKeys are the keys of a case.
+func caseKeys() []yamlform.Field[caseReading] {
+	return append([]yamlform.Field[caseReading]{
 		{Key: yamlform.Key{Name: "name", Type: textType, Required: true, Doc: "what the case shows"},
 			Read: func(c *caseReading, v yamlform.Value) { c.name = readName(v, "`name`") }},
 		{Key: yamlform.Key{Name: "start", Type: instantType, Doc: "when this case begins"},
@@ -237,9 +258,12 @@ func init() {
 			Read: func(c *caseReading, v yamlform.Value) { c.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "steps", Type: yamlform.MapsOf("step"), Required: true, Doc: "the requests, in order"},
 			Read: func(c *caseReading, v yamlform.Value) { c.stepsAt = v }},
-	}, subjectFields("the domain of the requests, for steps without `domain`", func(c *caseReading) *requestReading { return &c.request })...)...)
+	}, subjectFields("the domain of the requests, for steps without `domain`", func(c *caseReading) *requestReading { return &c.request })...)
+}
 
-	stepForm = yamlform.NewForm("step", "a step", append([]yamlform.Field[stepReading]{
+// stepKeys are the keys of a step.
+func stepKeys() []yamlform.Field[stepReading] {
+	return append([]yamlform.Field[stepReading]{
 		{Key: yamlform.Key{Name: "at", Type: spanOr(instantForm, "a time"),
 			Doc: "when the request is sent: the time since the start, or a point in time; absent: at the end of the previous step"},
 			Read: func(s *stepReading, v yamlform.Value) { s.when = v }},
@@ -268,9 +292,12 @@ func init() {
 				}
 			}},
 	}, append(subjectFields("the domain of the request", func(s *stepReading) *requestReading { return &s.request }),
-		weightFields(func(s *stepReading) *descriptorReading { return &s.request.all })...)...)...)
+		weightFields(func(s *stepReading) *descriptorReading { return &s.request.all })...)...)
+}
 
-	descriptorForm = yamlform.NewForm("descriptor", "a descriptor", append([]yamlform.Field[descriptorReading]{
+// descriptorKeys are the keys of a descriptor of a step.
+func descriptorKeys() []yamlform.Field[descriptorReading] {
+	return append([]yamlform.Field[descriptorReading]{
 		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Doc: "the descriptor's entries"},
 			Read: func(d *descriptorReading, v yamlform.Value) { d.Entries, _ = entries.Read(v) }},
 		{Key: yamlform.Key{Name: "hits", Type: yamlform.Between(0, math.MaxUint64), Doc: "as in a step; 0 is `peek: true`"},
@@ -280,9 +307,12 @@ func init() {
 					d.weights = append(d.weights, v)
 				}
 			}},
-	}, weightFields(func(d *descriptorReading) *descriptorReading { return d })...)...)
+	}, weightFields(func(d *descriptorReading) *descriptorReading { return d })...)
+}
 
-	limitForm = yamlform.NewForm("limit", "`limit`", []yamlform.Field[descriptorReading]{
+// limitKeys are the keys of a limit that a request carries.
+func limitKeys() []yamlform.Field[descriptorReading] {
+	return []yamlform.Field[descriptorReading]{
 		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Doc: "requests per window; absent: 0"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				count, _ := v.Number()
@@ -295,11 +325,12 @@ func init() {
 					d.Limit.Unit = int32(descriptor.ParseUnit(descriptor.WireUnitNames[i]))
 				}
 			}},
-	}...)
+	}
+}
 
-	verdictForm = yamlform.NewForm("verdict", "what is expected of a descriptor", verdictFields(func(v *verdict) *verdict { return v })...)
-
-	expectForm = yamlform.NewForm("expect", "`expect`", append(verdictFields(func(e *expectation) *verdict { return &e.verdict }), []yamlform.Field[expectation]{
+// expectKeys are the keys of an expected answer.
+func expectKeys() []yamlform.Field[expectation] {
+	return append(verdictFields(func(e *expectation) *verdict { return &e.verdict }), []yamlform.Field[expectation]{
 		{Key: yamlform.Key{Name: "passed", Type: yamlform.Between(0, maxRepeat), Doc: "how many repeated requests pass"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
@@ -327,11 +358,7 @@ func init() {
 					e.descriptors = append(e.descriptors, of)
 				}
 			}},
-	}...)...)
-
-	places = []*yamlform.Map{
-		&stepForm.Map, &expectForm.Map, &caseForm.Map, &fileForm.Map, &settingsForm.Map, &descriptorForm.Map, &limitForm.Map, override.Item(),
-	}
+	}...)
 }
 
 // Language returns the language of test files.
