@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -53,6 +55,26 @@ const (
 	beginsGroup = 128 // more for the first one of a group
 )
 
+// reservationCall is what a call says about reservations.
+type reservationCall struct {
+	reserved       []int                  // the counters with reservations, as indexes in counters
+	reservations   []*backend.Reservation // the reservations that takes make or change, in the order of the script's answers
+	reservationArg packedArg              // ARGV[2], if there are lists
+	large          bool                   // the keys of large lists are named too
+
+	runs       int                    // how many runs of steps there are
+	run        int                    // where the latest one begins in reservationArg; 0: nowhere
+	open       int                    // how many lists have takes that are no steps
+	operations []byte                 // of these takes: the end of reservationArg
+	operated   []*backend.Reservation // their reservations
+}
+
+// begin forgets all reservations.
+func (c *reservationCall) begin(large bool) {
+	clear(c.reservations)
+	c.reserved, c.reservations, c.operated, c.large = c.reserved[:0], c.reservations[:0], c.operated[:0], large
+}
+
 // concernsReservations reports whether a take has to look at the reservations of its counter: it makes or changes a reservation, or may pass
 // because some have expired.
 func concernsReservations(t *backend.Take) bool {
@@ -88,6 +110,28 @@ func isStep(takes []backend.Take) bool {
 	}
 }
 
+// packReserving lays out the arguments of a script that knows reservations, and chooses it.
+func (c *scriptCall) packReserving(m *terms, shapes scripts.Set) error {
+	c.beginReservations(m.small)
+	for i := range c.groups {
+		g := &c.groups[i]
+		switch {
+		case !g.sent:
+		case g.takes[0].Reservation != nil && !c.counters[c.takeKeys[g.first]].mixed:
+			c.packStep(g, m)
+		case slices.ContainsFunc(g.takes, func(t backend.Take) bool { return t.Reservation != nil }):
+			if err := c.packReservations(g, m); err != nil {
+				return err
+			}
+		default:
+			c.packGroup(g, m)
+		}
+	}
+	c.endReservations(m)
+	c.choose(scripts.Reservations(shapes, c.large))
+	return nil
+}
+
 // beginReservations begins the arguments about reservations.
 func (c *scriptCall) beginReservations(small int) {
 	b := binary.LittleEndian.AppendUint16(c.reservationArg[:0], uint16(len(c.counters)))
@@ -95,6 +139,12 @@ func (c *scriptCall) beginReservations(small int) {
 	b = binary.LittleEndian.AppendUint16(b, uint16(small))
 	c.reservationArg = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // how many runs and open lists, and where these begin
 	c.operations, c.runs, c.run, c.open = c.operations[:0], 0, 0, 0
+	for _, k := range c.reserved {
+		if counter := &c.counters[k]; counter.mixed {
+			c.open++
+			counter.open = c.open
+		}
+	}
 }
 
 // packStep adds a group that is a step.

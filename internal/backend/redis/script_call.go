@@ -1,13 +1,10 @@
 package redis
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -25,34 +22,25 @@ import (
 type scriptCall struct {
 	args []any // of the command, pointing into the fields below
 
-	keyText  []byte // the distinct keys, one after the other
-	key      []byte // scratch for a key that is completed here
-	keyEnds  []int  // where each ends in keyText
-	keys     []string
-	keyTable []uint16       // index, plus one, of each key by its hash, if there are many; 0: free
+	scriptKeys
 	counters []keyedCounter // one per key
 	takeKeys []int          // the index of each take's key
-	sent     int            // takes sent to the script: equal takes are one
 	groups   []takeGroup
+	sent     int // takes sent to the script: equal takes are one
 
-	script         *scripts.Script
-	reads          bool                   // the script changes nothing, but reservations may be settled
-	reserved       []int                  // the counters with reservations, as indexes in counters
-	reservations   []*backend.Reservation // the reservations that takes make or change, in the order of the script's answers
-	single         bool                   // the script is for one take, or for many equal takes
-	each           bool                   // each take is the only one of its counter and its group
-	calendar       bool                   // there are windows whose bounds are arguments
-	packed         packedArg              // ARGV[1]
-	reservationArg packedArg              // ARGV[2], if there are lists
+	script   *scripts.Script
+	reads    bool      // the script changes nothing, but reservations may be settled
+	single   bool      // the script is for one take, or for many equal takes
+	calendar bool      // there are windows whose bounds are arguments
+	home     []byte    // of a call whose first key is not the counter's: the counter, whose server the keys are on; empty: not needed
+	packed   packedArg // ARGV[1]
 
-	home       []byte                 // of a call whose first key is not the counter's: the counter, whose server the keys are on; empty: not needed
-	large      bool                   // the keys of large lists are named too
-	runs       int                    // how many runs of steps there are
-	run        int                    // where the latest one begins in reservationArg; 0: nowhere
-	open       int                    // how many lists have takes that are no steps
-	operations []byte                 // of these takes: the end of reservationArg
-	operated   []*backend.Reservation // their reservations
+	reservationCall
+	scriptAnswer
+}
 
+// scriptAnswer is what a script says, and the states in it.
+type scriptAnswer struct {
 	reply    []byte
 	states   []backend.State
 	tails    []uint32 // the memory that their Tails point to
@@ -83,15 +71,11 @@ type packedArg []byte
 func (p *packedArg) MarshalBinary() ([]byte, error) { return *p, nil }
 
 const (
-	manyKeys = 8 // more keys than this are looked up by their hash
 	maxKeys  = 1<<16 - 1
 	keepRoom = 1 << 16 // bytes of keys, takes or reply that a reused call may keep
 )
 
 var scriptCalls = sync.Pool{New: func() any { return new(scriptCall) }}
-
-// keySeed keeps callers from choosing keys with equal hashes.
-var keySeed = maphash.MakeSeed()
 
 func (c *scriptCall) release() {
 	if max(cap(c.keyText), cap(c.packed), cap(c.reservationArg), cap(c.operations), cap(c.reply), 2*cap(c.keyTable)) > keepRoom {
@@ -136,40 +120,57 @@ type terms struct {
 
 // pack lays out the arguments for the takes of requests, and chooses the script.
 func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
-	c.keyTable = c.keyTable[:0]
+	shapes, each, err := c.addRequests(&m, requests)
+	if err != nil {
+		return err
+	}
+	c.home = c.home[:0]
+	if m.routed {
+		c.home = appendHome(c.home, &requests[0].Takes[0])
+	}
+	now := uint64(m.now)
+	if m.redisClock {
+		now = 0
+	}
+	c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], now)
+	c.single = c.sent == 1 && len(c.reserved) == 0
+	switch {
+	case len(c.reserved) > 0:
+		return c.packReserving(&m, shapes)
+	case c.single:
+		c.packGroups(&m)
+		c.choose(scripts.One(c.counters[0].form.Shape))
+	case each && c.sent == len(c.keyEnds) && !c.calendar && !shapes.AskAgain():
+		c.packEach(&m)
+		c.choose(scripts.Each(shapes))
+	default:
+		c.packGroups(&m)
+		c.choose(scripts.Many(shapes))
+	}
+	return nil
+}
+
+// addRequests finds the keys, counters and groups of requests. each reports whether every group has one take.
+func (c *scriptCall) addRequests(m *terms, requests []*backend.Request) (shapes scripts.Set, each bool, err error) {
 	clear(c.groups)
-	clear(c.reservations)
-	c.keyText, c.keyEnds, c.counters, c.takeKeys, c.groups = c.keyText[:0], c.keyEnds[:0], c.counters[:0], c.takeKeys[:0], c.groups[:0]
-	c.reserved, c.reservations, c.operated = c.reserved[:0], c.reservations[:0], c.operated[:0]
-	c.large = m.large
-	c.calendar, c.each, c.home = false, true, c.home[:0]
-	var shapes scripts.Set
-	c.sent = 0
+	c.scriptKeys.begin()
+	c.reservationCall.begin(m.large)
+	c.counters, c.takeKeys, c.groups = c.counters[:0], c.takeKeys[:0], c.groups[:0]
+	c.calendar, each, c.sent = false, true, 0
 	for n, r := range requests {
 		for start := 0; start < len(r.Takes); {
 			end := r.Group(start)
 			g := takeGroup{takes: r.Takes[start:end], outcomes: r.Outcomes[start:end], first: len(c.takeKeys), sent: true, times: 1}
 			step := isStep(g.takes)
 			for i := range g.takes {
-				l := g.takes[i].Limit
-				if err := supported(l); err != nil {
-					return err
+				shape, err := c.addTake(&g.takes[i], step, m)
+				if err != nil {
+					return shapes, each, err
 				}
-				key, form := c.keyOf(&g.takes[i], &m)
-				if err := c.addKey(key, l, form, max(m.entries, int(l.Requests))); err != nil {
-					return err
-				}
-				if concernsReservations(&g.takes[i]) {
-					c.addReservations(c.takeKeys[g.first+i], &g.takes[i])
-				}
-				counter := &c.counters[c.takeKeys[g.first+i]]
-				counter.takes++
-				counter.mixed = counter.mixed || !step || counter.takes > 1
-				shapes |= scripts.Of(form.Shape)
-				c.calendar = c.calendar || l.Window.Location != nil || form == &backend.LyftForm
+				shapes |= shape
 			}
 			c.combine(&g, n+1)
-			c.each = c.each && len(g.takes) == 1
+			each = each && len(g.takes) == 1
 			if g.sent {
 				c.sent += len(g.takes)
 			}
@@ -177,57 +178,27 @@ func (c *scriptCall) pack(m terms, requests ...*backend.Request) error {
 			start = end
 		}
 	}
-	if m.routed {
-		c.home = appendHome(c.home, &requests[0].Takes[0])
+	return shapes, each, nil
+}
+
+// addTake finds the key and the counter of a take. step says that its group can be a step.
+func (c *scriptCall) addTake(t *backend.Take, step bool, m *terms) (scripts.Set, error) {
+	if err := supported(t.Limit); err != nil {
+		return 0, err
 	}
-	c.single = c.sent == 1 && len(c.reserved) == 0
-	c.each = c.each && c.sent == len(c.keyEnds) && len(c.reserved) == 0 && !c.single && !c.calendar && !shapes.AskAgain()
-	if m.redisClock {
-		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], 0)
-	} else {
-		c.packed = binary.LittleEndian.AppendUint64(c.packed[:0], uint64(m.now))
+	key, form := c.keyOf(t, m)
+	k, err := c.addKey(key, t.Limit, form, max(m.entries, int(t.Limit.Requests)))
+	if err != nil {
+		return 0, err
 	}
-	if len(c.reserved) > 0 {
-		c.beginReservations(m.small)
-		for _, k := range c.reserved {
-			if counter := &c.counters[k]; counter.mixed {
-				c.open++
-				counter.open = c.open
-			}
-		}
+	if concernsReservations(t) {
+		c.addReservations(k, t)
 	}
-	if c.each {
-		c.packEach(&m)
-		c.choose(scripts.Each(shapes))
-		return nil
-	}
-	for i := range c.groups {
-		g := &c.groups[i]
-		if !g.sent {
-			continue
-		}
-		if g.takes[0].Reservation != nil && !c.counters[c.takeKeys[g.first]].mixed {
-			c.packStep(g, &m)
-			continue
-		}
-		if slices.ContainsFunc(g.takes, func(t backend.Take) bool { return t.Reservation != nil }) {
-			if err := c.packReservations(g, &m); err != nil {
-				return err
-			}
-			continue
-		}
-		c.packGroup(g, &m)
-	}
-	switch {
-	case len(c.reserved) > 0:
-		c.endReservations(&m)
-		c.choose(scripts.Reservations(shapes, c.large))
-	case c.single:
-		c.choose(scripts.One(c.counters[0].form.Shape))
-	default:
-		c.choose(scripts.Many(shapes))
-	}
-	return nil
+	counter := &c.counters[k]
+	counter.takes++
+	counter.mixed = counter.mixed || !step || counter.takes > 1
+	c.calendar = c.calendar || t.Limit.Window.Location != nil || form == &backend.LyftForm
+	return scripts.Of(form.Shape), nil
 }
 
 // choose chooses the script.
@@ -282,6 +253,15 @@ func (c *scriptCall) combine(g *takeGroup, request int) {
 		}
 	}
 	counter.head = len(c.groups) + 1
+}
+
+// packGroups adds the takes of all groups to the arguments.
+func (c *scriptCall) packGroups(m *terms) {
+	for i := range c.groups {
+		if g := &c.groups[i]; g.sent {
+			c.packGroup(g, m)
+		}
+	}
 }
 
 func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
@@ -397,75 +377,20 @@ func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, form *backend
 	return t.Key, backend.RedisFormOf(t.Limit)
 }
 
-// addKey adds a take's key to the distinct keys.
-func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, form *backend.RedisForm, entries int) error {
-	k := c.find(key)
-	if k < 0 {
+// addKey adds a take's key to the distinct keys, and returns its index.
+func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, form *backend.RedisForm, entries int) (k int, err error) {
+	if k = c.find(key); k < 0 {
 		if k = len(c.keyEnds); k == maxKeys {
-			return fmt.Errorf("more than %d counters in one request", maxKeys)
+			return 0, fmt.Errorf("more than %d counters in one request", maxKeys)
 		}
-		c.keyText = append(c.keyText, key...)
-		c.keyEnds = append(c.keyEnds, len(c.keyText))
+		c.add(key)
 		c.counters = append(c.counters, keyedCounter{limit: l, form: form, room: form.Room(l, entries)})
-		if len(c.keyEnds) > manyKeys {
-			c.index(key, k)
-		}
 	}
 	if c.counters[k].form.Shape != form.Shape {
-		return fmt.Errorf("the counter %q is kept in two ways", key)
+		return 0, fmt.Errorf("the counter %q is kept in two ways", key)
 	}
 	c.takeKeys = append(c.takeKeys, k)
-	return nil
-}
-
-// keyAt returns a distinct key.
-func (c *scriptCall) keyAt(k int) []byte {
-	start := 0
-	if k > 0 {
-		start = c.keyEnds[k-1]
-	}
-	return c.keyText[start:c.keyEnds[k]]
-}
-
-// find returns the index of a key, or -1.
-func (c *scriptCall) find(key []byte) int {
-	if len(c.keyTable) == 0 {
-		for k := range c.keyEnds {
-			if bytes.Equal(c.keyAt(k), key) {
-				return k
-			}
-		}
-		return -1
-	}
-	last := uint64(len(c.keyTable) - 1)
-	for at := maphash.Bytes(keySeed, key) & last; c.keyTable[at] > 0; at = (at + 1) & last {
-		if k := int(c.keyTable[at]) - 1; bytes.Equal(c.keyAt(k), key) {
-			return k
-		}
-	}
-	return -1
-}
-
-// index enters a new key, the k-th, into the table. At least half of the table stays free.
-func (c *scriptCall) index(key []byte, k int) {
-	if n := 2 * len(c.keyEnds); n > len(c.keyTable) {
-		size := 1 << bits.Len(uint(2*n-1))
-		c.keyTable = slices.Grow(c.keyTable[:0], size)[:size]
-		clear(c.keyTable)
-		for i := range k {
-			c.enter(c.keyAt(i), i)
-		}
-	}
-	c.enter(key, k)
-}
-
-func (c *scriptCall) enter(key []byte, k int) {
-	last := uint64(len(c.keyTable) - 1)
-	at := maphash.Bytes(keySeed, key) & last
-	for c.keyTable[at] > 0 {
-		at = (at + 1) & last
-	}
-	c.keyTable[at] = uint16(k + 1)
+	return k, nil
 }
 
 // command returns EVALSHA or EVAL for this call, and makes room for the answer. A command that reads into our buffer is
