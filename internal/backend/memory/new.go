@@ -170,7 +170,8 @@ const (
 	again                     // a new counter that an earlier take has added
 	looked                    // a copy: nothing is written, except a penalty that begins
 	dropped                   // no counter: the refund is dropped
-	shared
+	shared                    // a shared counter, because there is no room
+	full                      // nowhere: there is no room
 )
 
 func (g *group) settle(outcomes []backend.Outcome) bool {
@@ -215,57 +216,87 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 
 // find finds the counter of a take, or makes one. It returns false if there is no room.
 func (g *group) find(i int) bool {
-	s, t, m := g.store, &g.takes[i], &g.members[i]
+	t, m, hash := &g.takes[i], &g.members[i], g.hashes[i]
 	m.into = i
-	hash := g.hashes[i]
 	at, key, known := g.key(t.Key, hash)
-	first := &g.members[key.take]
-	switch {
-	case !known:
+	if known && g.earlier(i, &key) {
+		return true
+	}
+	if !known {
 		key.take = i
-		table := &s.shards[hash%shardCount].table
-		if m.record = table.find(hash, t.Key); m.record != nil {
-			m.counter = new(counter)
-			table.load(m.record, &m.counter.state)
+		if g.stored(i) {
 			g.keys[at] = key
 			return true
 		}
-	case first.kind == held:
-		m.counter, m.record = first.counter, first.record
-		return true
-	case key.added:
-		m.counter, m.kind = g.members[key.adder].counter, again
-		return true
 	}
-	switch {
-	case t.Reservation != nil && !key.shared && s.reserve(m.share):
-		m.kind, key.adder, key.added = added, i, true
-	case t.Reservation != nil:
-		if needsCounter(t) {
-			return false
-		}
-		m.kind = looked
-	case t.Guards && known:
-		m.counter, m.kind = first.counter, first.kind
+	switch m.kind = g.kindOfNew(i, &key); m.kind {
+	case full:
+		return false
+	case dropped:
+		m.counter = new(counter)
 		return true
-	case t.Hits == 0 && known:
-		m.counter, m.kind, t.Limit = first.counter, first.kind, g.takes[key.take].Limit
-		return true
-	case t.Hits == 0:
-		m.kind = looked
-	case !key.shared && s.reserve(m.share): // if an earlier take found no room for this key, there is none for this one either
-		m.kind, key.adder, key.added = added, i, true
-	case t.Hits < 0:
-		m.counter, m.kind = new(counter), dropped
-		return true
-	default:
+	case shared:
 		key.shared = true
 		g.keys[at] = key
 		return g.share(i, hash)
+	case added:
+		key.adder, key.added = i, true
 	}
 	g.keys[at] = key
-	m.counter = &counter{state: s.inherited(m.share, hash, t.Rule, t.Limit, g.at)}
+	m.counter = &counter{state: g.store.inherited(m.share, hash, t.Rule, t.Limit, g.at)}
 	return true
+}
+
+// earlier uses the counter of an earlier take with the same key. It returns false if that one has none for this take.
+func (g *group) earlier(i int, key *groupKey) bool {
+	t, m, first := &g.takes[i], &g.members[i], &g.members[key.take]
+	switch {
+	case first.kind == held:
+		m.counter, m.record = first.counter, first.record
+	case key.added:
+		m.counter, m.kind = g.members[key.adder].counter, again
+	case t.Reservation != nil:
+		return false
+	case t.Guards:
+		m.counter, m.kind = first.counter, first.kind
+	case t.Hits == 0:
+		m.counter, m.kind, t.Limit = first.counter, first.kind, g.takes[key.take].Limit
+	default:
+		return false
+	}
+	return true
+}
+
+// stored uses the counter in the store, if there is one.
+func (g *group) stored(i int) bool {
+	m, hash := &g.members[i], g.hashes[i]
+	table := &g.store.shards[hash%shardCount].table
+	if m.record = table.find(hash, g.takes[i].Key); m.record == nil {
+		return false
+	}
+	m.counter = new(counter)
+	table.load(m.record, &m.counter.state)
+	return true
+}
+
+// kindOfNew says where a take without a counter is counted: in a new counter if there is room. If an earlier take found no room for the
+// key, there is none for this one either.
+func (g *group) kindOfNew(i int, key *groupKey) memberKind {
+	t := &g.takes[i]
+	switch {
+	case t.Hits == 0 && t.Reservation == nil:
+		return looked
+	case !key.shared && g.store.reserve(g.members[i].share):
+		return added
+	case t.Reservation == nil && t.Hits < 0:
+		return dropped
+	case t.Reservation == nil:
+		return shared
+	case needsCounter(t):
+		return full
+	default:
+		return looked
+	}
 }
 
 // key returns what earlier takes have found for a key, and where that is in keys. known is false if they have found nothing.
