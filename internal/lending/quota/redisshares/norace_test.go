@@ -1,5 +1,0 @@
-//go:build !race
-
-package redisshares_test
-
-const raceDetector = false
