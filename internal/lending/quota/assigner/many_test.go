@@ -18,14 +18,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// 100,000 buckets of a stream share one limit, and all report three times. It takes a few seconds where each report looks at one subscriber.
+// 20,000 buckets of a stream share one limit, and all report three times. It takes a second where each report looks at one subscriber.
 func TestManyBucketsOfOneLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: it takes seconds")
 	}
 	shared := descriptor.NodeSpec{Key: "k", Value: "customer-*", ShareThreshold: true, Rule: &descriptor.Rule{Limits: []descriptor.Limit{limitOf(1_000_000, descriptor.Second)}}}
 	inWorld(t, assigner.Options{MaxBytes: 1 << 30}, []descriptor.NodeSpec{shared}, func(w *world) {
-		usages := make([]assigner.Usage, 100_000)
+		usages := make([]assigner.Usage, 20_000)
 		for k := range usages {
 			usages[k] = assigner.Usage{ID: []descriptor.Entry{pair("k", fmt.Sprint("customer-", k))}, Allowed: 1}
 		}
@@ -43,14 +43,14 @@ func TestManyBucketsOfOneLimit(t *testing.T) {
 	})
 }
 
-// One stream with 100,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and what a bucket takes is logged. The default
+// One stream with 20,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and what a bucket takes is logged. The default
 // bound in bytes has room for the second, where streams share buckets. Time stands still meanwhile: however long a busy machine takes,
 // no subscription ends.
-func TestHundredThousandBuckets(t *testing.T) {
+func TestManyBuckets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: it takes seconds")
 	}
-	for _, c := range []struct{ streams, buckets, bytes int }{{1, 100_000, 1 << 30}, {1000, 100, 0}} {
+	for _, c := range []struct{ streams, buckets, bytes int }{{1, 20_000, 1 << 30}, {1000, 100, 0}} {
 		t.Run(fmt.Sprintf("%d streams", c.streams), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
