@@ -62,7 +62,7 @@ lint: ## the linters of .golangci.yml, buf and actionlint; format, go.mod and ge
 	go tool -modfile=workshop/tools/checks/go.mod actionlint
 
 lines: ## how much there is to read: lines of code and words of documents, by folder
-	go run ./workshop/scripts/lines
+	workshop/scripts/lines
 
 prose: ## the English of docs, help, messages and comments: CONTRIBUTING.md
 	go run ./workshop/scripts/prose
