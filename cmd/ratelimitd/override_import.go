@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
-	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/operator/overridepb"
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
@@ -22,9 +21,9 @@ import (
 // overridesFile is a file of overrides. A large one is not in memory as a whole.
 type overridesFile struct {
 	name  string
-	whole []override.Override // of a file with up to override.MaxFileSize
-	large *os.File            // a larger file of lines; nil: it is none
-	from  int64               // where large begins
+	whole []override.Placed // of a file with up to override.MaxFileSize
+	large *os.File          // a larger file of lines; nil: it is none
+	from  int64             // where large begins
 }
 
 // openOverridesFile reads a file up to override.MaxFileSize. It is YAML, or has one override on each line. A larger file must have such lines,
@@ -53,13 +52,8 @@ func openOverridesFile(name string) (*overridesFile, error) {
 	if len(data) > override.MaxFileSize {
 		return nil, fmt.Errorf("%s has more than %d MiB and can be read only once: save it in a file first", f.name, override.MaxFileSize>>20)
 	}
-	var errs []error
-	var found []*yamlform.Error
-	f.whole, found = override.ReadFile(f.name, data)
-	for _, e := range found {
-		errs = append(errs, e)
-	}
-	return f, errors.Join(errs...)
+	f.whole, err = parseOverrides(f.name, data)
+	return f, err
 }
 
 func (f *overridesFile) close() error {
@@ -70,8 +64,8 @@ func (f *overridesFile) close() error {
 }
 
 // all yields the overrides of the file. It may be called again.
-func (f *overridesFile) all() iter.Seq2[override.Override, error] {
-	return func(yield func(override.Override, error) bool) {
+func (f *overridesFile) all() iter.Seq2[override.Placed, error] {
+	return func(yield func(override.Placed, error) bool) {
 		for i := range f.whole {
 			if !yield(f.whole[i], nil) {
 				return
@@ -81,19 +75,15 @@ func (f *overridesFile) all() iter.Seq2[override.Override, error] {
 			return
 		}
 		if _, err := f.large.Seek(f.from, io.SeekStart); err != nil {
-			yield(override.Override{}, fmt.Errorf("read overrides: %w", err))
+			yield(override.Placed{}, fmt.Errorf("read overrides: %w", err))
 			return
 		}
-		for one, err := range override.Lines(f.name, f.large) {
-			if !yield(one.Override, err) {
-				return
-			}
-		}
+		override.Lines(f.name, f.large)(yield)
 	}
 }
 
 // expired reports whether an override ended before now.
-func expired(o *override.Override, now time.Time) bool {
+func expired(o *override.Numbers, now time.Time) bool {
 	return o.ExpiresAt != 0 && o.ExpiresAt <= now.Unix()
 }
 
@@ -114,7 +104,7 @@ func (o *overrideCommand) load(ctx context.Context, s streams) error {
 		switch {
 		case err != nil:
 			return misuse(err)
-		case expired(&one, now):
+		case expired(&one.Numbers, now):
 			over++
 		default:
 			i.total++
@@ -131,13 +121,13 @@ func (o *overrideCommand) load(ctx context.Context, s streams) error {
 		if err != nil {
 			return err
 		}
-		if expired(&one, now) {
+		if expired(&one.Numbers, now) {
 			continue
 		}
 		if o.Reason != "" {
 			one.Reason = o.Reason
 		}
-		if err := i.add(ctx, &one); err != nil {
+		if err := i.add(ctx, &one.Override); err != nil {
 			return err
 		}
 	}

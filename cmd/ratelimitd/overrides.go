@@ -16,15 +16,20 @@ func readOverrides(name string) ([]override.Placed, error) {
 	if err != nil {
 		return nil, misuse(fmt.Errorf("read overrides: %w", err))
 	}
-	all, errs := override.ReadPlaced(stdin.NameOf(name), data)
-	if len(errs) > 0 {
-		var joined []error
-		for _, e := range errs {
-			joined = append(joined, e)
-		}
-		return nil, misuse(errors.Join(joined...))
+	return parseOverrides(stdin.NameOf(name), data)
+}
+
+// parseOverrides reads the text of a file of overrides.
+func parseOverrides(name string, data []byte) ([]override.Placed, error) {
+	all, errs := override.ReadFile(name, data)
+	if len(errs) == 0 {
+		return all, nil
 	}
-	return all, nil
+	joined := make([]error, len(errs))
+	for i, e := range errs {
+		joined[i] = e
+	}
+	return nil, misuse(errors.Join(joined...))
 }
 
 // overridesFor returns the overrides of a file that fit the rules, and writes why others do not. Without a file there are none.

@@ -149,7 +149,7 @@ func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
 	if err != nil {
 		return []Finding{{File: name, Severity: Error, Code: codeRefused, Message: "cannot be read: " + err.Error()}}
 	}
-	placed, errs := override.ReadPlaced(name, data)
+	placed, errs := override.ReadFile(name, data)
 	if !alone {
 		of := make(map[*descriptor.Tree][]override.Placed)
 		trees := make([]*descriptor.Tree, len(sets))

@@ -115,22 +115,9 @@ func Language() yamlform.Language {
 // Item returns the map of one override, for languages that have a list of them.
 func Item() *yamlform.Map { return &overrideForm.Map }
 
-// ReadFile reads a file of overrides: YAML, or the form for programs with one override on each line. It returns none of them if one has an error.
-func ReadFile(name string, data []byte) ([]Override, []*yamlform.Error) {
-	placed, errs := ReadPlaced(name, data)
-	if len(errs) > 0 {
-		return nil, errs
-	}
-	all := make([]Override, len(placed))
-	for i := range placed {
-		all[i] = placed[i].Override
-	}
-	return all, nil
-}
-
-// ReadPlaced reads a file of overrides as ReadFile does, with positions, for further checks. In addition to errors it returns
-// the overrides that have none.
-func ReadPlaced(name string, data []byte) ([]Placed, []*yamlform.Error) {
+// ReadFile reads a file of overrides: YAML, or the form for programs with one override on each line. In addition to errors it returns the
+// overrides that have none.
+func ReadFile(name string, data []byte) ([]Placed, []*yamlform.Error) {
 	if len(data) > MaxFileSize {
 		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: keep this many overrides in Redis", MaxFileSize>>20)}}
 	}

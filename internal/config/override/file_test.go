@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform/yamlformtest"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
@@ -15,7 +16,7 @@ import (
 )
 
 func TestReadFile(t *testing.T) {
-	got, errs := ReadFile("o.yaml", []byte(`# comments stay out of the way
+	got, errs := readFile("o.yaml", []byte(`# comments stay out of the way
 overrides:
   - domain: api
     rule: api.tenant
@@ -58,7 +59,7 @@ overrides:
 		t.Error(diff)
 	}
 	for _, text := range []string{"overrides: []", "overrides: []\n---\n"} {
-		if none, errs := ReadFile("o.yaml", []byte(text)); len(none) > 0 || len(errs) > 0 {
+		if none, errs := readFile("o.yaml", []byte(text)); len(none) > 0 || len(errs) > 0 {
 			t.Errorf("%q: %v %v", text, none, errs)
 		}
 	}
@@ -103,12 +104,12 @@ func TestReadFileErrors(t *testing.T) {
 		"overrides:\n- {domain: d, rule: d.k, entries: k=v, blocked: true}\n- {domain: d, rule: d.k, entries: [k: v], factor: 2}": "o.yaml:3:3: a second override for the same rule and entries: the first is on line 2",
 		"#" + strings.Repeat(" ", MaxFileSize): "o.yaml: larger than 16 MiB",
 	} {
-		got, errs := ReadFile("o.yaml", []byte(text))
+		got, errs := readFile("o.yaml", []byte(text))
 		if len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), want) || got != nil {
 			t.Errorf("%.200s\ngot  %v %v\nwant %s", text, got, errs, want)
 		}
 	}
-	if placed, errs := ReadPlaced("o.yaml", []byte(item+"blocked: true}\n- {domain: d}")); len(placed) != 1 || placed[0].At.Line != 2 || len(errs) != 1 {
+	if placed, errs := ReadFile("o.yaml", []byte(item+"blocked: true}\n- {domain: d}")); len(placed) != 1 || placed[0].At.Line != 2 || len(errs) != 1 {
 		t.Errorf("beside a mistake: %v %v", placed, errs)
 	}
 }
@@ -159,7 +160,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 			all = append(all, o)
 		}
 		text := AppendYAML(nil, all)
-		back, errs := ReadFile("o.yaml", text)
+		back, errs := readFile("o.yaml", text)
 		if len(errs) > 0 {
 			t.Fatalf("%v\n%s", errs, text)
 		}
@@ -176,7 +177,7 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 		for i := range all {
 			text = append(AppendJSON(text, &all[i]), '\n')
 		}
-		back, errs = ReadFile("o.yaml", text)
+		back, errs = readFile("o.yaml", text)
 		if diff := cmp.Diff(all, back); diff != "" || len(errs) > 0 {
 			t.Fatalf("%v\n%s\n%s", errs, diff, text)
 		}
@@ -216,7 +217,7 @@ func TestAppendYAMLIsReadable(t *testing.T) {
 func TestHostileFiles(t *testing.T) {
 	tests := yamlformtest.Language{List: "overrides", Item: "domain: d, rule: d.k, entries: k=v, blocked: true", Key: "limit"}
 	tests.Test(t, func(data []byte) int {
-		_, errs := ReadFile("o.yaml", data)
+		_, errs := readFile("o.yaml", data)
 		return len(errs)
 	})
 }
@@ -227,7 +228,7 @@ func FuzzReadFile(f *testing.F) {
 	f.Add([]byte("overrides: &a [{<<: *a, blocked: yes}]"))
 	f.Add([]byte("overrides: [{domain: !!binary eA==, rule: !x y, entries: {}, unlimited: on}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		all, errs := ReadFile("o.yaml", data)
+		all, errs := readFile("o.yaml", data)
 		for _, e := range errs {
 			if e.Line < 1 || e.Col < 1 || e.Msg == "" {
 				t.Errorf("%v", e)
@@ -237,9 +238,22 @@ func FuzzReadFile(f *testing.F) {
 			return
 		}
 		text := AppendYAML(nil, all)
-		back, errs := ReadFile("o.yaml", text)
+		back, errs := readFile("o.yaml", text)
 		if diff := cmp.Diff(all, back); diff != "" || len(errs) > 0 {
 			t.Errorf("%v\n%s\n%s", errs, diff, text)
 		}
 	})
+}
+
+// readFile reads a file, and forgets where the overrides stand in it.
+func readFile(name string, data []byte) ([]Override, []*yamlform.Error) {
+	placed, errs := ReadFile(name, data)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	all := make([]Override, len(placed))
+	for i := range placed {
+		all[i] = placed[i].Override
+	}
+	return all, nil
 }

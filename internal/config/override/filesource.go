@@ -101,7 +101,7 @@ func (f *File) load() error {
 		return fmt.Errorf("read overrides: %w", err)
 	}
 	f.info = info // also of a bad file, which is not read again until it changes
-	records, errs := ReadPlaced(f.o.Path, data)
+	records, errs := ReadFile(f.o.Path, data)
 	if len(errs) > 0 {
 		return &FileError{f.o.Path, errs}
 	}
@@ -110,13 +110,8 @@ func (f *File) load() error {
 		records[i].Version = contentVersion(records[i].appendYAML(nil))
 	}
 	f.records, f.listed = records, nil
-	f.set = NewSet(contentVersion(data), func(yield func(*Identity, Numbers) bool) {
-		for i := range records {
-			if !yield(&records[i].Identity, records[i].Numbers) {
-				return
-			}
-		}
-	})
+	f.set = SetOf(records)
+	f.set.Version = contentVersion(data)
 	return nil
 }
 

@@ -43,7 +43,7 @@ func TestSweeperRuns(t *testing.T) {
 
 func setOf(t *testing.T, text string) *override.Set {
 	t.Helper()
-	records, errs := override.ReadPlaced("o.yaml", []byte(text))
+	records, errs := override.ReadFile("o.yaml", []byte(text))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}

@@ -102,3 +102,53 @@ func TestEveryFieldIsRead(t *testing.T) {
 		}
 	}
 }
+
+// What the form costs, by hand and with libraries.
+func BenchmarkForm(b *testing.B) {
+	o := &override.Override{
+		Identity: override.Identity{Domain: "api", Rule: "api.tenant.endpoint", Entries: []descriptor.Entry{{Key: "tenant", Value: "customer-00012345"}, {Key: "endpoint", Value: "/v1/messages"}}},
+		Numbers:  override.Numbers{Kind: override.Replace, Requests: 12345, ExpiresAt: 1 << 32}, Reason: "a larger contract", Author: "ann", Version: 12346, Changed: time.UnixMilli(1_700_000_000_123).UTC(),
+	}
+	text := override.AppendJSON(nil, o)
+	for name, step := range map[string]func() error{
+		"write": func() error { text = override.AppendJSON(text[:0], o); return nil },
+		"write with protojson": func() error {
+			_, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(Message(o))
+			return err
+		},
+		"read": func() error { _, err := override.ReadJSON(text); return err },
+		"read with encoding/json": func() error {
+			var form struct {
+				Domain, Rule, Limit, Reason, Author string
+				Entries                             []struct{ Key, Value string }
+				Requests                            json.Number `json:"requests_per_unit"`
+				Burst, Version                      json.Number
+				Factor                              float64
+				Unlimited, Blocked                  bool
+				NotBefore                           string `json:"not_before"`
+				ExpiresAt                           string `json:"expires_at"`
+				ChangedAt                           string `json:"changed_at"`
+			}
+			d := json.NewDecoder(bytes.NewReader(text))
+			d.DisallowUnknownFields()
+			return d.Decode(&form)
+		},
+		"read with protojson": func() error {
+			var m adminv1.Override
+			if err := protojson.Unmarshal(text, &m); err != nil {
+				return err
+			}
+			_, err := Read(&m)
+			return err
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := step(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -134,14 +134,11 @@ func (s *Source) records(ctx context.Context, domain string, fields []string) ([
 func patterns(where map[string]string) []string {
 	parts := make([]string, 0, len(where))
 	for k, v := range where {
-		i := override.Identity{}
-		i.Entries = append(i.Entries, entryOf(k, v))
+		i := override.Identity{Entries: []descriptor.Entry{{Key: k, Value: v}}}
 		parts = append(parts, i.String()[1:]) // without the limit's separator
 	}
 	return parts
 }
-
-func entryOf(key, value string) descriptor.Entry { return descriptor.Entry{Key: key, Value: value} }
 
 func matches(field string, parts []string) bool {
 	for _, p := range parts {
