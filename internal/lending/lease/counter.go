@@ -170,11 +170,15 @@ func (c *hotCounter) take(hits int64, now time.Time) {
 // answer is the outcome of a take that was allowed from the pool. Its hits have already left the pool.
 func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 	used := max(c.used-c.pool, hits) + int64(c.terms.gap)
-	return backend.Outcome{
+	o := backend.Outcome{
 		Allowed: true, Before: used - hits, Used: used, Limit: c.there,
 		MoreAfter:  max(0, c.more.Sub(now).Truncate(time.Microsecond)),
 		ResetAfter: max(0, c.reset.Sub(now).Truncate(time.Microsecond)),
 	}
+	if c.terms.Within > 0 { // another region that leases from this one has to know
+		o.PartEnds = max(0, c.boundary.Sub(now).Truncate(time.Microsecond))
+	}
+	return o
 }
 
 // saw records the answer of the store to a request that was sent at sent. If denied hits were counted, more than the limit

@@ -19,6 +19,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/lending/lease"
 	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
@@ -57,7 +58,7 @@ func newWorld(t *testing.T, rules string, names string, replicas int) *world {
 		counters := memory.New(memory.Options{})
 		for range replicas {
 			s, err := regions.New(regions.Options{
-				Store: overlimit.New(overlimit.Options{Store: counters}), Peers: &link{w: w, from: name}, Region: name, Regions: w.names, Logger: slog.New(slog.DiscardHandler),
+				Store: lease.New(lease.Options{Store: overlimit.New(overlimit.Options{Store: counters}), Replicas: replicas}), Peers: &link{w: w, from: name}, Region: name, Regions: w.names, Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				t.Fatal(err)
