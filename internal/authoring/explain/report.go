@@ -114,6 +114,7 @@ type Limit struct {
 	State         *State  `json:"state,omitempty"`
 
 	Regions *descriptor.Regions `json:"-"` // as a server explains it; the words say the same
+	Lease   bool                `json:"-"`
 	Home    string              `json:"-"` // the region that counts, as a server in a region explains it
 
 	EnforcePercent uint8  `json:"enforce_percent,omitempty"` // the share of the callers for whom it is enforced; absent: the rule says nothing of a share

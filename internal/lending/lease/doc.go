@@ -10,6 +10,8 @@
 // It does not keep counts of its own and never denies: denials come from the backend, or from the denial cache behind
 // it. It should stand directly in front of that cache, and behind nothing that makes up answers.
 //
+// A store in another region is leased from ahead of need: far.go.
+//
 // # Why it never admits too much
 //
 // A permit is charged in the store before it is used, and it is used only while that charge counts:

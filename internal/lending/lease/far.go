@@ -52,9 +52,13 @@ func farTerms(t *backend.Take) terms {
 	return m
 }
 
-// farIdle is after how long without a take a far counter is forgotten.
-func (m *terms) farIdle(l *descriptor.Limit) time.Duration {
-	return min(max(l.Window.Length(), 10*time.Second), 10*time.Minute)
+// farIdle is after how long without a take a far counter is forgotten: late, because a cold counter costs its callers answers, but sooner if
+// there are so many counters that others may find no place.
+func (l *Leases) farIdle(k *hotCounter) time.Duration {
+	if 2*l.Len() > l.opts.MaxLeases {
+		return idleLives * k.terms.tau
+	}
+	return min(max(k.limit.Window.Length(), idleLives*time.Second), 10*time.Minute)
 }
 
 // startFar answers a request from permits, or forwards it. It waits for permits that are on their way.
@@ -264,7 +268,7 @@ func (l *Leases) windowEnds(sh *shard, k *hotCounter) {
 	defer sh.mu.Unlock()
 	k.edge = nil
 	now := time.Now()
-	if !k.gone && now.Sub(k.touched) < k.terms.farIdle(&k.limit) {
+	if !k.gone && now.Sub(k.touched) < l.farIdle(k) {
 		l.counts.expired.Add(k.expire(now))
 		l.ahead(sh, k, 0, now)
 	}

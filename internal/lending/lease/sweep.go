@@ -54,7 +54,7 @@ func (l *Leases) sweep(ctx context.Context, now time.Time, all bool) {
 			idle := now.Sub(c.touched)
 			returns, forgets := c.terms.tau, idleLives*c.terms.tau
 			if l.opts.Far != nil {
-				returns = c.terms.farIdle(&c.limit)
+				returns = l.farIdle(c)
 				forgets = returns
 			}
 			if all || idle > returns {

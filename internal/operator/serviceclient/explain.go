@@ -84,7 +84,7 @@ func limitOf(m *adminv1.Limit) explain.Limit {
 		}
 	}
 	return explain.Limit{
-		Regions: l.Regions, Home: m.GetCountingRegion(), Name: l.Name, Words: l.Words(), Requests: l.Requests, Unit: l.Window.Unit.String(), Multiplier: max(l.Window.Multiplier, 1),
+		Regions: l.Regions, Lease: l.Lease, Home: m.GetCountingRegion(), Name: l.Name, Words: l.Words(), Requests: l.Requests, Unit: l.Window.Unit.String(), Multiplier: max(l.Window.Multiplier, 1),
 		WindowSeconds: m.GetWindow().AsDuration().Seconds(), Algorithm: l.Algorithm.String(), Capacity: l.Capacity(), Key: string(m.GetCounterKey()),
 	}
 }

@@ -42,14 +42,14 @@ func InRegions(r *adminv1.ListRegionsResponse, limits []explain.Limit) (lines []
 		case at < 0:
 			said("the home %s is not one of the regions, so on_error decides", home)
 		default:
-			far(r.GetRegions()[at], said)
+			far(r.GetRegions()[at], limits[i].Lease, said)
 		}
 	}
 	return lines
 }
 
 // far says what is known about the region that counts.
-func far(home *adminv1.Region, say func(format string, args ...any)) {
+func far(home *adminv1.Region, leased bool, say func(format string, args ...any)) {
 	if home.GetError() != "" {
 		say("%s counts for all regions and does not answer, so on_error decides: %s", home.GetName(), home.GetError())
 		return
@@ -58,7 +58,11 @@ func far(home *adminv1.Region, say func(format string, args ...any)) {
 	if d := home.GetRtt().AsDuration(); d > 0 {
 		trip = "one trip, " + terminal.Span(d)
 	}
-	say("%s counts for all regions: a request waits for %s, until the limit is used up", home.GetName(), trip)
+	unless := ""
+	if leased {
+		unless = ", unless this replica holds permits"
+	}
+	say("%s counts for all regions: a request waits for %s, until the limit is used up%s", home.GetName(), trip, unless)
 	if home.GetRules() == "differ" {
 		say("the rules of %s differ from the rules here, and it counts by its own", home.GetName())
 	}

@@ -29,7 +29,10 @@ func TestInRegions(t *testing.T) {
 		"no region":  {&adminv1.ListRegionsResponse{}, []explain.Limit{at("")}, []string{"this server is in no region: it counts on its own"}},
 		"here":       {r, []explain.Limit{at("eu"), at("eu")}, []string{here, "it counts for all regions"}},
 		"far, new":   {r, []explain.Limit{at("ap")}, []string{here, "ap counts for all regions: a request waits for one trip, until the limit is used up"}},
-		"far, down":  {r, []explain.Limit{at("sa")}, []string{here, "sa counts for all regions and does not answer, so on_error decides: connection refused"}},
+		"far, leased": {r, []explain.Limit{{Regions: &descriptor.Regions{Mode: descriptor.AtHome}, Home: "ap", Lease: true}}, []string{
+			here, "ap counts for all regions: a request waits for one trip, until the limit is used up, unless this replica holds permits",
+		}},
+		"far, down": {r, []explain.Limit{at("sa")}, []string{here, "sa counts for all regions and does not answer, so on_error decides: connection refused"}},
 		"far, other rules": {r, []explain.Limit{{}, at("us"), at("us")}, []string{
 			here, "us counts for all regions: a request waits for one trip, 80ms, until the limit is used up", "the rules of us differ from the rules here, and it counts by its own",
 		}},
