@@ -63,6 +63,9 @@ func (l *Leases) farIdle(k *hotCounter) time.Duration {
 
 // startFar answers a request from permits, or forwards it. It waits for permits that are on their way.
 func (l *Leases) startFar(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+	if l.local(now, r) {
+		return true, nil
+	}
 	used, coming := l.useAll(now, r, true)
 	switch {
 	case used:
@@ -134,26 +137,23 @@ func (l *Leases) useAll(now time.Time, r *backend.Request, asks bool) (used bool
 			return false, nil
 		}
 	}
-	l.counts.local.Add(int64(len(r.Takes)))
 	return true, nil
 }
 
-// useFar answers a take from permits, and asks for more when half are used.
+// useFar answers a take from permits.
 func (l *Leases) useFar(t *backend.Take, o *backend.Outcome, now time.Time) bool {
 	sh, _ := l.shard(t.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	k := sh.counters[string(t.Key)]
-	if k == nil || k.alive(now) < t.Hits {
-		return false
-	}
-	k.take(t.Hits, now)
-	*o = k.answer(t.Hits, now)
-	l.counts.used.Add(t.Hits)
-	if 2*k.pool <= k.size || k.pool <= k.hits {
+	return k != nil && l.use(sh, k, t, o, now)
+}
+
+// refill asks for more permits after a take, when half are used or the next request may find none. The shard is locked.
+func (l *Leases) refill(sh *shard, k *hotCounter, hits int64, now time.Time) {
+	if k.hits = hits; 2*k.pool <= k.size || k.pool <= hits {
 		l.ahead(sh, k, 0, now)
 	}
-	return true
 }
 
 // farCounter returns the counter of a take, if it is hot and under the same limit; else nil. The shard is locked.

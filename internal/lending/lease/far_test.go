@@ -56,3 +56,33 @@ func TestFarCountersMakeRoom(t *testing.T) {
 		}
 	})
 }
+
+// BenchmarkFar shows what a take from permits of another region costs, in turns with one from permits of a near store: as a ratio.
+func BenchmarkFar(b *testing.B) {
+	store := memory.New(memory.Options{})
+	far := &Far{Store: store, MayAsk: func(time.Time) bool { return true }, Denied: func(*backend.Take, *backend.Outcome) {}, Waited: func(int, bool) {}}
+	stores := [2]*Leases{New(Options{Store: store}), New(Options{Store: store, Timeout: time.Second, Far: far})}
+	limit := descriptor.Limit{Requests: 1 << 31, Window: descriptor.Window{Unit: descriptor.Year}, Lease: true}
+	if err := limit.Compile(); err != nil {
+		b.Fatal(err)
+	}
+	took := [2]time.Duration{}
+	const turn = 1000
+	b.ReportAllocs()
+	for range (b.N + turn - 1) / turn {
+		for i, l := range stores {
+			r := backend.Request{
+				Takes:    []backend.Take{{Key: []byte{'k', byte(i)}, Limit: &limit, Hits: 1, Origin: &backend.Origin{Domain: "d"}}},
+				Outcomes: make([]backend.Outcome, 1),
+			}
+			began := time.Now()
+			for range turn {
+				if err := backend.Await(b.Context(), l, time.Now(), &r); err != nil || !r.Outcomes[0].Allowed {
+					b.Fatalf("%+v, %v", r.Outcomes[0], err)
+				}
+			}
+			took[i] += time.Since(began)
+		}
+	}
+	b.ReportMetric(float64(took[1])/float64(took[0]), "times")
+}
