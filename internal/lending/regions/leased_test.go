@@ -19,7 +19,7 @@ func leased(n int, more string) string {
 
 // Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Where a replica has permits, its requests have an answer: of the others, one
 // for each replica and window is allowed, when the limit is used up. The regions get about the same.
-func TestLeasesFarFromHome(t *testing.T) {
+func TestExhaustedLimitsWithLeases(t *testing.T) {
 	racetest.Sequential(t)
 	for _, rule := range [][2]string{
 		{"fixed window", leased(600, "")}, {"sliding window", leased(600, ", algorithm: sliding_window")},
