@@ -56,13 +56,12 @@ var imports = map[string][]string{
 
 	// Packages that know more than their wing, and why.
 	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                 // it cuts the entries of requests
-	"internal/platform/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                                                // it reads a mapping file of statsd_exporter
+	"internal/operator/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                                                // it reads a mapping file of statsd_exporter
 	"internal/testkit/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                                                           // the suite of all stores
 	"internal/server/regionrpc":       {"internal/server/transport", "internal/descriptor", "internal/backend", "internal/lending/regions", "internal/platform/...", "proto/ratelimitd/region/v1"},                                                             // it carries what the stores of two regions say to each other
 	"internal/operator":               {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/lending/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "proto/..."}, // it shows the fleet and the regions
 	"internal/operator/overridepb":    {"internal/descriptor", "internal/config/override", "proto/..."},                                                                                                                                                        // overrides as messages
 	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/operator/overridepb", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                         // a server's explanation looks like a local one
-	"internal/testkit/servicetest":    {"internal/backend/redisconn", "internal/testkit/..."},                                                                                                                                                                  // it connects to the test's Redis
 
 	// The public packages, and what is not part of the program.
 	"limits":                            {},
@@ -89,30 +88,31 @@ var imports = map[string][]string{
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed only in these
 // packages.
 var onlyIn = map[string][]string{
-	"google.golang.org/grpc":                         {"internal/server/regionrpc", "internal/limiter/grpcstatus", "client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/platform/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
-	"google.golang.org/protobuf":                     {"internal/server/transport", "internal/server/regionrpc", "client", "internal/authoring/conform", "middleware/grpclimit", "internal/server", "internal/operator", "internal/operator/overridepb", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
-	"github.com/envoyproxy/go-control-plane":         {"internal/authoring/conform", "internal/server", "internal/config/xds", "cmd/ratelimitd", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/servicetest"},
-	"net/http":                                       {"internal/assembly/service", "internal/platform/problem", "middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/platform/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
-	"connectrpc.com":                                 {"internal/operator", "proto/..."},
-	"gopkg.in/yaml.v3":                               {"internal/config/yamlform"},
-	"github.com/DataDog":                             {"internal/platform/statsd"},
-	"github.com/prometheus":                          {"internal/assembly/service", "limits/limitsprom", "internal/platform/metric/prom", "internal/lending/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/platform/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
-	"github.com/prometheus/statsd_exporter":          {"internal/platform/promcompat"},
-	"github.com/fsnotify/fsnotify":                   {"internal/config", "internal/platform/tlsfiles"},
-	"go.opentelemetry.io":                            {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},
-	"github.com/redis/go-redis":                      {"internal/assembly", "internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/lending/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit", "examples/http-queue"},
-	"github.com/alecthomas/kong":                     {"cmd/ratelimitd"},
-	module + "internal/testkit/rapidtest":            {"internal/testkit/backendtest"},      // tests only
-	module + "internal/lending/quota/envoymodel":     {},                                    // tests only
-	module + "internal/testkit/redistest":            {"internal/testkit/servicetest"},      // tests only
-	module + "internal/testkit/tlstest":              {"internal/testkit/redistest"},        // tests only
-	module + "internal/testkit/otlptest":             {},                                    // tests only
-	module + "internal/testkit/envoytest":            {"workshop/bench"},                    // tests and loads only
-	module + "internal/testkit/simkit":               {},                                    // tests only
-	module + "internal/testkit/servicetest":          {"middleware/internal/gate/gatetest"}, // tests only
-	module + "middleware/internal/gate/gatetest":     {},                                    // tests only
-	module + "internal/testkit/backendtest":          {},                                    // tests only
-	module + "internal/config/yamlform/yamlformtest": {},                                    // tests only
+	"google.golang.org/grpc":                            {"internal/server/regionrpc", "internal/limiter/grpcstatus", "client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/platform/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
+	"google.golang.org/protobuf":                        {"internal/server/transport", "internal/server/regionrpc", "client", "internal/authoring/conform", "middleware/grpclimit", "internal/server", "internal/operator", "internal/operator/overridepb", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "internal/testkit/otlptest"},
+	"github.com/envoyproxy/go-control-plane":            {"internal/authoring/conform", "internal/server", "internal/config/xds", "cmd/ratelimitd", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/servicetest"},
+	"net/http":                                          {"internal/assembly/service", "internal/platform/problem", "middleware/httplimit", "workshop/attack", "workshop/bench/...", "internal/limiter/events", "internal/server", "internal/server/transport", "internal/operator/console", "internal/operator", "internal/platform/endpoint", "cmd/ratelimitd", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest", "proto/..."},
+	"connectrpc.com":                                    {"internal/operator", "proto/..."},
+	"gopkg.in/yaml.v3":                                  {"internal/config/yamlform"},
+	"github.com/DataDog":                                {"internal/platform/statsd"},
+	"github.com/prometheus":                             {"internal/assembly/service", "limits/limitsprom", "internal/platform/metric/prom", "internal/lending/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/operator/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
+	"github.com/prometheus/statsd_exporter":             {"internal/operator/promcompat"},
+	"github.com/fsnotify/fsnotify":                      {"internal/config", "internal/platform/tlsfiles"},
+	"go.opentelemetry.io":                               {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},
+	"github.com/redis/go-redis":                         {"internal/assembly", "internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/lending/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/backend/redisconn/redisconntest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit", "examples/http-queue"},
+	"github.com/alecthomas/kong":                        {"cmd/ratelimitd"},
+	module + "internal/testkit/rapidtest":               {"internal/testkit/backendtest"},      // tests only
+	module + "internal/lending/quota/envoymodel":        {},                                    // tests only
+	module + "internal/testkit/redistest":               {"internal/testkit/servicetest"},      // tests only
+	module + "internal/testkit/tlstest":                 {"internal/testkit/redistest"},        // tests only
+	module + "internal/testkit/otlptest":                {},                                    // tests only
+	module + "internal/testkit/envoytest":               {"workshop/bench"},                    // tests and loads only
+	module + "internal/testkit/simkit":                  {},                                    // tests only
+	module + "internal/testkit/servicetest":             {"middleware/internal/gate/gatetest"}, // tests only
+	module + "middleware/internal/gate/gatetest":        {},                                    // tests only
+	module + "internal/backend/redisconn/redisconntest": {},                                    // tests only
+	module + "internal/testkit/backendtest":             {},                                    // tests only
+	module + "internal/config/yamlform/yamlformtest":    {},                                    // tests only
 }
 
 // modulesOf lists packages that import only these modules besides the standard library.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ratelimitd/ratelimitd/internal/operator/promcompat"
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
-	"github.com/ratelimitd/ratelimitd/internal/platform/promcompat"
 	"github.com/ratelimitd/ratelimitd/internal/platform/statsd"
 )
 

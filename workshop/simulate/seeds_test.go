@@ -17,9 +17,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/simkit"
 )
 
@@ -110,7 +110,7 @@ func TestSeedsOnRedisSoak(t *testing.T) {
 
 func onRedis(t *testing.T, seeds uint64) {
 	t.Helper()
-	client := servicetest.Connect(t, redisconn.Options{URL: redistest.Start(t).Addr})
+	client := redisconntest.Connect(t, redisconn.Options{URL: redistest.Start(t).Addr})
 	o := &outside{calls: make(chan func()), done: make(chan struct{})}
 	go o.run()
 	defer close(o.calls)

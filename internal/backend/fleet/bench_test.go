@@ -7,15 +7,15 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // BenchmarkThousand measures what a process says, and a list, with a thousand processes.
 func BenchmarkThousand(b *testing.B) {
 	const processes = 1000
 	r := redistest.Start(b)
-	f := New(Options{Client: servicetest.Connect(b, redisconn.Options{URL: r.Addr}), Names: names, Self: func() Process { return named("ratelimitd-7c9f8d6b5-x2x4q") }})
+	f := New(Options{Client: redisconntest.Connect(b, redisconn.Options{URL: r.Addr}), Names: names, Self: func() Process { return named("ratelimitd-7c9f8d6b5-x2x4q") }})
 	client := r.Client(b)
 	p := named("ratelimitd-7c9f8d6b5-x2x4q")
 	p.Overrides = Overrides{Source: OverridesInRedis, Version: 1234, Earlier: 1234, Count: 100_000}

@@ -11,14 +11,14 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // counting is a Fleet that only counts processes, as package ratelimit uses one.
 func counting(t *testing.T, where redisconn.Options, o Options) *Fleet {
 	t.Helper()
-	store := redis.New(redis.Options{Client: servicetest.Connect(t, where)})
+	store := redis.New(redis.Options{Client: redisconntest.Connect(t, where)})
 	t.Cleanup(func() { _ = store.Close() })
 	o.Log = slog.New(slog.DiscardHandler)
 	o.Beat = func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
@@ -37,7 +38,7 @@ type member struct {
 
 func join(t *testing.T, where redisconn.Options, self Process) *member {
 	t.Helper()
-	m := &member{client: servicetest.Connect(t, where), log: new(servicetest.Log)}
+	m := &member{client: redisconntest.Connect(t, where), log: new(servicetest.Log)}
 	store := redis.New(redis.Options{Client: m.client})
 	m.Fleet = New(Options{
 		Beat: func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error) {

@@ -15,9 +15,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // patience is the timeout of calls in tests of exactness. Only tests of bounded waits measure time.
@@ -26,7 +26,7 @@ const patience = 5 * time.Second
 // longest is how long a call in these tests may take on a busy machine.
 const longest = 20 * time.Second
 
-var connect = servicetest.Connect
+var connect = redisconntest.Connect
 
 func TestMain(m *testing.M) {
 	redisconn.LogTo(slog.New(slog.DiscardHandler))

@@ -18,6 +18,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
@@ -25,7 +26,7 @@ import (
 // longest is how long a call of these tests may take, on a busy machine.
 const longest = 20 * time.Second
 
-var connect = servicetest.Connect
+var connect = redisconntest.Connect
 
 func bounded(t testing.TB) context.Context {
 	t.Helper()

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // A server answers every command with bytes that no Redis sends. Every kind of client fails at once, keeps no more than a few megabytes, and
@@ -84,7 +84,7 @@ func TestLoginIsAnsweredInFull(t *testing.T) {
 // The largest answers that a Redis gives to commands of ours pass.
 func TestLargeAnswersPass(t *testing.T) {
 	s := redistest.Start(t)
-	client := servicetest.Connect(t, redisconn.Options{URL: s.Addr})
+	client := redisconntest.Connect(t, redisconn.Options{URL: s.Addr})
 	ctx := bounded(t)
 	if err := client.Set(ctx, "text", strings.Repeat("x", 16<<20), 0).Err(); err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // patience is the timeout of calls in tests of exactness.
@@ -23,7 +23,7 @@ const patience = 30 * time.Second
 func openRedis(t testing.TB, callerClock bool) *redis.Store {
 	t.Helper()
 	redisconn.LogTo(slog.New(slog.DiscardHandler))
-	client := servicetest.Connect(t, redisconn.Options{URL: redistest.Start(t).Addr})
+	client := redisconntest.Connect(t, redisconn.Options{URL: redistest.Start(t).Addr})
 	return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: callerClock})
 }
 

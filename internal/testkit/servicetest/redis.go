@@ -7,20 +7,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
-
-// Connect returns a client of Redis as the service makes it. The client is closed at the end of the test.
-func Connect(t testing.TB, opts redisconn.Options) goredis.UniversalClient {
-	t.Helper()
-	c, err := redisconn.Dial(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
 
 // Counts reads the hits of counters from these servers, by the value of their entry. Where servers differ, the highest
 // count wins. The keys begin with prefix; the limits are fixed windows.

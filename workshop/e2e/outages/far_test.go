@@ -12,10 +12,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
-	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
 // longest is how long a call in these tests may take on a busy machine.
@@ -34,7 +34,7 @@ func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
 	server := redistest.Start(t)
 	p := startProxy(t, server)
 	const calls, away = 8, 3 * time.Second // much longer than this machine stalls when it is busy
-	client := servicetest.Connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
+	client := redisconntest.Connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
 	redistest.OpenConnections(t, client, calls)
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
 	if err := store.Ping(t.Context()); err != nil { // finds out what is behind the address, which needs a connection for a moment
@@ -76,7 +76,7 @@ func TestFarAwayConnectionsAreMade(t *testing.T) {
 			const away = 500 * time.Millisecond
 			p.Delay(t, away)
 			o.opts.URL = p.Addr
-			client := servicetest.Connect(t, o.opts)
+			client := redisconntest.Connect(t, o.opts)
 			redistest.Eventually(t, "a call to work in little more than a round trip", func(ctx context.Context) error {
 				ctx, cancel := context.WithTimeout(ctx, away*17/10)
 				defer cancel()
@@ -91,7 +91,7 @@ func TestSlowIsNotSick(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t, redistest.Start(t))
 	metrics := prometheus.NewRegistry()
-	client := servicetest.Connect(t, redisconn.Options{URL: p.Addr, Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics), Silence: longest}})
+	client := redisconntest.Connect(t, redisconn.Options{URL: p.Addr, Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics), Silence: longest}})
 	store := redis.New(redis.Options{Client: client})
 	defer func() { _ = store.Close() }()
 	if err := takeOne(t.Context(), store, "k"); err != nil {

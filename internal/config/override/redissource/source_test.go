@@ -24,6 +24,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/config/override/redissource"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -62,7 +63,7 @@ func (p *process) current() (*override.Set, <-chan struct{}) {
 // source makes a source that does not run yet.
 func source(t *testing.T, o redisconn.Options, copyFile string) *process {
 	t.Helper()
-	p := &process{registry: prometheus.NewRegistry(), client: servicetest.Connect(t, o), news: make(chan struct{})}
+	p := &process{registry: prometheus.NewRegistry(), client: redisconntest.Connect(t, o), news: make(chan struct{})}
 	p.Source = redissource.New(redissource.Options{
 		Client: p.client, Prefix: "p:", Copy: copyFile, Metrics: prom.With(p.registry), Log: slog.New(slog.NewTextHandler(&p.log, nil)),
 	})
