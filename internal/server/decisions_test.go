@@ -439,13 +439,23 @@ func TestBatchInRedis(t *testing.T) {
 	stored := redistest.Start(t)
 	d, _ := newDeciding(t, Options{Decider: inRedis(t, stored)})
 	m, _ := newDeciding(t, Options{})
-	d.batch(hundred(3)...) // Redis gets the script
-	before := stored.Calls(t, "evalsha") + stored.Calls(t, "eval")
+	calls := func() int { return stored.Calls(t, "evalsha") + stored.Calls(t, "eval") }
+	began := time.Now()
+	for before := calls(); ; before = calls() { // Redis gets the script, and the store finds out that Redis is one server
+		d.batch(hundred(3)...)
+		m.batch(hundred(3)...)
+		if calls()-before < 3 {
+			break
+		}
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("each request has a call of its own")
+		}
+	}
+	before := calls()
 	got := d.batch(hundred(100)...)
-	if n := stored.Calls(t, "evalsha") + stored.Calls(t, "eval") - before; n > 4 { // 64 counters in one, and the rest while that runs
+	if n := calls() - before; n > 4 { // 64 counters in one, and the rest while that runs
 		t.Errorf("a batch of 100 requests made %d calls of Redis", n)
 	}
-	m.batch(hundred(3)...)
 	for i, want := range m.batch(hundred(100)...) {
 		if g, w := got[i].GetStatuses()[0], want.GetStatuses()[0]; g.GetCode() != w.GetCode() || g.GetRemaining() != w.GetRemaining() || g.GetDegraded() {
 			t.Errorf("request %d: %v, memory %v", i, g, w)
