@@ -240,12 +240,13 @@ func (l *Leases) learn(sh *shard, k *hotCounter, size int64, o *backend.Outcome,
 func (l *Leases) receive(k *hotCounter, size int64, o *backend.Outcome, sent, now time.Time) {
 	l.counts.expired.Add(k.saw(o, sent))
 	old, end := k.pool, k.end
-	if old > 0 && k.window.Sub(k.boundary).Abs() >= k.terms.tau/2 { // of another window
+	same := k.window.Sub(k.boundary).Abs() < k.terms.tau/2
+	if !same {
 		l.counts.expired.Add(k.drop())
 		old = 0
 	}
 	generation := k.generation
-	if k.hold(old+size, sent); old > 0 { // permits that are set aside are still good
+	if k.hold(old+size, sent); same { // permits that are set aside are still good
 		k.generation = generation
 	}
 	k.end = sent.Add(shortened(k.boundary.Sub(sent)))
