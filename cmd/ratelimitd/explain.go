@@ -190,8 +190,8 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 	return o.write(s, report)
 }
 
-// fill adds the states of counters to the limits that the server explained. With a limit of the request and no rule for it, its counters are
-// the limits.
+// fill adds the states of counters to the limits that the server explained. With a limit of the request and no rule for it, its
+// counters are the limits.
 func fill(d *explain.Descriptor, there *adminv1.PeekResponse, fromRequest bool) {
 	if fromRequest {
 		d.Matched, d.FromRequest, d.Rule, d.Limits = true, true, nil, nil

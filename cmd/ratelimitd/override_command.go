@@ -280,8 +280,8 @@ func (o *overrideCommand) history(ctx context.Context, s streams, client *servic
 		func(w io.Writer) error { return serviceclient.WriteMessage(w, found) })
 }
 
-// export writes a file that import reads: YAML, or with -o json one override on each line. import reads YAML of up to override.MaxFileSize, so
-// what is larger is lines too.
+// export writes a file that import reads: YAML, or with -o json one override on each line. import reads YAML of up to
+// override.MaxFileSize, so what is larger is lines too.
 func (o *overrideCommand) export(ctx context.Context, s streams, client *serviceclient.Client, r *adminv1.OverrideServiceListRequest) error {
 	var (
 		all     []override.Override // until they are known to be too many

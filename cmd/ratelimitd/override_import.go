@@ -21,13 +21,13 @@ import (
 // overridesFile is a file of overrides. A large one is not in memory as a whole.
 type overridesFile struct {
 	name  string
-	whole []override.Placed // of a file with up to override.MaxFileSize
-	large *os.File          // a larger file of lines; nil: it is none
-	from  int64             // where large begins
+	whole []override.Placed // the overrides of a file with up to override.MaxFileSize
+	large *os.File          // a file of lines that is larger than that; nil: the file is not
+	from  int64             // the offset at which large begins
 }
 
-// openOverridesFile reads a file up to override.MaxFileSize. It is YAML, or has one override on each line. A larger file must have such lines,
-// like the copy of the overrides in Redis.
+// openOverridesFile reads a file up to override.MaxFileSize. It is YAML, or has one override on each line. A larger file must have
+// such lines, like the copy of the overrides in Redis.
 func openOverridesFile(name string) (*overridesFile, error) {
 	f := &overridesFile{name: stdin.NameOf(name)}
 	from := os.Stdin

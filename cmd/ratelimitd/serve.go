@@ -155,7 +155,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 	return svc, withVariables(err)
 }
 
-// warn logs what was adjusted, and what has no effect.
+// warn logs settings that were adjusted, and settings and arguments without effect.
 func (o *serveCommand) warn(log *slog.Logger) {
 	o.Adjusted.log(log)
 	o.Accepted.log(log)

@@ -53,7 +53,7 @@ func (s *starting) counters(_ context.Context, opts *service.Options) error {
 	return nil
 }
 
-// logCounters logs where counters are. Replicas share counters only if what it logs of Redis is equal.
+// logCounters logs where counters are. Replicas share counters only if they log the same address, key format and prefix.
 func (s *starting) logCounters(opts *assembly.Options) {
 	o := &s.options.Backend
 	if opts.Redis == nil {

@@ -19,7 +19,7 @@ type Layers struct {
 	Regions func(here backend.Store) (Regions, error)
 }
 
-// Regions is a store that counts limits with another home there. Whoever makes it runs it.
+// Regions is a store that sends limits with another home to that region. Its maker also runs it.
 type Regions interface {
 	backend.Store
 	Cleared() // counters of this region were cleared, by whichever of its replicas
@@ -55,8 +55,8 @@ func (c *Chain) Put(counts backend.Store, l Layers) (err error) {
 	return nil
 }
 
-// Forget makes the layers forget what they remember of a counter whose hits another replica has given back. cleared means that it
-// gave back all, which voids permits too.
+// Forget makes the layers forget the denials of a counter to which another replica gave hits back. cleared: the counter was reset, so
+// its permits are void too.
 func (c *Chain) Forget(key []byte, cleared bool) {
 	if c.Denials != nil {
 		c.Denials.Forget(key)

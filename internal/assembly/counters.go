@@ -17,10 +17,10 @@ import (
 
 // Options say where counters live.
 type Options struct {
-	MaxCounters int // in memory; default memory.DefaultMaxCounters
+	MaxCounters int // the most counters in memory; default memory.DefaultMaxCounters
 
-	Redis     *Redis // has the counters; nil: they are in memory
-	PerSecond *Redis // has the counters of limits per second; nil: Redis has them too
+	Redis     *Redis // the Redis for counters; nil: counters are in memory
+	PerSecond *Redis // a second Redis, for limits per second; nil: Redis counts them too
 
 	KeyPrefix  string        // of all keys in Redis
 	LyftKeys   bool          // use the keys of envoyproxy/ratelimit in Redis

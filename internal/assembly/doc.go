@@ -3,7 +3,7 @@
 // of the stores is in one place.
 //
 // A Chain is a store with layers in front of it. Open makes a store in memory or in Redis, its Chain, and the connections. Tasks
-// has the work that runs until the process stops, and what is closed then.
+// collects the work that runs until the process stops, and closes connections and files then.
 //
 // The package knows no port and no flag: package ratelimit links it, and must not link a server. So limits across regions, which need a
 // port, are a layer that the caller makes.

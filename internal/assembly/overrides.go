@@ -60,7 +60,7 @@ func (o *Overrides) Await(ctx context.Context, longest time.Duration) bool {
 // overridePool is the number of connections for overrides: one waits for changes.
 const overridePool = 4
 
-// Overrides makes the source of the overrides in a Redis. counted counts its connections; nil: nobody does.
+// Overrides makes a source that reads overrides from a Redis. counted counts its connections; it may be nil.
 func (r *Redis) Overrides(tasks *Tasks, counted *redisconn.Connections, o redissource.Options) (*redissource.Source, error) {
 	connect := r.Connect
 	connect.PoolSize, connect.OnEmpty, connect.Connections = overridePool, "", counted

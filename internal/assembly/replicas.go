@@ -12,8 +12,8 @@ import (
 
 // replicas is the number of replicas that share the limits, and its source.
 type replicas struct {
-	set     int          // 0: unset
-	counted atomic.Int64 // in Redis; 0: not yet
+	set     int          // the number that the operator has set; 0: none
+	counted atomic.Int64 // the number of replicas found in Redis; 0: not counted yet
 }
 
 func (r *replicas) register(o *Options) {

@@ -29,7 +29,7 @@ func AppendPairs(entries []Entry, pairs []string) []Entry {
 	return entries
 }
 
-// CloneEntries copies entries, with their texts: those of a request are in memory that is used again.
+// CloneEntries copies entries and their texts. The texts of a request lie in a buffer that later requests overwrite.
 func CloneEntries(entries []Entry) []Entry {
 	copied := make([]Entry, len(entries))
 	for i, e := range entries {

@@ -28,7 +28,7 @@ type Options struct {
 	Log      *slog.Logger
 	Level    *logging.Level
 	Registry *prometheus.Registry
-	Budget   *intake.Budget // for what clients make the process keep
+	Budget   *intake.Budget // the memory that clients may occupy
 	Version  string
 
 	Counters  assembly.Options
@@ -70,15 +70,15 @@ type Overrides struct {
 	Name  string         // for operators
 	File  *override.File // nil: not in a file
 	Redis *assembly.Redis
-	Copy  string // of the overrides in Redis: a file
+	Copy  string // the file with a copy of the overrides in Redis; empty: none
 }
 
 // Regions say how to reach the other regions, and where these reach this one.
 type Regions struct {
 	Name    string
-	Names   []string      // of all regions
-	Addr    string        // of the region port
-	Timeout time.Duration // of takes whose callers have no deadline
+	Names   []string      // all regions
+	Addr    string        // the address of the region port
+	Timeout time.Duration // the longest wait for a home, if the caller has no deadline
 	Peers   *regionrpc.Peers
 	TLS     *tlsfiles.Files
 }

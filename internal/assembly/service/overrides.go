@@ -45,13 +45,16 @@ func (s *Service) operatorsOverrides() operator.Overrides {
 		return o
 	}
 	o.Source = s.overrides.Source
-	if source, ok := o.Source.(interface{ Up() bool }); ok {
+	if source, ok := o.Source.(reachable); ok {
 		o.Up = source.Up
 	}
 	return o
 }
 
-// overridesState is what this replica knows of the overrides; nil: they are off.
+// reachable is a source on another machine.
+type reachable interface{ Up() bool }
+
+// overridesState returns the state of the overrides for operators, or nil if overrides are off.
 func (s *Service) overridesState() *operator.OverrideState {
 	if s.overrides == nil {
 		return nil
@@ -61,7 +64,7 @@ func (s *Service) overridesState() *operator.OverrideState {
 	if set := s.Limiter.Overrides(); set != nil {
 		state.Count, state.Version = set.Len(), set.Version
 	}
-	if source, ok := s.overrides.Source.(interface{ Up() bool }); ok && !source.Up() {
+	if source, ok := s.overrides.Source.(reachable); ok && !source.Up() {
 		state.Error = "the source of overrides does not answer"
 	}
 	return state

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 )
 
-// RedisHealth says what Redis means for the health of this replica.
+// RedisHealth says how Redis affects the health of this replica.
 type RedisHealth struct {
 	Serve  bool // health is green before Redis has answered
 	Active bool // health is red whenever Redis does not answer

@@ -235,7 +235,10 @@ func (c *checker) leases(d *domain) {
 		for i := range n.limits {
 			for j := range n.limits {
 				l, other := &n.limits[i], &n.limits[j]
-				if i == j || l.Limit == nil || !l.Lease || l.Regions != nil && l.Regions.HasHome() && other.Lease || other.Limit == nil || other.Scheduled || slices.Contains(replaced, other.name) {
+				if i == j || l.Limit == nil || !l.Lease || other.Limit == nil || other.Scheduled || slices.Contains(replaced, other.name) {
+					continue
+				}
+				if l.Regions != nil && l.Regions.HasHome() && other.Lease { // permits of both answer a request far from the home
 					continue
 				}
 				c.add(Warning, l.position("lease"), codeLeaseInList, "remove it: only the single limit of a rule can be leased",

@@ -181,7 +181,7 @@ func (c *scriptCall) addRequests(m *terms, requests []*backend.Request) (shapes 
 	return shapes, each, nil
 }
 
-// addTake finds the key and the counter of a take. step says that its group can be a step.
+// addTake adds a take with its key and counter. step: the take belongs to a group that one step of the script can settle.
 func (c *scriptCall) addTake(t *backend.Take, step bool, m *terms) (scripts.Set, error) {
 	if err := supported(t.Limit); err != nil {
 		return 0, err

@@ -161,7 +161,7 @@ func readLines(name string, data []byte) (all []Placed, errs []*yamlform.Error) 
 // firsts are the places of the overrides that were read.
 type firsts map[string]yamlform.Position
 
-// twice notes an override. It returns what is wrong if another one has the same identity.
+// twice records an override. It returns a mistake if an earlier one has the same identity.
 func (f *firsts) twice(p *Placed) string {
 	if *f == nil {
 		*f = make(firsts)

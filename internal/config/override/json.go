@@ -17,9 +17,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Programs write an override in one form: in Redis, in the copy of it, in files with one on each line, and in answers of commands. It is what
-// protojson writes for ratelimitd.admin.v1.Override with the names of the proto. It is read and written by hand, because a start reads up to a
-// million, and encoding/json takes 2 to 3 times as long.
+// Programs write an override in one form: in Redis, in the copy of it, in files with one on each line, and in answers of commands.
+// It is what protojson writes for ratelimitd.admin.v1.Override with the names of the proto. It is read and written by hand, because
+// a start reads up to a million, and encoding/json takes 2 to 3 times as long.
 
 // jsonField is a field of the form.
 type jsonField struct {

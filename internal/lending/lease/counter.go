@@ -181,19 +181,24 @@ func (c *hotCounter) answer(hits int64, now time.Time) backend.Outcome {
 	return o
 }
 
+// capacity is that of the limit that the store counts under.
+func (c *hotCounter) capacity() int64 {
+	if c.there != nil {
+		return int64(c.there.Capacity())
+	}
+	return int64(c.limit.Capacity())
+}
+
 // saw records the answer of the store to a request that was sent at sent. If denied hits were counted, more than the limit
 // may be in use. Then that many permits are void, and saw returns how many it dropped.
 func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
-	capacity := c.limit.Capacity()
-	if c.there = o.Limit; c.there != nil {
-		capacity = c.there.Capacity()
-	}
-	c.used, c.remaining = o.Used, int64(o.Remaining(capacity))
+	c.there = o.Limit
+	c.used, c.remaining = o.Used, int64(o.Remaining(uint64(c.capacity())))
 	c.more, c.reset = sent.Add(o.MoreAfter), sent.Add(o.ResetAfter)
 	if c.terms.Kind == backend.PermitsOfWindow {
 		c.boundary = sent.Add(backend.Boundary(&c.limit, o))
 	}
-	void = min(c.pool, max(0, o.Used-int64(capacity)))
+	void = min(c.pool, max(0, o.Used-c.capacity()))
 	c.pool -= void
 	return void
 }

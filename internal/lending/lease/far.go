@@ -14,29 +14,33 @@ import (
 
 // A store in another region is further away than most callers wait. Leases of it (Options.Far) differ in this:
 //
-//   - Only windows are leased. Their permits live until the window or sub-window ends, so no limit has to be tightened, however long a trip is.
-//   - This replica asks for permits before a request needs them: when half of a lease is used, and when a window begins. No caller's deadline
-//     ends such a question, so permits whose caller has left are there for the next one.
+//   - Only windows are leased. Their permits live until the window or sub-window ends. So no limit has to be tightened, however long
+//     a trip is.
+//   - This replica asks for permits before a request needs them: when half of a lease is used, and when a window begins. No caller's
+//     deadline ends such a question, so permits whose caller has left are there for the next one.
 //   - A request is answered from permits as a whole, with all its limits and descriptors, or the store is asked for what permits lack.
-//   - The leases of all replicas hold up to a quarter of a limit.
+//   - The leases of all replicas hold up to a quarter of a limit, or the hits of one request each.
 //
 // The proof of the package comment holds: a permit is charged before it is used, and used only in the window it was charged to.
 
 // Far is a store in another region.
 type Far struct {
-	Store  backend.Starter                       // is asked for permits; Options.Store, which may know denials of it, for all else
-	MayAsk func(now time.Time) bool              // bounds the questions about counters that were denied
+	// Store answers questions for permits, and Peek. Options.Store answers all else: it may have a denial cache.
+	Store backend.Store
+
+	MayAsk func(now time.Time) bool              // bounds questions that no request causes, or that are about denied counters
 	Denied func(*backend.Take, *backend.Outcome) // gets the denials
 	Waited func(attempts int, answered bool)     // counts requests that have waited for permits
 }
 
 const (
-	farShare   = 4                      // all leases of a far counter hold at most this fraction (1/farShare) of its limit
-	farTau     = 3 * time.Second        // at most: leases are as large as what is used in half of it, which is longer than a trip
-	farNearest = 500 * time.Millisecond // a window has at least ten times this
+	farShare   = 4                      // all leases of a far counter hold at most 1/farShare of its limit, or one request's hits each
+	farTau     = 3 * time.Second        // the longest tau: a lease has what is used in half of it, which is longer than a trip
+	farNearest = 500 * time.Millisecond // the shortest tau: the window has ten times this
 	farLasting = time.Second            // see lasting
-	farPause   = time.Second            // after a question that failed, or brought permits without a life
-	edgeMargin = 2 * time.Millisecond   // a question that is sent when a window ends arrives in the next one
+	farTexts   = 1024                   // bytes of a descriptor: a longer one gets no permits, because each counter keeps a copy
+	farPause   = time.Second            // until the next question, after one that failed or brought permits that are over
+	edgeMargin = 2 * time.Millisecond   // after a window's end, so that the question arrives in the next one
 )
 
 // farTerms returns the terms of a limit that another region counts.
@@ -52,8 +56,8 @@ func farTerms(t *backend.Take) terms {
 	return m
 }
 
-// farIdle is after how long without a take a far counter is forgotten: late, because a cold counter costs its callers answers, but sooner if
-// there are so many counters that others may find no place.
+// farIdle returns how long a far counter without takes is kept: long, because the first requests for a forgotten counter wait for a trip;
+// shorter if more than half of the places are taken, so that other counters find one.
 func (l *Leases) farIdle(k *hotCounter) time.Duration {
 	if 2*l.Len() > l.opts.MaxLeases {
 		return idleLives * k.terms.tau
@@ -62,10 +66,9 @@ func (l *Leases) farIdle(k *hotCounter) time.Duration {
 }
 
 // startFar answers a request from permits, or forwards it. It waits for permits that are on their way.
-func (l *Leases) startFar(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
-	if l.local(now, r) {
-		return true, nil
-	}
+func (l *Leases) startFar(
+	ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error),
+) (settled bool, err error) {
 	used, coming := l.useAll(now, r, true)
 	switch {
 	case used:
@@ -73,26 +76,30 @@ func (l *Leases) startFar(ctx context.Context, now time.Time, b *backend.Batch, 
 	case coming == nil && !l.holds(now, r):
 		return l.opts.Store.Start(ctx, now, b, r, done)
 	}
-	async.Go(func() error {
-		now := now
-		if coming != nil {
-			began := time.Now()
-			err := l.wait(ctx, new(forwarded), coming, began)
-			l.opts.Far.Waited(len(r.Takes), err == nil)
-			if now = now.Add(time.Since(began)); err == nil {
-				if used, _ = l.useAll(now, r, false); used {
-					return nil
-				}
-				err = coming.err
-			}
-			if err != nil {
-				backend.Fail(r.Outcomes)
-				return err
-			}
-		}
-		return l.take(ctx, now, r)
-	}, done)
+	async.Go(func() error { return l.takeFar(ctx, now, r, coming) }, done)
 	return false, nil
+}
+
+// takeFar answers a request from permits that are on their way, if there are any, or asks the store for what permits lack.
+func (l *Leases) takeFar(ctx context.Context, now time.Time, r *backend.Request, coming *fetch) error {
+	if coming == nil {
+		return l.take(ctx, now, r)
+	}
+	began := time.Now()
+	err := l.wait(ctx, new(forwarded), coming, began)
+	l.opts.Far.Waited(len(r.Takes), err == nil)
+	if err == nil {
+		now = now.Add(time.Since(began))
+		if used, _ := l.useAll(now, r, false); used {
+			return nil
+		}
+		err = coming.err
+	}
+	if err != nil {
+		backend.Fail(r.Outcomes)
+		return err
+	}
+	return l.take(ctx, now, r)
 }
 
 // holds reports whether permits of a request's counters are held: a request that is forwarded asks for so many fewer hits.
@@ -102,58 +109,69 @@ func (l *Leases) holds(now time.Time, r *backend.Request) bool {
 
 // useAll answers all takes of a request from permits, or none. If permits are on their way that may be enough, it returns their fetch.
 func (l *Leases) useAll(now time.Time, r *backend.Request, asks bool) (used bool, coming *fetch) {
+	if len(r.Takes) == 1 {
+		return l.useFar(nil, &r.Takes[0], &r.Outcomes[0], now, asks)
+	}
+	c := l.calls.Get().(*forwarded)
+	defer l.release(c)
 	enough := true
 	for i := range r.Takes {
-		t := &r.Takes[i]
-		if !t.Limit.Lease || t.Hits <= 0 || t.Settled || t.Guards || t.Origin == nil {
-			return false, nil
+		used, fetch := l.useFar(c, &r.Takes[i], &r.Outcomes[i], now, asks)
+		if !used {
+			enough, coming = false, fetch
 		}
-		sh, hash := l.shard(t.Key)
-		sh.mu.Lock()
-		k := l.farCounter(sh, hash, t, now)
-		if k == nil {
-			sh.mu.Unlock()
-			return false, nil
-		}
-		k.touched, k.hits = now, t.Hits
-		if lacks := t.Hits - k.alive(now); lacks > 0 {
-			if enough = false; asks {
-				coming = l.ahead(sh, k, lacks, now)
-			}
-			if k.denied {
-				coming = nil // it stays denied until the answer
-			}
-		}
-		sh.mu.Unlock()
-		if !enough && coming == nil {
-			return false, nil // denied, or the store is in trouble: the store, or the denial cache before it, answers
+		if !used && fetch == nil { // denied, or the store is in trouble: the store, or the denial cache before it, answers
+			break
 		}
 	}
-	if !enough {
-		return false, coming
-	}
-	for i := range r.Takes {
-		if !l.useFar(&r.Takes[i], &r.Outcomes[i], now) { // another request was faster: the permits of the takes before are lost
-			return false, nil
+	for k := range c.takes {
+		if !enough {
+			l.unuse(&c.takes[k])
 		}
 	}
-	return true, nil
+	return enough, coming
 }
 
-// useFar answers a take from permits.
-func (l *Leases) useFar(t *backend.Take, o *backend.Outcome, now time.Time) bool {
-	sh, _ := l.shard(t.Key)
+// useFar answers a take from permits, and notes that in c if there is one. If there are too few, it may ask for more, and returns the fetch
+// that its request should wait for.
+func (l *Leases) useFar(c *forwarded, t *backend.Take, o *backend.Outcome, now time.Time, asks bool) (used bool, coming *fetch) {
+	if !t.Limit.Lease || t.Hits <= 0 || t.Settled || t.Guards || t.Origin == nil {
+		return false, nil
+	}
+	sh, hash := l.shard(t.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	k := sh.counters[string(t.Key)]
-	return k != nil && l.use(sh, k, t, o, now)
+	k := l.farCounter(sh, hash, t, now)
+	if k == nil {
+		return false, nil
+	}
+	k.touched, k.hits, k.from = now, t.Hits, t.Rule // the rule of before a reload would keep all rules of then in memory
+	if used = l.use(k, t, o, now); used {
+		if c != nil {
+			c.takes = append(c.takes, forwardedTake{shard: sh, c: k, aside: t.Hits, generation: k.generation})
+		}
+		if 2*k.pool <= k.size || k.pool <= t.Hits { // half is used, or the next request may find none
+			l.ahead(sh, k, 0, now)
+		}
+		return true, nil
+	}
+	if asks {
+		coming = l.ahead(sh, k, t.Hits-k.alive(now), now)
+	}
+	if k.denied { // it stays denied until the answer
+		return false, nil
+	}
+	return false, coming
 }
 
-// refill asks for more permits after a take, when half are used or the next request may find none. The shard is locked.
-func (l *Leases) refill(sh *shard, k *hotCounter, hits int64, now time.Time) {
-	if k.hits = hits; 2*k.pool <= k.size || k.pool <= hits {
-		l.ahead(sh, k, 0, now)
-	}
+// unuse gives permits back to the lease that they are from: another limit of their request had too few.
+func (l *Leases) unuse(p *forwardedTake) {
+	p.shard.mu.Lock()
+	defer p.shard.mu.Unlock()
+	l.counts.used.Add(-p.aside)
+	l.counts.local.Add(-1)
+	p.c.count -= p.aside
+	l.putBack(p)
 }
 
 // farCounter returns the counter of a take, if it is hot and under the same limit; else nil. The shard is locked.
@@ -165,7 +183,7 @@ func (l *Leases) farCounter(sh *shard, hash uint64, t *backend.Take, now time.Ti
 		return nil
 	}
 	m := farTerms(t)
-	if m.Kind == backend.NoPermits {
+	if m.Kind == backend.NoPermits || textsOf(t.Origin) > farTexts {
 		return nil
 	}
 	k := l.counter(sh, hash, t, &m, now)
@@ -177,8 +195,16 @@ func (l *Leases) farCounter(sh *shard, hash uint64, t *backend.Take, now time.Ti
 	return k
 }
 
-// ahead asks the store for permits, unless it is asked already or has just said that there are none. A request lacks so many. It returns nil
-// if nothing is on its way. The shard is locked.
+// textsOf is how many bytes the texts of a descriptor have.
+func textsOf(o *backend.Origin) (n int) {
+	for i := range o.Entries {
+		n += len(o.Entries[i].Key) + len(o.Entries[i].Value)
+	}
+	return n
+}
+
+// ahead asks the store for permits, at least for the hits that a request lacks, and returns the fetch. It returns nil if the store was
+// asked a moment ago and had none, or must not be asked now. The shard is locked.
 func (l *Leases) ahead(sh *shard, k *hotCounter, lacks int64, now time.Time) *fetch {
 	switch {
 	case k.fetch != nil:
@@ -189,17 +215,20 @@ func (l *Leases) ahead(sh *shard, k *hotCounter, lacks int64, now time.Time) *fe
 	size := max(k.want(now, int(l.replicas.Load())), lacks, min(k.hits, k.terms.most), 1)
 	k.fetch = &fetch{done: make(chan struct{})}
 	l.asking.Add(1)
-	go l.askFar(sh, k, size, now)
+	go l.askFar(sh, k, k.from, size, now)
 	return k.fetch
 }
 
 // askFar asks the store for permits of a counter, and waits for the answer.
-func (l *Leases) askFar(sh *shard, k *hotCounter, size int64, sent time.Time) {
+func (l *Leases) askFar(sh *shard, k *hotCounter, rule *descriptor.Rule, size int64, sent time.Time) {
 	defer l.asking.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), l.opts.Timeout)
 	defer cancel()
 	began := time.Now()
-	r := backend.Request{Takes: []backend.Take{{Key: k.key, Limit: &k.limit, Rule: k.from, Hits: size, Origin: k.origin}}, Outcomes: make([]backend.Outcome, 1)}
+	r := backend.Request{
+		Takes:    []backend.Take{{Key: k.key, Limit: &k.limit, Rule: rule, Hits: size, Origin: k.origin}},
+		Outcomes: make([]backend.Outcome, 1),
+	}
 	err := backend.Await(ctx, l.opts.Far.Store, sent, &r)
 	o := &r.Outcomes[0]
 	if !o.Failed && !o.Allowed {
@@ -207,14 +236,21 @@ func (l *Leases) askFar(sh *shard, k *hotCounter, size int64, sent time.Time) {
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	close(k.fetch.done)
-	k.fetch.err, k.fetch = err, nil
+	f := k.fetch
+	f.err, k.fetch = err, nil
+	close(f.done)
 	l.learn(sh, k, size, o, sent, sent.Add(time.Since(began)))
 }
 
 // learn takes in the answer to a question for permits. The shard is locked.
 func (l *Leases) learn(sh *shard, k *hotCounter, size int64, o *backend.Outcome, sent, now time.Time) {
 	switch {
+	case k.gone: // what it brings may have been cleared
+		if o.Allowed {
+			l.counts.leased.Add(size)
+			l.counts.expired.Add(size)
+		}
+		return
 	case o.Failed:
 		l.counts.failed.Add(1)
 		k.waiting = now.Add(farPause)
@@ -231,7 +267,7 @@ func (l *Leases) learn(sh *shard, k *hotCounter, size int64, o *backend.Outcome,
 		l.counts.leased.Add(size)
 		l.receive(k, size, o, sent, now)
 	}
-	if k.edge == nil && !k.gone && before(now, k.boundary) {
+	if k.edge == nil && before(now, k.boundary) {
 		k.edge = time.AfterFunc(k.boundary.Sub(now)+edgeMargin, func() { l.windowEnds(sh, k) })
 	}
 }
@@ -254,8 +290,8 @@ func (l *Leases) receive(k *hotCounter, size int64, o *backend.Outcome, sent, no
 		k.end = end
 	}
 	k.live = k.end
-	k.denied = k.denied && 2*k.remaining < int64(k.limit.Capacity())
-	if unlike := o.Limit != nil && o.Limit.Algorithm != k.limit.Algorithm; unlike || k.gone || !before(now, k.end) {
+	k.denied = k.denied && 2*k.remaining < k.capacity()
+	if unlike := o.Limit != nil && o.Limit.Algorithm != k.limit.Algorithm; unlike || !before(now, k.end) {
 		l.counts.expired.Add(k.drop())
 		if unlike || k.boundary.Sub(sent) <= 0 { // what the home counts by has no windows, or nothing is counted now
 			k.boundary, k.waiting = time.Time{}, now.Add(farPause)
@@ -269,8 +305,14 @@ func (l *Leases) windowEnds(sh *shard, k *hotCounter) {
 	defer sh.mu.Unlock()
 	k.edge = nil
 	now := time.Now()
-	if !k.gone && now.Sub(k.touched) < l.farIdle(k) {
-		l.counts.expired.Add(k.expire(now))
+	if k.gone {
+		return
+	}
+	l.counts.expired.Add(k.expire(now))
+	switch {
+	case now.Sub(k.touched) >= l.farIdle(k):
+	case !k.denied && !l.opts.Far.MayAsk(now): // many windows end at once; for denied counters, ahead asks whether it may
+	default:
 		l.ahead(sh, k, 0, now)
 	}
 }

@@ -21,10 +21,10 @@ type heat struct {
 	until int64 // in microseconds
 }
 
-// hotness is when a counter is hot.
+// hotness says how many takes within the life of a lease make a counter hot, and how long that life may be.
 type hotness struct {
-	takes   uint32        // within a time
-	longest time.Duration // of such a time
+	takes   uint32
+	longest time.Duration
 }
 
 var (
@@ -77,6 +77,10 @@ func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now 
 // forget removes a counter. The shard is locked.
 func (l *Leases) forget(sh *shard, key string, c *hotCounter) {
 	c.gone = true
+	if c.edge != nil { // else it would keep the counter in memory until the window ends
+		c.edge.Stop()
+		c.edge = nil
+	}
 	delete(sh.counters, key)
 	l.held.Add(-1)
 }

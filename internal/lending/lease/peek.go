@@ -12,8 +12,12 @@ import (
 // Peek asks the backend how much is used. It reports unused permits of this replica as unused, because callers of this
 // replica can still use them.
 func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
+	store := l.opts.Store
+	if l.opts.Far != nil { // the denial cache before it may know less
+		store = l.opts.Far.Store
+	}
 	if !concerns(r) {
-		return l.opts.Store.Peek(ctx, now, r)
+		return store.Peek(ctx, now, r)
 	}
 	asked := backend.Request{Takes: slices.Clone(r.Takes), Outcomes: r.Outcomes}
 	limits := make([]descriptor.Limit, len(r.Takes)) // tightened
@@ -29,7 +33,7 @@ func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) er
 		limits[i] = m.tighten(t.Limit)
 		t.Limit = &limits[i]
 	}
-	err := l.opts.Store.Peek(ctx, now, &asked)
+	err := store.Peek(ctx, now, &asked)
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
 		if o.Failed {

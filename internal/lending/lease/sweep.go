@@ -59,7 +59,9 @@ func (l *Leases) sweep(ctx context.Context, now time.Time, all bool) {
 			}
 			if all || idle > returns {
 				if n := c.returnable(now, l.opts.ReturnWithin); n > 0 {
-					r.Takes = append(r.Takes, backend.Take{Key: []byte(key), Limit: &c.limit, Rule: c.from, Origin: c.origin, Hits: -n, Member: len(r.Takes)})
+					r.Takes = append(r.Takes, backend.Take{
+						Key: []byte(key), Limit: &c.limit, Rule: c.from, Origin: c.origin, Hits: -n, Member: len(r.Takes),
+					})
 					l.counts.expired.Add(c.drop() - n)
 				}
 			}

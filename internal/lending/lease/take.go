@@ -99,11 +99,11 @@ func (l *Leases) local(now time.Time, r *backend.Request) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	k := sh.counters[string(t.Key)]
-	return k != nil && k.of(t.Limit) && l.use(sh, k, t, &r.Outcomes[0], now)
+	return k != nil && k.of(t.Limit) && l.use(k, t, &r.Outcomes[0], now)
 }
 
 // use answers a take from a lease. It returns false if the lease has too few permits. The shard is locked.
-func (l *Leases) use(sh *shard, k *hotCounter, t *backend.Take, o *backend.Outcome, now time.Time) bool {
+func (l *Leases) use(k *hotCounter, t *backend.Take, o *backend.Outcome, now time.Time) bool {
 	if k.alive(now) < t.Hits {
 		return false
 	}
@@ -112,9 +112,6 @@ func (l *Leases) use(sh *shard, k *hotCounter, t *backend.Take, o *backend.Outco
 	*o = k.answer(t.Hits, now)
 	l.counts.used.Add(t.Hits)
 	l.counts.local.Add(1)
-	if k.origin != nil {
-		l.refill(sh, k, t.Hits, now)
-	}
 	return true
 }
 
@@ -150,7 +147,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *ba
 			return nil
 		}
 		k.touched = *now
-		if l.use(sh, k, t, &r.Outcomes[i], *now) {
+		if l.use(k, t, &r.Outcomes[i], *now) {
 			sh.mu.Unlock()
 			return nil
 		}
@@ -326,7 +323,8 @@ func (p *forwardedTake) setAside(k *hotCounter, now time.Time) {
 	if k.origin != nil {
 		last = farLasting
 	}
-	if before(now.Add(last), k.live) && p.hits <= int64(k.limit.Capacity()) { // takes above the capacity never pass: the backend denies them
+	// Takes above the capacity never pass: the backend denies them.
+	if before(now.Add(last), k.live) && p.hits <= int64(k.limit.Capacity()) {
 		p.aside = min(alive, p.hits)
 		k.pool -= p.aside
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/lease"
 )
 
-// far is the store of another region. Each request becomes a query. Queries that arrive while all calls are on their way share the next call.
+// far is the store of another region. Each request becomes a query. Queries that arrive while all calls are on their way share the
+// next call.
 type far struct {
 	of      *Store
 	region  string
@@ -51,7 +52,8 @@ func newFar(s *Store, region string) *far {
 		behind = f.denials
 	}
 	f.leases = lease.New(lease.Options{
-		Store: behind, Timeout: s.opts.Timeout, Far: &lease.Far{Store: asker{f}, MayAsk: f.questions.MayAsk, Denied: f.denied, Waited: f.waited},
+		Store: behind, Timeout: s.opts.Timeout,
+		Far: &lease.Far{Store: asker{f}, MayAsk: f.questions.MayAsk, Denied: f.denied, Waited: f.waited},
 	})
 	return f
 }

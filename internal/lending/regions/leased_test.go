@@ -17,8 +17,8 @@ func leased(n int, more string) string {
 	return fmt.Sprintf("domain: d\ndescriptors:\n  - {key: k, overridable: true, rate_limit: {unit: minute, requests_per_unit: %d, lease: true, regions: {home: eu}%s}}\n", n, more)
 }
 
-// Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Where a replica has permits, its requests have an answer: of the others, one
-// for each replica and window is allowed, when the limit is used up. The regions get about the same.
+// Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Where a replica has permits, its requests have an answer: of
+// the others, one for each replica and window is allowed, when the limit is used up. The regions get about the same.
 func TestExhaustedLimitsWithLeases(t *testing.T) {
 	racetest.Sequential(t)
 	for _, rule := range [][2]string{
@@ -137,6 +137,30 @@ func TestChangesAtHomeVoidPermits(t *testing.T) {
 		d, err := us.ask(1, "k=a")
 		if err != nil || d.Statuses[0].Remaining < 8000 {
 			t.Errorf("%+v, %v: want the numbers of the home's override", d.Statuses, err)
+		}
+	})
+}
+
+// The home's number is lower than this region's rule says, and was used up. In the next window requests that find no permits wait
+// for the home: they are not denied as if it was still used up.
+func TestPermitsOfALowerNumberThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, leased(6000, ""), "eu us", 1)
+		w.in("eu").load(leased(100, ""))
+		nextMinute()
+		us := w.in("us")
+		for range 130 {
+			if _, err := us.ask(1, "k=a"); err != nil {
+				t.Fatal(err)
+			}
+			pass(100 * time.Millisecond)
+		}
+		nextMinute()
+		pass(time.Second)
+		for i := range 40 {
+			if d, err := us.ask(1, "k=a"); err != nil || d.Code != limiter.OK {
+				t.Fatalf("request %d: %s, %v", i, d.Code, err)
+			}
 		}
 	})
 }

@@ -81,8 +81,8 @@ const MaxTakes = 1024
 
 // Peers are the other regions.
 type Peers interface {
-	// Ask sends queries to a region, each at most once. heard is called first, and then answered for each query that has an answer, one at a
-	// time. After an error, nothing is known about the others.
+	// Ask sends queries to a region, each at most once. heard is called first, and then answered for each query that has an answer,
+	// one at a time. After an error, nothing is known about the others.
 	Ask(ctx context.Context, region string, queries []Query, heard func(State), answered func(i int, a *Answer)) error
 }
 

@@ -26,7 +26,7 @@ type Options struct {
 	Region  string   // this one; required
 	Regions []string // all of them, this one included, in any order; required
 
-	Timeout    time.Duration // of takes whose callers have no deadline; default 1 s
+	Timeout    time.Duration // the longest wait for a home, if the caller has no deadline; default 1 s
 	MaxTallies int           // counters of mode eventual that this replica remembers; default 20,000
 	Denials    int           // bytes of the denials of one region; default 4 MiB; negative: none are kept
 

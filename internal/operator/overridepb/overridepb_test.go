@@ -45,7 +45,8 @@ func draw(t *rapid.T) *override.Override {
 	return o
 }
 
-// An override has one form as JSON: what Redis and files have is what protojson writes for the message, byte for byte, and each reads the other's.
+// An override has one form as JSON: what Redis and files have is what protojson writes for the message, byte for byte, and each
+// reads the other's.
 func TestOneForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := draw(t)

@@ -243,8 +243,8 @@ func (r *peerRegion) ask(
 // silence is after how long a connection on which a call has no answer is given up: its replica may have stopped, while others answer.
 const silence = time.Second
 
-// hangUp closes the connection of a call that waits for its answer, as soon as nothing else is heard on it. It also closes each connection on
-// which something was sent and nothing was heard since, such as one that is being made.
+// hangUp closes the connection of a call that waits for its answer, as soon as nothing else is heard on it. It also closes each
+// connection on which something was sent and nothing was heard since, such as one that is being made.
 func (r *peerRegion) hangUp(waits context.Context, on *atomic.Pointer[line]) {
 	if waits.Err() != nil {
 		return

@@ -37,8 +37,8 @@ type Answerer interface {
 	Answer(ctx context.Context, from string, q *regions.Query, done func(*regions.Answer))
 }
 
-// Bounds of what peers may make a server keep. All replicas of the other regions may connect. Each region has equally many places, so that no
-// region takes those of others.
+// Bounds of what peers may make a server keep. All replicas of the other regions may connect. Each region has equally many places,
+// so that no region takes those of others.
 const (
 	maxConnections = 512 // with a certificate of a region
 	maxCalls       = 100 // at once on a connection

@@ -26,8 +26,8 @@ const (
 	mostAside = 5               // files that are kept after Redis has lost changes
 )
 
-// copies writes the copy of the overrides, and reads it at the start. It is a file of overrides in the form for programs, one on each line, after a
-// line with the position.
+// copies writes the copy of the overrides, and reads it at the start. It is a file of overrides in the form for programs, one on
+// each line, after a line with the position.
 type copies struct {
 	path string
 	log  *slog.Logger
