@@ -37,12 +37,14 @@ func Lines(name string, from io.Reader) iter.Seq2[Placed, error] {
 		at := yamlform.Position{File: name}
 		for lines.Scan() {
 			at.Line++
-			text := bytes.TrimSpace(lines.Bytes())
-			if len(text) == 0 || text[0] == '#' {
+			text := lines.Bytes()
+			begin := bytes.TrimSpace(text)
+			if len(begin) == 0 || begin[0] == '#' {
 				continue
 			}
-			if at.Col = 1; text[0] != '{' {
-				yield(Placed{}, at.Errorf(`no JSON object: a file of more than %d MiB has one override on each line, like {"domain": "api", ...}`, MaxFileSize>>20))
+			if at.Col = 1; begin[0] != '{' {
+				yield(Placed{}, at.Errorf(
+					`no JSON object: a file of more than %d MiB has one override on each line, like {"domain": "api", ...}`, MaxFileSize>>20))
 				return
 			}
 			o, col, err := readJSON(text)
