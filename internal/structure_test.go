@@ -77,8 +77,8 @@ var imports = map[string][]string{
 	"examples/...":                      {"client", "limits", "middleware/...", "ratelimit"},
 	"docs/figures":                      {"internal/descriptor", "internal/backend"},
 	"workshop/bench/emptyserver":        {"internal/server/...", "internal/platform/intake"},
-	"workshop/attack":                   {},
-	"workshop/bench":                    {"internal/testkit/envoytest"},
+	"workshop/attack":                   {"internal/testkit/http2test"},
+	"workshop/bench":                    {"internal/testkit/envoytest", "internal/testkit/http2test"},
 	"workshop/models":                   {},
 	"workshop/simulate":                 {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/lending/...", "internal/testkit/..."}, // the fleet
 	"workshop/matrix":                   {"internal/...", "limits", "ratelimit"},                                                                                                    // every way to count
@@ -107,6 +107,7 @@ var onlyIn = map[string][]string{
 	module + "internal/testkit/tlstest":                 {"internal/testkit/redistest"},        // tests only
 	module + "internal/testkit/otlptest":                {},                                    // tests only
 	module + "internal/testkit/envoytest":               {"workshop/bench"},                    // tests and loads only
+	module + "internal/testkit/http2test":               {"workshop/attack", "workshop/bench"}, // tests and loads only
 	module + "internal/testkit/simkit":                  {},                                    // tests only
 	module + "internal/testkit/servicetest":             {"middleware/internal/gate/gatetest"}, // tests only
 	module + "middleware/internal/gate/gatetest":        {},                                    // tests only

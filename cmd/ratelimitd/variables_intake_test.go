@@ -10,15 +10,14 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/status"
 
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// frames connects to gRPC without a library that enforces the protocol. flush sends what was written to the framer.
-func frames(t *testing.T, i *instance, from string) (conn net.Conn, framer *http2.Framer, flush func() error) {
+// frames connects to gRPC without a library that enforces the protocol. flush sends what was written to the client.
+func frames(t *testing.T, i *instance, from string) (conn net.Conn, client *http2test.Client, flush func() error) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	conn, err := d.DialContext(t.Context(), "tcp", i.grpc())
@@ -27,40 +26,22 @@ func frames(t *testing.T, i *instance, from string) (conn net.Conn, framer *http
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	var out bytes.Buffer
-	out.WriteString(http2.ClientPreface)
-	framer = http2.NewFramer(&out, conn)
-	if err := errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30)); err != nil {
+	client = http2test.New(&out, conn)
+	if err := errors.Join(client.Greet(), client.WriteWindowUpdate(0, 1<<30)); err != nil {
 		t.Fatal(err)
 	}
-	return conn, framer, func() error {
+	return conn, client, func() error {
 		_, err := out.WriteTo(conn)
 		return err
 	}
-}
-
-// opening is the header block of a call.
-func opening(t *testing.T, path string) []byte {
-	t.Helper()
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	for _, h := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", path},
-		{":authority", "x"}, {"content-type", "application/grpc"},
-	} {
-		// Sensitive fields are not indexed, so that the block may be sent again.
-		if err := encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1], Sensitive: true}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return block.Bytes()
 }
 
 // cut reports whether the service closes a connection that does not behave. On it, each call of a method sends this piece
 // of its message, and the client reads no answers. The metric must give the reason.
 func cut(variable, reason, method string, piece []byte, end bool) look {
 	return running(func(t *testing.T, i *instance) string {
-		conn, framer, flush := frames(t, i, "127.0.0.1")
-		block := opening(t, method)
+		conn, client, flush := frames(t, i, "127.0.0.1")
+		block := http2test.Unindexed(http2test.Fields(method)...)
 		stopped := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer func() {
@@ -70,18 +51,15 @@ func cut(variable, reason, method string, piece []byte, end bool) look {
 		}()
 		go func() {
 			defer close(stopped)
-			for stream := uint32(1); ctx.Err() == nil; stream += 2 {
-				err := errors.Join(
-					framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block, EndHeaders: true}),
-					framer.WriteData(stream, end, piece),
-				)
-				if stream%200 == 1 {
+			for ctx.Err() == nil {
+				err := errors.Join(client.Begin(block), client.WriteData(client.Stream, end, piece))
+				if client.Stream%200 == 1 {
 					err = errors.Join(err, flush())
 				}
 				if err != nil {
 					return
 				}
-				if len(piece) > 10_000 && stream > 20 { // enough for the configured bound, but not for the default
+				if len(piece) > 10_000 && client.Stream > 20 { // enough for the configured bound, but not for the default
 					_ = flush()
 					<-ctx.Done()
 				}

@@ -1,9 +1,6 @@
 package operator
 
 import (
-	"bytes"
-	"encoding/binary"
-	"io"
 	"net"
 	"net/http"
 	"runtime"
@@ -12,9 +9,10 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
 // A peer calls each method of the operators' port with a thousand streams on each of several connections, does not open a window for the
@@ -66,26 +64,13 @@ func pathsOf(t *testing.T, service string) (paths []string) {
 // flood opens streams with an empty message, until the server takes no more or nothing for a while.
 func flood(conn net.Conn, path string, streams int) {
 	_ = conn.SetWriteDeadline(time.Now().Add(2 * time.Second))
-	framer := http2.NewFramer(conn, conn)
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+	c := http2test.New(conn, conn)
+	if c.Greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) != nil {
 		return
 	}
-	if framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) != nil {
-		return
-	}
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	message := binary.BigEndian.AppendUint32([]byte{0}, 0)
-	for i := range streams {
-		block.Reset()
-		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", path}, {":authority", conn.RemoteAddr().String()}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
-			_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
-		}
-		id := uint32(2*i + 1)
-		if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) != nil {
-			return
-		}
-		if framer.WriteData(id, false, message) != nil {
+	fields := http2test.Fields(path, ":authority", conn.RemoteAddr().String())
+	for range streams {
+		if c.Begin(c.Encode(fields...)) != nil || c.WriteData(c.Stream, false, http2test.Message(0, nil)) != nil {
 			return
 		}
 	}

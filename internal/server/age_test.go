@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"testing"
 	"time"
 
@@ -19,25 +18,11 @@ import (
 // calls on it may finish.
 func TestOldConnectionsAreAskedToLeave(t *testing.T) {
 	r := start(t, Options{Connections: Connections{MaxAge: 200 * time.Millisecond, MaxAgeGrace: time.Hour}})
-	conn, err := net.Dial("tcp", r.GRPCAddr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
 	began := time.Now()
-	if err := conn.SetDeadline(began.Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
-		t.Fatal(err)
-	}
-	f := http2.NewFramer(conn, conn)
-	if err := f.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
+	c := rawDial(t, r.GRPCAddr)
 	asked := false
 	for {
-		frame, err := f.ReadFrame()
+		frame, err := c.ReadFrame()
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -51,7 +36,7 @@ func TestOldConnectionsAreAskedToLeave(t *testing.T) {
 			}
 		case *http2.PingFrame: // the server waits for its answer, so that no call is lost on the way
 			if !frame.IsAck() {
-				if err := f.WritePing(true, frame.Data); err != nil {
+				if err := c.WritePing(true, frame.Data); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -40,7 +40,7 @@ func TestCallsOfOneReadMakeOneTrip(t *testing.T) {
 		c.Framer = http2.NewFramer(&write, c.Conn)
 		const calls = 16
 		for range calls {
-			if err := errors.Join(c.open(shouldRateLimitPath, true), c.send(len(message), message, true)); err != nil {
+			if err := errors.Join(c.open(shouldRateLimitPath), c.send(len(message), message, true)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"math"
@@ -18,7 +17,6 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -26,15 +24,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
 // rawClient is a client that sends whatever frames a test wants.
 type rawClient struct {
 	net.Conn
-	*http2.Framer
-	headers bytes.Buffer
-	hpack   *hpack.Encoder
-	stream  uint32
+	*http2test.Client
 }
 
 func rawDial(t *testing.T, to net.Addr) *rawClient {
@@ -44,12 +40,8 @@ func rawDial(t *testing.T, to net.Addr) *rawClient {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	c := &rawClient{Conn: conn, Framer: http2.NewFramer(conn, conn), stream: math.MaxUint32}
-	c.hpack = hpack.NewEncoder(&c.headers)
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.WriteSettings(); err != nil {
+	c := &rawClient{conn, http2test.New(conn, conn)}
+	if err := c.Greet(); err != nil {
 		t.Fatal(err)
 	}
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
@@ -59,23 +51,13 @@ func rawDial(t *testing.T, to net.Addr) *rawClient {
 }
 
 // open begins a call of a method, and sends no message.
-func (c *rawClient) open(method string, endHeaders bool, more ...[2]string) error {
-	c.headers.Reset()
-	for _, h := range append([][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
-	}, more...) {
-		if err := c.hpack.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
-			return err
-		}
-	}
-	c.stream += 2 // 1, 3, 5...
-	return c.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.headers.Bytes(), EndHeaders: endHeaders})
+func (c *rawClient) open(method string, more ...string) error {
+	return c.Begin(c.Encode(http2test.Fields(method, more...)...))
 }
 
 // send sends the message of the last call. Its length prefix says claimed, whatever the real length is.
 func (c *rawClient) send(claimed int, message []byte, end bool) error {
-	data := binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed))
-	return c.WriteData(c.stream, end, append(data, message...))
+	return c.WriteData(c.Stream, end, http2test.Message(claimed, message))
 }
 
 // ended reads until the server closes the connection, and fails if it does not.
@@ -117,7 +99,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 	c := rawDial(t, r.GRPCAddr)
 	go func() {
 		for range 1_500 {
-			if c.open(shouldRateLimitPath, true) != nil {
+			if c.open(shouldRateLimitPath) != nil {
 				return
 			}
 		}
@@ -137,7 +119,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 			for range 2 {
 				c := rawDial(t, r.GRPCAddr)
 				for range 100 {
-					if err := c.open(method, true); err != nil {
+					if err := c.open(method); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -202,7 +184,7 @@ func TestOverdueCallsAreNotDecided(t *testing.T) {
 		return nil
 	})})
 	c, message := rawDial(t, r.GRPCAddr), smallMessage(t)
-	if err := errors.Join(c.open(shouldRateLimitPath, true, [2]string{"grpc-timeout", "1n"}), c.send(len(message), message, true)); err != nil {
+	if err := errors.Join(c.open(shouldRateLimitPath, "grpc-timeout", "1n"), c.send(len(message), message, true)); err != nil {
 		t.Fatal(err)
 	}
 	for answered := false; !answered; {
@@ -244,7 +226,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	message := smallMessage(t)
 	for {
 		for range 500 {
-			if err := errors.Join(c.open(shouldRateLimitPath, true), c.send(len(message), message, true)); err != nil {
+			if err := errors.Join(c.open(shouldRateLimitPath), c.send(len(message), message, true)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -264,7 +246,7 @@ func TestMessageThatNeverArrives(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{MessageTimeout: 50 * time.Millisecond}})
 	c := rawDial(t, r.GRPCAddr)
-	if err := c.open(shouldRateLimitPath, true); err != nil {
+	if err := c.open(shouldRateLimitPath); err != nil {
 		t.Fatal(err)
 	}
 	c.ended(t)
@@ -291,11 +273,11 @@ func TestEndlessContinuation(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{})
 	c := rawDial(t, r.GRPCAddr)
-	if err := c.open(shouldRateLimitPath, false); err != nil {
+	if err := c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.Encode(http2test.Fields(shouldRateLimitPath)...)}); err != nil {
 		t.Fatal(err)
 	}
 	for {
-		if err := c.WriteContinuation(c.stream, false, nil); errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := c.WriteContinuation(1, false, nil); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatal("it may send for ever")
 		} else if err != nil {
 			break
@@ -312,9 +294,9 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 				Options{Connections: Connections{MaxBytes: bounds.connection}})
 			c := rawDial(t, r.GRPCAddr)
 			go func() {
-				for c.open(shouldRateLimitPath, true) == nil && c.send(4<<20-1, make([]byte, 10_000), false) == nil {
+				for c.open(shouldRateLimitPath) == nil && c.send(4<<20-1, make([]byte, 10_000), false) == nil {
 					for range 5 {
-						if c.WriteData(c.stream, false, make([]byte, 10_000)) != nil {
+						if c.WriteData(c.Stream, false, make([]byte, 10_000)) != nil {
 							return
 						}
 					}

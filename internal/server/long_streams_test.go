@@ -177,7 +177,7 @@ func TestStreamThatIsNotReadCounts(t *testing.T) {
 	if err := c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.open(reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName, true); err != nil {
+	if err := c.open(reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName); err != nil {
 		t.Fatal(err)
 	}
 	ask := encode(t, &reflectionv1.ServerReflectionRequest{

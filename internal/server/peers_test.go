@@ -116,7 +116,7 @@ func TestHostilePeers(t *testing.T) {
 // flood opens streams and sends messages on each, until the server takes no more: one that ends the request, or several without an end.
 func flood(c *rawClient, path string, message []byte, streams, messages int) {
 	for range streams {
-		if c.open(path, true) != nil {
+		if c.open(path) != nil {
 			return
 		}
 		for range max(messages, 1) {

@@ -280,7 +280,7 @@ func TestQuotaStreamIsEndedByBadMessages(t *testing.T) {
 		})
 	}
 	c := rawDial(t, r.GRPCAddr)
-	if err := c.open(quotaPath, true); err != nil {
+	if err := c.open(quotaPath); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.send(3, []byte{0x12, 0x05, 0x01}, false); err != nil {
@@ -368,7 +368,7 @@ func TestReportsAreReadOneAtATime(t *testing.T) {
 	q := &shares{report: func(string, []assigner.Usage) { <-wait }}
 	r := start(t, Options{Quota: q})
 	c := rawDial(t, r.GRPCAddr)
-	if err := c.open(quotaPath, true); err != nil {
+	if err := c.open(quotaPath); err != nil {
 		t.Fatal(err)
 	}
 	message := encode(t, &usageReports{Domain: "edge", BucketQuotaUsages: []*bucketUsage{bucket("x", strings.Repeat("x", 10_000))}})
@@ -388,7 +388,7 @@ func TestReportsAreReadOneAtATime(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if strings.HasPrefix(fmt.Sprintf("%T", f), "*http2.WindowUpdate") && f.Header().StreamID == c.stream {
+			if strings.HasPrefix(fmt.Sprintf("%T", f), "*http2.WindowUpdate") && f.Header().StreamID == c.Stream {
 				granted++
 			}
 		}
@@ -483,7 +483,7 @@ func TestQuotaClientThatReadsNothing(t *testing.T) {
 	q := &shares{repeat: 20_000}
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Quota: q, Connections: Connections{WriteTimeout: 3 * time.Second}})
 	slow := rawDial(t, r.GRPCAddr)
-	if err := slow.open(quotaPath, true); err != nil {
+	if err := slow.open(quotaPath); err != nil {
 		t.Fatal(err)
 	}
 	message := encode(t, &usageReports{Domain: "edge", BucketQuotaUsages: []*bucketUsage{bucket("a", "b")}})
@@ -519,7 +519,7 @@ func TestQuotaStreamsEndWhenTheServerStops(t *testing.T) {
 	q.repeat = 20_000
 	slow := rawDial(t, r.GRPCAddr)
 	message := encode(t, &usageReports{Domain: "edge", BucketQuotaUsages: []*bucketUsage{bucket("a", "b")}})
-	if err := slow.open(quotaPath, true); err != nil {
+	if err := slow.open(quotaPath); err != nil {
 		t.Fatal(err)
 	}
 	if err := slow.send(len(message), message, false); err != nil {
@@ -571,7 +571,7 @@ func TestQuotaClientThatLeaves(t *testing.T) {
 	}
 	exchangeQuota(t, s, "edge", bucket())
 	c := rawDial(t, r.GRPCAddr)
-	if err := c.open(quotaPath, true); err != nil {
+	if err := c.open(quotaPath); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.send(1_000_000, bytes.Repeat([]byte("x"), 10_000), false); err != nil { // it never sends the rest

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -271,30 +270,16 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 // ping with GOAWAY.
 func TestKeepalivePingsAreTolerated(t *testing.T) {
 	r := start(t, Options{})
-	conn, err := net.Dial("tcp", r.GRPCAddr.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
-		t.Fatal(err)
-	}
-	f := http2.NewFramer(conn, conn)
-	if err := f.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
+	c := rawDial(t, r.GRPCAddr)
 	const pings = 20 // two strikes are forgiven
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for n := range pings {
-		if err := f.WritePing(false, [8]byte{byte(n)}); err != nil {
+		if err := c.WritePing(false, [8]byte{byte(n)}); err != nil {
 			t.Fatal(err)
 		}
 		for answered := false; !answered; {
-			frame, err := f.ReadFrame()
+			frame, err := c.ReadFrame()
 			if err != nil {
 				t.Fatalf("ping %d: %v", n, err)
 			}

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -12,19 +11,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
-// client sends HTTP/2 frames without a library, so that it can break the protocol's rules.
+// client breaks the protocol's rules. What it writes is sent by flush, which has the errors.
 type client struct {
 	net.Conn
-	stream uint32
-	block  []byte // the header block of a call
-	out    bytes.Buffer
-	framer *http2.Framer // to out
+	*http2test.Client // to out
+	out               bytes.Buffer
+	block             []byte // the header block of a call
 }
 
 // habits are what a client does besides its attack. The zero value reads everything and opens its windows wide.
@@ -57,38 +55,23 @@ func open(ctx context.Context, at string, h habits) (*client, error) {
 		return nil, err
 	}
 	c := &client{Conn: conn}
-	c.out.WriteString(http2.ClientPreface)
-	c.framer = http2.NewFramer(&c.out, nil)
-	c.framer.AllowIllegalWrites = true
+	c.Client = http2test.New(&c.out, conn)
 	window := uint32(1<<31 - 1)
 	if h.zeroWindow {
 		window = 0
 	}
-	_ = c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
-	_ = c.framer.WriteWindowUpdate(0, 1<<30)
-	c.block = headerBlock()
+	_ = c.Greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+	_ = c.WriteWindowUpdate(0, 1<<30)
+	c.block = headerBlock(decide)
 	if !h.mute {
 		go func() { _, _ = io.Copy(io.Discard, conn) }()
 	}
 	return c, c.flush()
 }
 
-// headerBlock is the header block of a call, with more fields at its end. Nothing of it is indexed, so that it can be sent
-// again.
-func headerBlock(more ...[2]string) []byte {
-	return headerBlockOf(ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, more...)
-}
-
-// headerBlockOf is the header block of a call of some method.
-func headerBlockOf(path string, more ...[2]string) []byte {
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	for _, h := range append([][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", path}, {":authority", "x"}, {"content-type", "application/grpc"},
-	}, more...) {
-		_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1], Sensitive: true})
-	}
-	return block.Bytes()
+// headerBlock is the header block of a call, with more fields at its end.
+func headerBlock(path string, more ...string) []byte {
+	return http2test.Unindexed(http2test.Fields(path, more...)...)
 }
 
 func (c *client) flush() error {
@@ -98,24 +81,8 @@ func (c *client) flush() error {
 
 // begin writes the headers of the next call into the buffer.
 func (c *client) begin() {
-	if c.stream == 0 {
-		c.stream = 1
-	} else {
-		c.stream += 2
-	}
-	block := c.block
-	first := block[:min(len(block), mostOfFrame)]
-	block = block[len(first):]
-	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: first, EndHeaders: len(block) == 0})
-	for len(block) > 0 {
-		part := block[:min(len(block), mostOfFrame)]
-		block = block[len(part):]
-		_ = c.framer.WriteContinuation(c.stream, len(block) == 0, part)
-	}
+	_ = c.Begin(c.block)
 }
-
-// mostOfFrame is the largest payload of a frame.
-const mostOfFrame = 16 << 10
 
 // send writes the message of the call into the buffer.
 func (c *client) send(message []byte) {
@@ -124,12 +91,7 @@ func (c *client) send(message []byte) {
 
 // sendPart writes the beginning of the call's message into the buffer. The length prefix of the message says claimed.
 func (c *client) sendPart(claimed int, part []byte, end bool) {
-	data := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed)), part...)
-	for len(data) > mostOfFrame {
-		_ = c.framer.WriteData(c.stream, false, data[:mostOfFrame])
-		data = data[mostOfFrame:]
-	}
-	_ = c.framer.WriteData(c.stream, end, data)
+	_ = c.WriteBody(c.Stream, end, http2test.Message(claimed, part))
 }
 
 // several runs an attack on several connections until ctx is done. It reopens each connection that the server closes.
@@ -140,7 +102,7 @@ func several(ctx context.Context, at string, n int, h habits, do func(c *client)
 			for ctx.Err() == nil {
 				c, err := open(ctx, at, h)
 				if err == nil {
-					for err == nil && ctx.Err() == nil && c.stream < 1<<30 {
+					for err == nil && ctx.Err() == nil && c.Stream < 1<<30 {
 						if err = do(c); err == nil {
 							err = c.flush()
 						}
@@ -158,7 +120,7 @@ func several(ctx context.Context, at string, n int, h habits, do func(c *client)
 // openStreams opens the same number of calls on each connection and keeps them open without sending a message.
 func openStreams(ctx context.Context, at string, connections, calls int) error {
 	return several(ctx, at, connections, habits{}, func(c *client) error {
-		if int(c.stream/2) >= calls {
+		if int(c.Stream/2) >= calls {
 			wait(ctx, time.Second)
 			return nil
 		}
@@ -214,14 +176,13 @@ func idle(ctx context.Context, at string, n int) error {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				if c, err := open(ctx, at, habits{mute: true, elsewhere: true}); err == nil {
-					from := http2.NewFramer(nil, c.Conn)
 					for {
-						f, err := from.ReadFrame()
+						f, err := c.ReadFrame()
 						if err != nil {
 							break
 						}
 						if p, ok := f.(*http2.PingFrame); ok && !p.IsAck() {
-							_ = c.framer.WritePing(true, p.Data)
+							_ = c.WritePing(true, p.Data)
 							_ = c.flush()
 						}
 					}
@@ -237,12 +198,12 @@ func idle(ctx context.Context, at string, n int) error {
 
 func continuation(ctx context.Context, at string, _ bool) error {
 	return several(ctx, at, 8, habits{}, func(c *client) error {
-		if c.stream == 0 {
-			c.stream = 1
-			_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.block})
+		if c.Stream == 0 {
+			c.Stream = 1
+			_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: c.Stream, BlockFragment: c.block})
 		}
 		for range 1_000 {
-			_ = c.framer.WriteContinuation(c.stream, false, nil)
+			_ = c.WriteContinuation(c.Stream, false, nil)
 		}
 		return nil
 	})

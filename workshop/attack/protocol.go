@@ -24,7 +24,7 @@ func rapidReset(ctx context.Context, at string, _ bool) error {
 			if i%2 == 0 {
 				c.send(m)
 			}
-			_ = c.framer.WriteRSTStream(c.stream, http2.ErrCodeCancel)
+			_ = c.WriteRSTStream(c.Stream, http2.ErrCodeCancel)
 		}
 		return nil
 	})
@@ -37,14 +37,14 @@ func settingsFlood(ctx context.Context, at string, _ bool) error {
 		changes = append(changes, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(65_535 + i%2)})
 	}
 	return several(ctx, at, 8, habits{}, func(c *client) error {
-		if c.stream == 0 {
+		if c.Stream == 0 {
 			for range 1_000 {
 				c.begin()
 			}
 			return nil
 		}
 		for range 10 {
-			_ = c.framer.WriteSettings(changes...)
+			_ = c.WriteSettings(changes...)
 		}
 		return nil
 	})
@@ -53,7 +53,7 @@ func settingsFlood(ctx context.Context, at string, _ bool) error {
 func pingFlood(ctx context.Context, at string, _ bool) error {
 	return several(ctx, at, 8, habits{}, func(c *client) error {
 		for range 1_000 {
-			_ = c.framer.WritePing(false, [8]byte{1})
+			_ = c.WritePing(false, [8]byte{1})
 		}
 		return nil
 	})
@@ -63,7 +63,7 @@ func pingFlood(ctx context.Context, at string, _ bool) error {
 func windowFlood(ctx context.Context, at string, _ bool) error {
 	m := message("key", "one")
 	return several(ctx, at, 8, habits{zeroWindow: true}, func(c *client) error {
-		if c.stream == 0 {
+		if c.Stream == 0 {
 			for range 1_000 {
 				c.begin()
 				c.send(m)
@@ -71,7 +71,7 @@ func windowFlood(ctx context.Context, at string, _ bool) error {
 			return nil
 		}
 		for range 1_000 {
-			_ = c.framer.WriteWindowUpdate(0, 1)
+			_ = c.WriteWindowUpdate(0, 1)
 		}
 		return nil
 	})
@@ -79,11 +79,11 @@ func windowFlood(ctx context.Context, at string, _ bool) error {
 
 // headerBomb begins calls with 240 KiB of header fields each, and sends no message.
 func headerBomb(ctx context.Context, at string, _ bool) error {
-	var fields [][2]string
+	var fields []string
 	for i := range 15 {
-		fields = append(fields, [2]string{"x-field-" + string(rune('a'+i)), strings.Repeat("value-", 16<<10/6)})
+		fields = append(fields, "x-field-"+string(rune('a'+i)), strings.Repeat("value-", 16<<10/6))
 	}
-	block := headerBlock(fields...)
+	block := headerBlock(decide, fields...)
 	return several(ctx, at, 8, habits{}, func(c *client) error {
 		c.block = block
 		for range 4 {
@@ -97,12 +97,9 @@ func headerBomb(ctx context.Context, at string, _ bool) error {
 // 256 KiB allows, or twice as often. The order of the fields changes, so that no two blocks are the same.
 func hpackBomb(ctx context.Context, at string, _ bool) error {
 	return several(ctx, at, 8, habits{}, func(c *client) error {
-		if c.stream == 0 {
-			var block bytes.Buffer
-			e := hpack.NewEncoder(&block)
-			_ = e.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("v", 3_900)})
+		if c.Stream == 0 {
 			plain := c.block
-			c.block = append(slices.Clone(plain), block.Bytes()...)
+			c.block = append(slices.Clone(plain), c.Encode(hpack.HeaderField{Name: "x", Value: strings.Repeat("v", 3_900)})...)
 			c.begin()
 			c.block = plain
 			return nil
@@ -144,7 +141,7 @@ func endless(ctx context.Context, at string, short bool) error {
 		c.begin()
 		c.sendPart(4<<20-10, part, false)
 		for range 250 {
-			_ = c.framer.WriteData(c.stream, false, part)
+			_ = c.WriteData(c.Stream, false, part)
 		}
 		return nil
 	})
@@ -158,10 +155,10 @@ func zipBomb(ctx context.Context, at string, _ bool) error {
 	_ = w.Close()
 	data := append(binary.BigEndian.AppendUint32([]byte{1}, uint32(packed.Len())), packed.Bytes()...)
 	return several(ctx, at, 8, habits{}, func(c *client) error {
-		c.block = headerBlock([2]string{"grpc-encoding", "gzip"})
+		c.block = headerBlock(decide, "grpc-encoding", "gzip")
 		for range 10 {
 			c.begin()
-			_ = c.framer.WriteData(c.stream, true, data)
+			_ = c.WriteData(c.Stream, true, data)
 		}
 		return nil
 	})

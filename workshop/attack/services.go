@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -19,6 +21,7 @@ import (
 // These attacks use the services besides ShouldRateLimit.
 
 const (
+	decide      = ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
 	decideBatch = "/ratelimitd.v1.DecisionService/DecideBatch"
 	reserve     = "/ratelimitd.v1.ReservationService/Reserve"
 )
@@ -33,9 +36,9 @@ func mustMarshal(m proto.Message) []byte {
 
 // openOnce begins 1,000 calls of a method on each connection, sends a message on each, and keeps them open.
 func openOnce(ctx context.Context, at string, connections int, h habits, path string, messages ...[]byte) error {
-	block := headerBlockOf(path)
+	block := headerBlock(path)
 	return several(ctx, at, connections, h, func(c *client) error {
-		if c.stream > 0 {
+		if c.Stream > 0 {
 			wait(ctx, time.Second)
 			return nil
 		}
@@ -80,9 +83,9 @@ func batches(ctx context.Context, at string, short bool) error {
 	_ = w.Close()
 	data := append(binary.BigEndian.AppendUint32([]byte{1}, uint32(packed.Len())), packed.Bytes()...)
 	return several(ctx, at, few(short, 20, 100), habits{zeroWindow: true}, func(c *client) error {
-		c.block = headerBlockOf(decideBatch, [2]string{"grpc-encoding", "gzip"})
+		c.block = headerBlock(decideBatch, "grpc-encoding", "gzip")
 		c.begin()
-		_ = c.framer.WriteData(c.stream, true, data)
+		_ = c.WriteData(c.Stream, true, data)
 		return nil
 	})
 }
@@ -91,18 +94,14 @@ func batches(ctx context.Context, at string, short bool) error {
 func reservations(ctx context.Context, at string, short bool) error {
 	m := message("key", "one")
 	return several(ctx, at, few(short, 20, 100), habits{mute: true}, func(c *client) error {
-		c.block = headerBlockOf(reserve)
+		c.block = headerBlock(reserve)
 		return c.batch(m)
 	})
 }
 
 // otherHeaders calls a method that does not exist, with 7,000 header fields and a body that never comes.
 func otherHeaders(ctx context.Context, at string, _ bool) error {
-	fields := make([][2]string, 7_000)
-	for i := range fields {
-		fields[i] = [2]string{"a", "b"}
-	}
-	block := headerBlockOf("/none.Service/None", fields...)
+	block := headerBlock("/none.Service/None", slices.Repeat([]string{"a", "b"}, 7_000)...)
 	return several(ctx, at, 8, habits{}, func(c *client) error {
 		c.block = block
 		for range 4 {
@@ -115,9 +114,9 @@ func otherHeaders(ctx context.Context, at string, _ bool) error {
 // quotaIDs reports buckets whose ids have 60 KB.
 func quotaIDs(ctx context.Context, at string, _ bool) error {
 	n := 0
-	block := headerBlockOf(quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName)
+	block := headerBlock(quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName)
 	return several(ctx, at, 1, habits{}, func(c *client) error {
-		if c.stream == 0 {
+		if c.Stream == 0 {
 			c.block = block
 			c.begin()
 		}
@@ -129,9 +128,9 @@ func quotaIDs(ctx context.Context, at string, _ bool) error {
 
 // quotaUnread reports 1,000 buckets on each of 20 streams of 20 connections, and reads no answer.
 func quotaUnread(ctx context.Context, at string, _ bool) error {
-	block := headerBlockOf(quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName)
+	block := headerBlock(quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName)
 	return several(ctx, at, 20, habits{mute: true}, func(c *client) error {
-		if c.stream > 0 {
+		if c.Stream > 0 {
 			wait(ctx, time.Second)
 			return nil
 		}
@@ -148,7 +147,7 @@ func quotaUnread(ctx context.Context, at string, _ bool) error {
 
 // quotaZero opens quota streams of 1,000 buckets again and again, and never lets an answer be sent.
 func quotaZero(ctx context.Context, at string, short bool) error {
-	block := headerBlockOf(quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName)
+	block := headerBlock(quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName)
 	reports := &quotav3.RateLimitQuotaUsageReports{Domain: "attack"}
 	for n := range 1_000 {
 		reports.BucketQuotaUsages = append(reports.BucketQuotaUsages, usage(fmt.Sprint(n)))

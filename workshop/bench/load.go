@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
 // load sends requests over several connections, with a fixed number of calls in flight on each: a closed loop.
@@ -105,8 +105,8 @@ const (
 
 // connection is one HTTP/2 connection, used by one goroutine.
 type connection struct {
+	*http2test.Client
 	conn     net.Conn
-	framer   *http2.Framer
 	in       *bufio.Reader
 	out      *bufio.Writer
 	first    [][]byte // header blocks of the first requests: they fill the server's header table
@@ -118,7 +118,6 @@ type connection struct {
 	pairs    pairs
 	inFlight int
 
-	next     uint32 // stream id
 	sent     map[uint32]sent
 	window   int // bytes that the server still accepts
 	received int // bytes received since the last window update
@@ -146,13 +145,12 @@ func dial(ctx context.Context, address string, encryption *tls.Config, inFlight 
 		request:  bytes.Clone(p.message),
 		random:   rand.New(rand.NewPCG(seed, 1)),
 		inFlight: inFlight,
-		next:     1,
 		sent:     make(map[uint32]sent, inFlight),
 		window:   defaultWindow,
 	}
 	c.pairs.init(p)
-	c.framer = http2.NewFramer(c.out, c.in)
-	c.framer.SetReuseFrames()
+	c.Client = http2test.New(c.out, c.in)
+	c.SetReuseFrames()
 	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
 		switch f.Name {
 		case "grpc-status":
@@ -176,28 +174,13 @@ func (c *connection) encodeHeaders(authority string) {
 		c.first, c.repeated = envoytest.Calls(c.payload.tracing, path, authority)
 		return
 	}
-	var block bytes.Buffer
-	e := hpack.NewEncoder(&block)
-	for _, to := range []*[][]byte{&c.first, &c.repeated} {
-		block.Reset()
-		for _, f := range append([][2]string{
-			{":method", "POST"},
-			{":scheme", "http"},
-			{":path", path},
-			{":authority", authority},
-			{"content-type", "application/grpc"},
-			{"user-agent", "ratelimitd-bench"},
-			{"te", "trailers"},
-		}, c.payload.headers...) {
-			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // a bytes.Buffer never fails
-		}
-		*to = [][]byte{bytes.Clone(block.Bytes())}
-	}
+	fields := http2test.Fields(path, append([]string{":authority", authority, "user-agent", "ratelimitd-bench"}, c.payload.headers...)...)
+	c.first, c.repeated = [][]byte{c.Encode(fields...)}, [][]byte{c.Encode(fields...)}
 }
 
 // block is the header block of the next request.
 func (c *connection) block() []byte {
-	made := int(c.next / 2)
+	made := int(c.Stream+1) / 2
 	if made < len(c.first) {
 		return c.first[made]
 	}
@@ -205,16 +188,13 @@ func (c *connection) block() []byte {
 }
 
 func (c *connection) open() error {
-	if _, err := io.WriteString(c.out, http2.ClientPreface); err != nil {
-		return err
-	}
-	if err := c.framer.WriteSettings(
+	if err := c.Greet(
 		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
 	); err != nil {
 		return err
 	}
-	if err := c.framer.WriteWindowUpdate(0, connectionWindow-defaultWindow); err != nil {
+	if err := c.WriteWindowUpdate(0, connectionWindow-defaultWindow); err != nil {
 		return err
 	}
 	return c.out.Flush()
@@ -250,17 +230,16 @@ func (c *connection) send() error { return c.sendDue(time.Now()) }
 
 // sendDue sends a call that was due at a time. Its latency counts from then, so the wait to send it is part of it.
 func (c *connection) sendDue(due time.Time) error {
-	if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: c.block(), EndHeaders: true}); err != nil {
+	if err := c.Begin(c.block()); err != nil {
 		return err
 	}
 	message, s := c.draw()
-	if err := c.framer.WriteData(c.next, true, message); err != nil {
+	if err := c.WriteData(c.Stream, true, message); err != nil {
 		return err
 	}
 	c.window -= len(message)
 	s.due = due
-	c.sent[c.next] = s
-	c.next += 2
+	c.sent[c.Stream] = s
 	return nil
 }
 
@@ -276,7 +255,7 @@ func (c *connection) framed() bool {
 
 // receive reads one frame and handles it.
 func (c *connection) receive() error {
-	frame, err := c.framer.ReadFrame()
+	frame, err := c.ReadFrame()
 	if err != nil {
 		return fmt.Errorf("read a frame: %w", err)
 	}
@@ -294,11 +273,11 @@ func (c *connection) receive() error {
 		}
 	case *http2.SettingsFrame:
 		if !f.IsAck() {
-			return c.framer.WriteSettingsAck()
+			return c.WriteSettingsAck()
 		}
 	case *http2.PingFrame:
 		if !f.IsAck() {
-			return c.framer.WritePing(true, f.Data)
+			return c.WritePing(true, f.Data)
 		}
 	case *http2.RSTStreamFrame:
 		return fmt.Errorf("the server reset a call: %v", f.ErrCode)
@@ -325,7 +304,7 @@ func (c *connection) enlarge(n int) error {
 		return nil
 	}
 	n, c.received = c.received, 0
-	return c.framer.WriteWindowUpdate(0, uint32(n))
+	return c.WriteWindowUpdate(0, uint32(n))
 }
 
 func (c *connection) receiveHeaders(f *http2.HeadersFrame) error {

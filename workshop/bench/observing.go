@@ -39,7 +39,7 @@ func observingTargets() []*target {
 // many, which shows small differences even on a busy machine.
 func observe(ctx context.Context, o *options, targets []*target, p *payload) error {
 	if o.traceparent != "" {
-		p.headers = [][2]string{{"traceparent", o.traceparent}}
+		p.headers = []string{"traceparent", o.traceparent}
 	}
 	loads := make([]*load, len(targets))
 	for i, t := range targets {

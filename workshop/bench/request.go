@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 
@@ -11,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
 const (
@@ -28,8 +28,8 @@ func descriptorKey(i int) string { return fmt.Sprintf("user%d", i) }
 type payload struct {
 	message []byte
 	numbers []number
-	headers [][2]string // sent with every request in addition to the headers that gRPC needs
-	envoy   bool        // send the headers of Envoy's calls, instead of a Go client's
+	headers []string // names and values, sent with every request in addition to the headers that gRPC needs
+	envoy   bool     // send the headers of Envoy's calls, instead of a Go client's
 	tracing envoytest.Tracing
 	then    *payload // sent with the same numbers when this one is answered; nil: nothing
 }
@@ -57,9 +57,7 @@ func encode(req *ratelimitv3.RateLimitRequest, bounds ...int) *payload {
 	if err != nil {
 		panic("a request of our own cannot be encoded: " + err.Error())
 	}
-	p := &payload{message: make([]byte, 5, 5+len(body))}
-	binary.BigEndian.PutUint32(p.message[1:], uint32(len(body)))
-	p.message = append(p.message, body...)
+	p := &payload{message: http2test.Message(len(body), body)}
 	for at := 0; ; {
 		next := bytes.Index(p.message[at:], []byte(digits))
 		if next < 0 {

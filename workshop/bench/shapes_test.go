@@ -49,7 +49,7 @@ func TestLoadSendsEnvoysHeaders(t *testing.T) {
 		calls += n
 	}
 	for _, c := range all.connections {
-		want += min(int(c.next/2), len(c.first)+len(c.repeated))
+		want += min(int(c.Stream+1)/2, len(c.first)+len(c.repeated))
 	}
 	if int64(calls) != r.answered || len(traces) != want {
 		t.Errorf("of %d calls %d had a trace; %d different traces, want %d", r.answered, calls, len(traces), want)

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
 // bounded is a server whose connections are bounded.
@@ -95,14 +96,6 @@ func zipped(t testing.TB, p []byte) []byte {
 		t.Fatal(err)
 	}
 	return append(binary.BigEndian.AppendUint32([]byte{1}, uint32(b.Len())), b.Bytes()...)
-}
-
-// sensitive marks fields, so that they do not get into the table.
-func sensitive(fields []hpack.HeaderField) []hpack.HeaderField {
-	for i := range fields {
-		fields[i].Sensitive = true
-	}
-	return fields
 }
 
 // ended reports that a connection was closed. It fails if that does not happen.
@@ -430,7 +423,7 @@ func TestFloods(t *testing.T) {
 				c.open(false, "x", strings.Repeat("v", 3_900))
 				return
 			}
-			block := c.block(sensitive(callFields())...)
+			block := http2test.Unindexed(callFields()...)
 			block = append(block, bytes.Repeat([]byte{0x80 | 62}, 100)...) // the newest entry of the table
 			c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: block, EndHeaders: true}))
 			c.next += 2
@@ -440,7 +433,7 @@ func TestFloods(t *testing.T) {
 		"pings":                  {"pings", 20_000, 0, func(c *rawClient, _ int) { c.ok(c.fr.WritePing(false, [8]byte{})) }},
 		"a header block in many frames": {"headers", 200, 0, func(c *rawClient, i int) {
 			if i == 0 {
-				c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: c.block(hpack.HeaderField{Name: "x"})}))
+				c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: c.next, BlockFragment: c.fr.Encode(hpack.HeaderField{Name: "x"})}))
 			}
 			c.ok(c.fr.WriteContinuation(c.next, false, nil))
 		}},

@@ -224,7 +224,7 @@ func comparisons() []comparison {
 		{lean: "OK", why: "grpc-go takes trailers for an error; RFC 9113 allows them", name: "trailers", send: func(c *rawClient) uint32 {
 			id := c.open(false)
 			c.data(id, false, message([]byte("hello")))
-			c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.block(hpack.HeaderField{Name: "some", Value: "trailer"}), EndHeaders: true, EndStream: true}))
+			c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.fr.Encode(hpack.HeaderField{Name: "some", Value: "trailer"}), EndHeaders: true, EndStream: true}))
 			return id
 		}},
 		{name: "another method", send: sending(message(nil), ":path", "/test.Echo/Other")},

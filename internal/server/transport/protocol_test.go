@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
@@ -148,7 +149,7 @@ func TestStreamStates(t *testing.T) {
 		"RST_STREAM":    func(c *rawClient, id uint32) { c.ok(c.fr.WriteRSTStream(id, http2.ErrCodeCancel)) },
 		"DATA":          func(c *rawClient, id uint32) { c.data(id, false, []byte{0}) },
 		"WINDOW_UPDATE": func(c *rawClient, id uint32) { c.ok(c.fr.WriteWindowUpdate(id, 1)) },
-		"HEADERS":       func(c *rawClient, id uint32) { c.writeBlock(id, true, callBlock()) },
+		"HEADERS":       func(c *rawClient, id uint32) { c.ok(c.fr.WriteBlock(id, true, callBlock())) },
 		"PRIORITY": func(c *rawClient, id uint32) {
 			c.ok(c.fr.WritePriority(id, http2.PriorityParam{StreamDep: 1000, Weight: 3}))
 		},
@@ -413,7 +414,7 @@ func TestFloodsOfFrames(t *testing.T) {
 			if i == 0 {
 				c.wait(c.openFields(true, append(callFields(), hpack.HeaderField{Name: "bomb", Value: string(huge)})))
 			}
-			c.writeBlock(c.next, true, append(callBlock(), bytes.Repeat([]byte{0x80 | 62}, 5000)...))
+			c.ok(c.fr.WriteBlock(c.next, true, append(callBlock(), bytes.Repeat([]byte{0x80 | 62}, 5000)...)))
 			c.next += 2
 		}},
 	} {
@@ -435,10 +436,8 @@ func TestFloodsOfFrames(t *testing.T) {
 					clear(c.answers)
 				}
 			}()
-			writer := &rawClient{t: t, conn: c.conn, fr: http2.NewFramer(c.conn, nil), next: c.next}
-			writer.fr.AllowIllegalWrites = true
-			writer.enc = hpack.NewEncoder(&writer.buf)
-			writer.enc.SetMaxDynamicTableSize(0)
+			writer := &rawClient{t: t, conn: c.conn, fr: http2test.New(c.conn, nil), next: c.next}
+			writer.fr.Encoder.SetMaxDynamicTableSize(0)
 			go func() {
 				defer close(sent)
 				for i := range test.n {

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
 // patience is how long a test waits for what must happen.
@@ -26,9 +28,7 @@ type rawClient struct {
 
 	t    testing.TB
 	conn net.Conn
-	fr   *http2.Framer
-	enc  *hpack.Encoder
-	buf  bytes.Buffer // of enc
+	fr   *http2test.Client
 	dec  *hpack.Decoder
 	next uint32 // stream
 
@@ -124,15 +124,11 @@ func rawDial(t testing.TB, addr string, settings ...http2.Setting) *rawClient {
 func rawOn(t testing.TB, conn net.Conn, settings ...http2.Setting) *rawClient {
 	t.Helper()
 	t.Cleanup(func() { _ = conn.Close() })
-	c := &rawClient{t: t, conn: conn, fr: http2.NewFramer(conn, conn), next: 1, answers: make(map[uint32]*rawAnswer)}
-	c.fr.AllowIllegalWrites = true
-	c.fr.AllowIllegalReads = true
+	c := &rawClient{t: t, conn: conn, fr: http2test.New(conn, conn), next: 1, answers: make(map[uint32]*rawAnswer)}
 	c.fr.SetMaxReadFrameSize(1 << 24)
-	c.enc = hpack.NewEncoder(&c.buf)
 	c.dec = hpack.NewDecoder(4096, nil)
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	c.write([]byte(http2.ClientPreface))
-	c.ok(c.fr.WriteSettings(settings...))
+	c.ok(c.fr.Greet(settings...))
 	return c
 }
 
@@ -147,31 +143,8 @@ func (c *rawClient) ok(err error) {
 	}
 }
 
-// block encodes a header block.
-func (c *rawClient) block(fields ...hpack.HeaderField) []byte {
-	c.buf.Reset()
-	for _, f := range fields {
-		c.ok(c.enc.WriteField(f))
-	}
-	return bytes.Clone(c.buf.Bytes())
-}
-
-// callFields are the header fields of a call. An extra field replaces the field with the same name; an empty name ends the extra fields.
-func callFields(extra ...string) []hpack.HeaderField {
-	fields := []hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: echoPath}, {Name: ":authority", Value: "test"},
-		{Name: "te", Value: "trailers"}, {Name: "content-type", Value: "application/grpc"},
-	}
-	for i := 0; i < len(extra); i += 2 {
-		f := hpack.HeaderField{Name: extra[i], Value: extra[i+1]}
-		if at := slices.IndexFunc(fields, func(o hpack.HeaderField) bool { return o.Name == f.Name }); at >= 0 {
-			fields[at] = f
-		} else {
-			fields = append(fields, f)
-		}
-	}
-	return fields
-}
+// callFields are the header fields of a call. An extra field replaces the field with the same name.
+func callFields(extra ...string) []hpack.HeaderField { return http2test.Fields(echoPath, extra...) }
 
 // without removes a field.
 func without(fields []hpack.HeaderField, name string) []hpack.HeaderField {
@@ -195,35 +168,17 @@ func (c *rawClient) openFields(end bool, fields []hpack.HeaderField) uint32 {
 			}
 		}
 	}
-	c.writeBlock(id, end, c.block(fields...))
+	c.ok(c.fr.WriteBlock(id, end, c.fr.Encode(fields...)))
 	return id
-}
-
-// writeBlock sends a header block, in CONTINUATION frames where it is long.
-func (c *rawClient) writeBlock(id uint32, end bool, block []byte) {
-	c.t.Helper()
-	first := min(len(block), maxFrame)
-	c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:first], EndHeaders: first == len(block), EndStream: end}))
-	for block = block[first:]; len(block) > 0; {
-		n := min(len(block), maxFrame)
-		c.ok(c.fr.WriteContinuation(id, n == len(block), block[:n]))
-		block = block[n:]
-	}
 }
 
 func (c *rawClient) data(id uint32, end bool, p []byte) {
 	c.t.Helper()
-	for ; len(p) > maxFrame; p = p[maxFrame:] {
-		c.ok(c.fr.WriteData(id, false, p[:maxFrame]))
-	}
-	c.ok(c.fr.WriteData(id, end, p))
+	c.ok(c.fr.WriteBody(id, end, p))
 }
 
 // message is a message with gRPC's prefix.
-func message(p []byte) []byte {
-	b := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(p)))
-	return append(b, p...)
-}
+func message(p []byte) []byte { return http2test.Message(len(p), p) }
 
 // begin sends a whole call.
 func (c *rawClient) begin(p []byte, extra ...string) uint32 {

@@ -25,7 +25,7 @@ func TestFramesOfRefusedCalls(t *testing.T) {
 			for range 2_000 {
 				id := c.open(false)
 				c.data(id, false, message([]byte("x")))
-				c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.block(hpack.HeaderField{Name: "sum", Value: "1"}), EndHeaders: true, EndStream: true}))
+				c.ok(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: c.fr.Encode(hpack.HeaderField{Name: "sum", Value: "1"}), EndHeaders: true, EndStream: true}))
 				if a := c.wait(id); a.reset != nil && *a.reset != http2.ErrCodeNo && *a.reset != http2.ErrCodeRefusedStream {
 					t.Fatalf("%v", a)
 				}
@@ -47,9 +47,9 @@ func TestCallBeforeAnIncompleteBlock(t *testing.T) {
 	c.roundTrip()
 	var sent bytes.Buffer
 	all := http2.NewFramer(&sent, nil)
-	c.ok(all.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.block(callFields()...), EndHeaders: true}))
+	c.ok(all.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.fr.Encode(callFields()...), EndHeaders: true}))
 	c.ok(all.WriteData(1, true, message(nil)))
-	block := c.block(callFields()...)
+	block := c.fr.Encode(callFields()...)
 	c.ok(all.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block[:1]}))
 	c.write(sent.Bytes())
 	if a := c.wait(1); a.field("grpc-status") != "0" {

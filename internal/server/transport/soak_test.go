@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bytes"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -12,14 +11,14 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
 // guest is a client that comes and goes. Its errors mean nothing: the server may close the connection at any time.
 type guest struct {
 	net.Conn
-	fr *http2.Framer
-	n  uint32 // of the last stream
+	*http2test.Client
 }
 
 func visit(addr string, settings ...http2.Setting) (*guest, error) {
@@ -28,39 +27,31 @@ func visit(addr string, settings ...http2.Setting) (*guest, error) {
 		return nil, err
 	}
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	g := &guest{Conn: conn, fr: http2.NewFramer(conn, conn)}
-	_, _ = io.WriteString(conn, http2.ClientPreface)
-	_ = g.fr.WriteSettings(settings...)
+	g := &guest{conn, http2test.New(conn, conn)}
+	_ = g.Greet(settings...)
 	return g, nil
 }
 
 // begin begins a call of a method, without its message.
 func (g *guest) begin(path string) {
-	var block bytes.Buffer
-	e := hpack.NewEncoder(&block)
-	for _, f := range callFields(":path", path) {
-		f.Sensitive = true
-		_ = e.WriteField(f)
-	}
-	g.n = max(1, g.n+g.n%2+1)
-	_ = g.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: g.n, BlockFragment: block.Bytes(), EndHeaders: true})
+	_ = g.Begin(http2test.Unindexed(callFields(":path", path)...))
 }
 
 // call makes a call. It reads until the call is answered, or the connection ends.
 func (g *guest) call(path string, p []byte) {
 	g.begin(path)
-	_ = g.fr.WriteData(g.n, true, message(p))
+	_ = g.WriteData(g.Stream, true, message(p))
 	for {
-		f, err := g.fr.ReadFrame()
+		f, err := g.ReadFrame()
 		if err != nil {
 			return
 		}
 		h := f.Header()
-		if h.StreamID == g.n && (h.Type == http2.FrameRSTStream || h.Flags.Has(http2.FlagDataEndStream)) {
+		if h.StreamID == g.Stream && (h.Type == http2.FrameRSTStream || h.Flags.Has(http2.FlagDataEndStream)) {
 			return
 		}
 		if p, ok := f.(*http2.PingFrame); ok && !p.IsAck() {
-			_ = g.fr.WritePing(true, p.Data)
+			_ = g.WritePing(true, p.Data)
 		}
 	}
 }
@@ -73,14 +64,14 @@ var habits = map[string]func(g *guest){
 		}
 	},
 	"long messages": func(g *guest) {
-		_ = g.fr.WriteWindowUpdate(0, 1<<30)
+		_ = g.WriteWindowUpdate(0, 1<<30)
 		g.call(echoPath, make([]byte, 15_000))
 	},
 	"other requests": func(g *guest) { g.call("/other", nil) },
 	"leaves abruptly": func(g *guest) {
 		for range 100 {
 			g.begin(echoPath)
-			_ = g.fr.WriteData(g.n, true, message([]byte("unread")))
+			_ = g.WriteData(g.Stream, true, message([]byte("unread")))
 		}
 		_ = g.Conn.(*net.TCPConn).SetLinger(0)
 	},
@@ -88,23 +79,23 @@ var habits = map[string]func(g *guest){
 		for i := range 100 {
 			g.begin([]string{echoPath, "/other"}[i%2])
 			if i%3 == 0 {
-				_ = g.fr.WriteData(g.n, true, message([]byte("reset")))
+				_ = g.WriteData(g.Stream, true, message([]byte("reset")))
 			}
-			_ = g.fr.WriteRSTStream(g.n, http2.ErrCodeCancel)
+			_ = g.WriteRSTStream(g.Stream, http2.ErrCodeCancel)
 		}
 		g.call(echoPath, nil)
 	},
 	"sends half of a message": func(g *guest) {
 		for range 10 {
 			g.begin(echoPath)
-			_ = g.fr.WriteData(g.n, false, message(make([]byte, 15_000))[:10_000])
+			_ = g.WriteData(g.Stream, false, message(make([]byte, 15_000))[:10_000])
 			g.begin("/other")
-			_ = g.fr.WriteData(g.n, false, make([]byte, 10_000))
+			_ = g.WriteData(g.Stream, false, make([]byte, 10_000))
 		}
 	},
 	"breaks the rules": func(g *guest) {
 		g.begin(echoPath)
-		_ = g.fr.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersEndHeaders, 3, []byte{0xff, 0xff, 0xff})
+		_ = g.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersEndHeaders, 3, []byte{0xff, 0xff, 0xff})
 		_, _ = io.Copy(io.Discard, g)
 	},
 }
@@ -112,18 +103,18 @@ var habits = map[string]func(g *guest){
 // longHabits are what clients do that stay until the server has enough.
 var longHabits = map[string]func(g *guest){
 	"opens no window": func(g *guest) {
-		_ = g.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		_ = g.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		for range 10 {
 			g.begin(echoPath)
-			_ = g.fr.WriteData(g.n, true, message([]byte("stuck")))
+			_ = g.WriteData(g.Stream, true, message([]byte("stuck")))
 			g.begin("/other")
-			_ = g.fr.WriteData(g.n, true, nil)
+			_ = g.WriteData(g.Stream, true, nil)
 		}
 		_, _ = io.Copy(io.Discard, g)
 	},
 	"stays until it must leave": func(g *guest) {
-		for g.fr.WritePing(false, [8]byte{}) == nil {
-			if _, err := g.fr.ReadFrame(); err != nil {
+		for g.WritePing(false, [8]byte{}) == nil {
+			if _, err := g.ReadFrame(); err != nil {
 				return
 			}
 		}

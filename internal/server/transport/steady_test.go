@@ -26,7 +26,7 @@ func newSteady(tb testing.TB, addr string, tracing envoytest.Tracing) *steady {
 	c := rawDial(tb, addr)
 	first, repeated := envoytest.Calls(tracing, echoPath, "test")
 	for _, block := range first {
-		c.writeBlock(c.next, false, block)
+		c.ok(c.fr.WriteBlock(c.next, false, block))
 		c.data(c.next, true, message(nil))
 		if a := c.wait(c.next); a.field("grpc-status") != "0" {
 			tb.Fatal(a)
@@ -138,11 +138,11 @@ func TestABlockIsDecodedAgainWhenTheTableChanges(t *testing.T) {
 	c := rawDial(t, addr)
 	color := func(fields []hpack.HeaderField, block []byte) (string, []byte) {
 		if block == nil {
-			block = c.block(fields...)
+			block = c.fr.Encode(fields...)
 		}
 		id := c.next
 		c.next += 2
-		c.writeBlock(id, false, block)
+		c.ok(c.fr.WriteBlock(id, false, block))
 		c.data(id, true, message(nil))
 		a := c.wait(id)
 		if a.field("grpc-status") != "0" {
@@ -174,7 +174,7 @@ func TestABlockIsDecodedAgainWhenTheTableChanges(t *testing.T) {
 	}
 	got, _ = color(append(callFields(), hpack.HeaderField{Name: "color", Value: "blue"}), nil)
 	expect(got, "blue")
-	got, _ = color(nil, c.block(append(callFields(), hpack.HeaderField{Name: "color", Value: "blue"})...))
+	got, _ = color(nil, c.fr.Encode(append(callFields(), hpack.HeaderField{Name: "color", Value: "blue"})...))
 	expect(got, "blue")
 	got, _ = color(fields, nil)
 	expect(got, "red")
