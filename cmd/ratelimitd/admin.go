@@ -41,7 +41,7 @@ func (s *starting) access(_ context.Context, opts *service.Options) (err error) 
 		}
 		a.Tokens = tokens
 	}
-	if a.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) && (!listen.NoDebug || !listen.NoAdmin) {
+	if a.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) {
 		s.log.Warn("anyone who can reach the admin port can read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1",
 			"debug_host", listen.DebugHost)
 	}

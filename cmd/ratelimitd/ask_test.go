@@ -364,10 +364,6 @@ func TestCountersAreOffUnlessSomebodyIsNamed(t *testing.T) {
 			t.Errorf("%s: %d %s", what, code, stderr)
 		}
 	}
-	none := startProcess(t, map[string]string{"RATELIMITD_NO_ADMIN": "true", "RATELIMITD_ADMIN_TOKEN": adminToken}, "--rules", rulesOf(t, edgeRules))
-	if code, _, stderr := asks(t, "peek", "-s", none.Debug, "-d", "edge", "--token", adminToken, "second=x"); code != 1 {
-		t.Errorf("without the admin service: %d %s", code, stderr)
-	}
 }
 
 func TestBadOperatorSettings(t *testing.T) {

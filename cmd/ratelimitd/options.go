@@ -62,9 +62,6 @@ type listenOptions struct {
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue. 0: forever; negative: not at all."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
-	ReusePort             bool          `env:"RATELIMITD_REUSE_PORT" help:"Let other replicas of the same user share the ports (SO_REUSEPORT)."`
-	NoDebug               bool          `env:"RATELIMITD_NO_DEBUG" help:"No pages on the admin port, only the admin API."`
-	NoAdmin               bool          `env:"RATELIMITD_NO_ADMIN" help:"No admin API on the admin port, only the pages."`
 	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. Requests with a longer one fail, and Envoy lets them pass by default: keep this above max_request_headers_kb."`
 	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum connections, gRPC and HTTP each."`
 	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the gRPC port, for grpcurl and Kuadrant's gateway. A question of 50 bytes has an answer of 50 KB."`
@@ -94,10 +91,8 @@ func (o *listenOptions) callers() server.Options {
 // operators are the options of the server for operators that depend only on these settings.
 func (o *listenOptions) operators() operator.Options {
 	return operator.Options{
-		Addr:       address(o.DebugHost, o.DebugPort),
-		NoPages:    o.NoDebug,
-		NoServices: o.NoAdmin,
-		Bounds:     operator.Bounds{MaxTextBytes: o.MaxTextBytes},
+		Addr:   address(o.DebugHost, o.DebugPort),
+		Bounds: operator.Bounds{MaxTextBytes: o.MaxTextBytes},
 	}
 }
 
@@ -359,9 +354,8 @@ type statisticsOptions struct {
 
 // logOptions are the settings of the log.
 type logOptions struct {
-	Level    string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. The admin port can change it while the service runs."`
-	Format   string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"Format of log lines."`
-	Refusals int    `name:"log-refusals" env:"RATELIMITD_LOG_REFUSALS" range:"0.." default:"0" help:"Maximum denied requests logged per second, with what callers sent. 0: none."`
+	Level  string `name:"log-level" env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error. The admin port can change it while the service runs."`
+	Format string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"Format of log lines."`
 }
 
 // logger makes the logger that writes to w, and its level, which can be changed.

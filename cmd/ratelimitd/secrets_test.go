@@ -87,7 +87,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := map[string]string{
-				"LOG_LEVEL": "debug", "RATELIMITD_LOG_REFUSALS": "100", "RATELIMITD_ADMIN_TOKEN": secret, "REDIS_OP_TIMEOUT": "2s",
+				"LOG_LEVEL": "debug", "RATELIMITD_EVENTS": "stdout", "RATELIMITD_ADMIN_TOKEN": secret, "REDIS_OP_TIMEOUT": "2s",
 				"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr, "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS": "authorization:Bearer " + secret,
 				"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:" + secret + "@127.0.0.1:1", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=" + secret + "," + secret,
 				"OTEL_BSP_SCHEDULE_DELAY": "10", "OTEL_EXPORTER_OTLP_TIMEOUT": "500",

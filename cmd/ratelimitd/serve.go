@@ -69,7 +69,7 @@ func (*serveCommand) about() about {
 		examples: []example{
 			{"count in memory", "ratelimitd --rules config/domains"},
 			{"count in Redis, together with all other replicas", "REDIS_URL=redis:6379 ratelimitd --rules config/domains"},
-			{"try rules without enforcing them", "ratelimitd --rules config/domains --shadow-mode --log-refusals 10"},
+			{"try rules without enforcing them", "ratelimitd --rules config/domains --shadow-mode"},
 		},
 		exits: []exitCode{
 			{0, "Stopped by a signal, after the calls in flight had their answers."},
@@ -173,9 +173,9 @@ func (s *starting) answers(_ context.Context, opts *service.Options) error {
 	opts.Limiter = limiter.Options{MaxSeries: o.Answers.MaxSeries, NoDots: o.Stats.NoDots, NoMetrics: o.Answers.NoMetrics}
 	opts.Settings = o.Answers.settings()
 	opts.Settings.Regions = max(len(o.Regions.Regions), 1)
-	opts.HotKeys, opts.LogRefusals = o.Answers.HotKeys, o.Log.Refusals
+	opts.HotKeys = o.Answers.HotKeys
 	opts.Statistics = s.statistics
-	opts.Ports = endpoint.Options{ReusePort: o.Listen.ReusePort, StopTimeout: o.Listen.StopTimeout}
+	opts.Ports = endpoint.Options{StopTimeout: o.Listen.StopTimeout}
 	opts.Server, opts.Operators = o.Listen.callers(), o.Listen.operators()
 	opts.Server.Metrics.Off = o.Answers.NoMetrics
 	opts.Operators.Scrapes = operator.Scrapes{Addr: o.Stats.prometheusAddr(), Path: o.Stats.PrometheusPath}

@@ -29,7 +29,6 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
-	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
 // ownDefaults are the defaults that differ from envoyproxy/ratelimit's. docs/reference/environment.md gives the reasons.
@@ -91,14 +90,11 @@ func variablesOfRules() []variable {
 		{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", value: "true", rules: []string{"domain: ["}, look: healthy, unset: "red", set: "green"},
 		{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", value: "true", rules: []string{"domain: ["}, with: map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, look: healthy, unset: "green", set: "red"},
 
-		{name: "LOG_LEVEL", value: "debug", with: map[string]string{"RATELIMITD_NO_DEBUG": "false"}, look: page("/loglevel", true, `\w+`), unset: "OKinfo", set: "OKdebug", bad: map[string]string{"loud": "debug, info, warn or error"}},
+		{name: "LOG_LEVEL", value: "debug", look: page("/loglevel", true, `\w+`), unset: "OKinfo", set: "OKdebug", bad: map[string]string{"loud": "debug, info, warn or error"}},
 		{name: "LOG_FORMAT", value: "json", look: running(func(t *testing.T, i *instance) string {
 			eventually(t, "a line", func() bool { return i.log.String() != "" })
 			return i.log.String()[:1]
 		}), unset: "t", set: "{"},
-		{name: "RATELIMITD_LOG_REFUSALS", value: "5", look: then(answers(heavy(6, ask("d", "k", "v"))), running(func(_ *testing.T, i *instance) string {
-			return either(strings.Contains(i.log.String(), `"request denied"`), "a line", "no line")
-		})), unset: "no line", set: "a line"},
 	}
 }
 
@@ -313,15 +309,6 @@ func variablesOfListening() []variable {
 			}
 			return status.Code(err).String()
 		}), unset: "Unimplemented", set: "OK"},
-		{name: "RATELIMITD_REUSE_PORT", value: "true", look: running(func(t *testing.T, i *instance) string {
-			_, port, _ := net.SplitHostPort(i.svc.Server.HTTPAddr.String())
-			return either(begin(t, merged(i.env, map[string]string{"PORT": port}), i.args...).err == nil, "shared", "taken")
-		}), unset: "taken", set: "shared"},
-		{name: "RATELIMITD_NO_DEBUG", value: "true", look: page("/rlconfig", true, `d\.k`), unset: "OKd.k", set: "Not Found"},
-		{name: "RATELIMITD_NO_ADMIN", value: "true", look: running(func(t *testing.T, i *instance) string {
-			_, err := adminv1.NewAdminServiceClient(dial(t, i.svc.Operators.DebugAddr.String())).ListRuleFiles(t.Context(), &adminv1.ListRuleFilesRequest{})
-			return either(err == nil, "answers", "does not")
-		}), unset: "answers", set: "does not"},
 		{name: "RATELIMITD_DRAIN_DELAY", value: "20ms", look: running(func(t *testing.T, i *instance) string {
 			i.stop()
 			i.log.Wait(t, "stopped")

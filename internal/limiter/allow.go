@@ -16,7 +16,7 @@ import (
 
 // plainRules reports by Rule.Index which decisions are plain. It is nil if none is.
 func (l *Limiter) plainRules(s *snapshot) []bool {
-	if !l.parts.NoMetrics || s.settings.Shadow || s.hot != nil || l.parts.Usage != nil || l.parts.Events != nil || l.parts.Refused != nil {
+	if !l.parts.NoMetrics || s.settings.Shadow || s.hot != nil || l.parts.Usage != nil || l.parts.Events != nil {
 		return nil
 	}
 	all := make([]bool, len(s.tree.Rules))

@@ -19,7 +19,6 @@ func (p *parts) reports(s *Settings) (all []report) {
 	add(p.Usage != nil, (*work).recordUsage)
 	add(s.Shadow, (*work).passInShadow)
 	add(p.Events != nil, (*work).sendEvents)
-	add(p.Refused != nil, (*work).reportRefused)
 	add(!p.NoMetrics, (*work).countCode)
 	return all
 }
@@ -29,13 +28,6 @@ func (w *work) passInShadow(d *Decision) {
 	if d.Code == OverLimit {
 		d.Code = OK
 		w.metrics.shadowed.Add(1)
-	}
-}
-
-// reportRefused calls Options.Refused for a denied request.
-func (w *work) reportRefused(d *Decision) {
-	if d.Code == OverLimit {
-		w.Refused(w.now, w.req, d)
 	}
 }
 

@@ -1,8 +1,6 @@
 package limiter
 
 import (
-	"time"
-
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -28,8 +26,6 @@ type Options struct {
 	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
 	Usage   *usage.Index     // records the counters of rules with usage; nil: off
 	Events  *events.Sink     // gets events about denials, warnings and penalties; nil: off
-
-	Refused func(now time.Time, req *Request, d *Decision) // called for every denied request; nil: not called
 }
 
 // Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.

@@ -29,22 +29,15 @@ type page struct {
 // write timeout, because a profile takes as long as the operator asks for.
 func (s *Server) newDebug(opts *Options) *http.Server {
 	mux := http.NewServeMux()
-	if !opts.NoPages {
-		addPages(mux, opts)
-		s.addConsole(mux, opts)
-	}
-	if !opts.NoServices {
-		s.addServices(mux, opts)
-	}
+	addPages(mux, opts)
+	s.addConsole(mux, opts)
+	s.addServices(mux, opts)
 	h := s.shared.HTTP(mux)
-	if !opts.NoServices {
-		h.Handler = calls(h.Handler)
-		h.Protocols = new(http.Protocols)
-		h.Protocols.SetHTTP1(true)
-		h.Protocols.SetUnencryptedHTTP2(opts.Access.TLS == nil)
-		h.Protocols.SetHTTP2(opts.Access.TLS != nil)
-	}
-	h.Handler = newGate(opts).before(h.Handler)
+	h.Protocols = new(http.Protocols)
+	h.Protocols.SetHTTP1(true)
+	h.Protocols.SetUnencryptedHTTP2(opts.Access.TLS == nil)
+	h.Protocols.SetHTTP2(opts.Access.TLS != nil)
+	h.Handler = newGate(opts).before(calls(h.Handler))
 	if opts.Access.TLS != nil {
 		h.TLSConfig = offeringHTTP2(opts.Access.TLS)
 		// A client without a certificate fails in the handshake, which net/http logs. Anybody can make it fail at any rate.
@@ -104,10 +97,8 @@ func addPages(mux *http.ServeMux, opts *Options) {
 		mux.HandleFunc(p.path, p.handler)
 		fmt.Fprintf(&index, "%-14s %s\n", p.path, p.help)
 	}
-	if !opts.NoServices {
-		fmt.Fprintf(&index, "services       %s, over gRPC with reflection, gRPC-Web, and JSON: POST /SERVICE/METHOD\n",
-			strings.Join(serviceNames[2:], ", "))
-	}
+	fmt.Fprintf(&index, "services       %s, over gRPC with reflection, gRPC-Web, and JSON: POST /SERVICE/METHOD\n",
+		strings.Join(serviceNames[2:], ", "))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		code := http.StatusOK
 		if r.URL.Path != "/" {

@@ -23,7 +23,7 @@ type Server struct {
 
 	shared *endpoint.Shared
 	ports  []port
-	events *console.Events // nil: there is no console
+	events *console.Events // nil: the admin port could not be opened
 
 	peerShare float64
 }
@@ -48,9 +48,7 @@ func New(opts Options) (*Server, error) {
 	if opts.Scrapes.Addr != "" && opts.Scrapes.Handler != nil {
 		s.MetricsAddr = s.open("metrics", opts.Scrapes.Addr, func() *http.Server { return s.newScrapes(&opts.Scrapes) })
 	}
-	if !opts.NoPages || !opts.NoServices {
-		s.DebugAddr = s.open("debug", opts.Addr, func() *http.Server { return s.newDebug(&opts) })
-	}
+	s.DebugAddr = s.open("debug", opts.Addr, func() *http.Server { return s.newDebug(&opts) })
 	return s, nil
 }
 

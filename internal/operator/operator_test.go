@@ -99,17 +99,6 @@ func reflected(t *testing.T, conn *grpc.ClientConn) (stream reflectionv1.ServerR
 	return stream, services
 }
 
-// Two processes on one port, as where one takes over from another.
-func TestReusePort(t *testing.T) {
-	first := startWith(t, endpoint.Options{ReusePort: true}, Options{})
-	if alone := start(t, Options{Addr: first.DebugAddr.String()}); alone.DebugAddr != nil {
-		t.Error("a server that does not share took the port")
-	}
-	if second := startWith(t, endpoint.Options{ReusePort: true}, Options{Addr: first.DebugAddr.String()}); second.DebugAddr == nil {
-		t.Error("it does not share the port")
-	}
-}
-
 func TestCloseFreesPorts(t *testing.T) {
 	s, err := New(Options{Addr: "127.0.0.1:0", Scrapes: Scrapes{Addr: "127.0.0.1:0", Handler: http.NotFoundHandler()}})
 	if err != nil {

@@ -16,9 +16,7 @@ import (
 type Options struct {
 	Shared *endpoint.Shared // what it has in common with the other ports of the process; nil: defaults
 
-	Addr       string // host:port of the admin port; default "127.0.0.1:6070"
-	NoPages    bool   // no pages on it
-	NoServices bool   // no gRPC services on it; without both, nothing listens there
+	Addr string // host:port of the admin port; default "127.0.0.1:6070"
 
 	Access  Access
 	Rules   Rules
@@ -27,7 +25,7 @@ type Options struct {
 
 	Overrides Overrides
 
-	Counters Counters                           // operators may look at them and clear them; required, unless NoServices
+	Counters Counters                           // operators may look at them and clear them; required
 	Usage    Usage                              // lists descriptors with live counters; nil: off
 	HotKeys  func(hotkeys.Query) hotkeys.Report // nil: off
 	Shares   Shares                             // of the clients that decide with quotas; nil: there are none

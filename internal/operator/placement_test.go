@@ -6,9 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
@@ -47,41 +44,6 @@ func TestServicesOnTheDebugPort(t *testing.T) {
 	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
 		t.Errorf("/stats over HTTP/2: %s %s", resp.Proto, resp.Status)
 	}
-}
-
-func TestDebugAndAdminCanBeTurnedOff(t *testing.T) {
-	admin := func(r *running) codes.Code {
-		_, err := adminv1.NewAdminServiceClient(r.admin).Explain(within(t), &adminv1.ExplainRequest{Domain: "d"})
-		return status.Code(err)
-	}
-	explain := func(string, []descriptor.Entry) descriptor.Explanation { return descriptor.Explanation{} }
-	pages := []string{"/", "/rlconfig", "/stats", "/debug/pprof/", "/debug/pprof/profile", "/loglevel"}
-	t.Run("no debug", func(t *testing.T) {
-		r := start(t, Options{NoPages: true, Rules: Rules{Explain: explain}, LogLevel: &twoLevels{}})
-		for _, page := range pages {
-			if code, _ := get(t, r.DebugAddr, page); code != 404 {
-				t.Errorf("%s: %d", page, code)
-			}
-		}
-		if code := admin(r); code != codes.OK {
-			t.Errorf("the admin service: %v", code)
-		}
-	})
-	t.Run("no admin", func(t *testing.T) {
-		r := start(t, Options{NoServices: true, Rules: Rules{Explain: explain}})
-		if code, body := get(t, r.DebugAddr, "/"); code != 200 || strings.Contains(body, "AdminService") {
-			t.Errorf("the index: %d %s", code, body)
-		}
-		if code := admin(r); code == codes.OK {
-			t.Error("the admin service answers")
-		}
-	})
-	t.Run("neither", func(t *testing.T) {
-		r := start(t, Options{NoPages: true, NoServices: true, Addr: "no such host:0"})
-		if r.DebugAddr != nil {
-			t.Errorf("something listens on %v", r.DebugAddr)
-		}
-	})
 }
 
 // A reflection stream, or any other, is no reason not to stop: it is cut off like a call that takes too long.

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
@@ -81,39 +80,6 @@ func TestUnixSocketLeavesOtherFilesAlone(t *testing.T) {
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
 		t.Errorf("the file: %q, %v", b, err)
-	}
-}
-
-// Two servers on one port, as where one process takes over from another: no connection is refused while there is one.
-func TestReusePort(t *testing.T) {
-	first := startWith(t, endpoint.Options{ReusePort: true}, Options{})
-	same := Listen{GRPC: first.GRPCAddr.String(), HTTP: first.HTTPAddr.String()}
-	if s, err := New(Options{Decider: decider(passAll), Listen: same}); err == nil {
-		s.Close()
-		t.Fatal("a server that does not share took the ports")
-	}
-	second := startWith(t, endpoint.Options{ReusePort: true}, Options{Listen: same})
-	if first.GRPCAddr.String() != second.GRPCAddr.String() {
-		t.Fatalf("%v and %v", first.GRPCAddr, second.GRPCAddr)
-	}
-	for range 20 {
-		conn := dial(t, first.GRPCAddr)
-		if _, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(within(t), smallRequest()); err != nil {
-			t.Error(err)
-		}
-		_ = conn.Close()
-	}
-	_ = first.conn.Close()
-	first.stop()
-	if err := <-first.done; err != nil {
-		t.Fatal(err)
-	}
-	for range 20 {
-		conn := dial(t, second.GRPCAddr)
-		if _, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(within(t), smallRequest()); err != nil {
-			t.Errorf("after the first has gone: %v", err)
-		}
-		_ = conn.Close()
 	}
 }
 

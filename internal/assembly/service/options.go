@@ -37,10 +37,9 @@ type Options struct {
 	Rules     Rules
 	Overrides Overrides
 
-	Limiter     limiter.Options
-	Settings    limiter.Settings
-	HotKeys     uint32 // most keys that are tracked; 0: none
-	LogRefusals int    // most denied requests that are logged, each second
+	Limiter  limiter.Options
+	Settings limiter.Settings
+	HotKeys  uint32 // most keys that are tracked; 0: none
 
 	ReservationKey string // signs reservation IDs; empty: a random one, shared in Redis
 

@@ -77,7 +77,6 @@ func (s *Service) openLimiter() error {
 	o.Elsewhere = s.elsewhere()
 	o.Metrics = prom.With(s.o.Registry)
 	o.HotKeys, o.Usage = s.trackHotKeys(), s.indexUsage()
-	o.Refused = server.LogRefusals(s.o.LogRefusals, o.Keys, s.o.Log)
 	s.Limiter = limiter.New(o)
 	return nil
 }

@@ -35,17 +35,10 @@ const onSocket = "gRPC on unix socket"
 // Listen opens a TCP listener. A connection ends when nothing that was sent on it is acknowledged for as long as giveUp; 0
 // leaves that to the system.
 func (s *Shared) Listen(what, address string, giveUp time.Duration) (net.Listener, error) {
-	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		if s.reusePort {
-			if err := sharePort(c); err != nil {
-				return err
-			}
-		}
-		if giveUp > 0 {
-			return giveUpAfter(giveUp, c)
-		}
-		return nil
-	}}
+	var config net.ListenConfig
+	if giveUp > 0 {
+		config.Control = func(_, _ string, c syscall.RawConn) error { return giveUpAfter(giveUp, c) }
+	}
 	l, err := config.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		return nil, &ListenError{What: what, At: address, Err: err}

@@ -12,7 +12,6 @@ import (
 
 // Options are the settings that all ports of a process have in common. All are optional.
 type Options struct {
-	ReusePort   bool           // other processes of the same user may listen on the same ports (SO_REUSEPORT)
 	StopTimeout time.Duration  // for requests in flight after the drain delay; then they are cut off. Default 10 s
 	Budget      *intake.Budget // of what peers make the process keep, on all ports together; default 128 MiB
 
@@ -30,7 +29,6 @@ type Shared struct {
 	Metrics     prometheus.Registerer
 	Log         *slog.Logger
 
-	reusePort   bool
 	stopTimeout time.Duration
 	panics      prometheus.Counter
 }
@@ -41,7 +39,6 @@ func New(o Options) (*Shared, error) {
 		Metrics:     o.Metrics,
 		Budget:      o.Budget,
 		Log:         o.Log,
-		reusePort:   o.ReusePort,
 		stopTimeout: o.StopTimeout,
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "ratelimitd_panics_total",

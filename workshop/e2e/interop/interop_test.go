@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,8 +34,7 @@ invalid: INVALID_ARGUMENT rate limit domain must not be empty
 unknown method: UNIMPLEMENTED
 gzip: OK
 metadata: OK
-1 MiB: OK
-10,000 descriptors: OK 10000
+1 MiB in 256 descriptors: OK 256
 health: SERVING
 health of another service: NOT_FOUND
 1,000 at once: OK 600, OVER_LIMIT 400
@@ -176,13 +174,12 @@ func folderOf(t *testing.T, name string) string {
 	return folder
 }
 
-// start starts the service with bounds that the clients' largest requests need.
+// start starts the service.
 func start(t *testing.T, program, name, redis string, env ...string) *servicetest.Process {
 	t.Helper()
 	cmd := exec.Command(program, "serve", "--rules", servicetest.RulesOf(t, rules))
 	cmd.Env = append([]string{
-		"REDIS_URL=" + redis, "REDIS_OP_TIMEOUT=1m", "RATELIMITD_REUSE_PORT=true",
-		"RATELIMITD_MAX_DESCRIPTORS=10000", "RATELIMITD_MAX_TEXT_BYTES=2000000",
+		"REDIS_URL=" + redis, "REDIS_OP_TIMEOUT=1m",
 	}, env...)
 	return servicetest.Start(t, name, cmd)
 }
@@ -195,20 +192,18 @@ func (c *client) run(t *testing.T, program, folder string) {
 	stuck := start(t, program, "a service whose Redis hangs", hanging.Addr)
 	first := start(t, program, "the first service", redis.Addr)
 
-	p := c.start(t, folder, first.GRPC, stuck.GRPC)
+	relay := servicetest.StartRelay(t, first.GRPC)
+	p := c.start(t, folder, relay.Addr, stuck.GRPC)
 	p.expect(t, works)
 	hanging.Pause(t)
 	p.goOn(t)
 	p.expect(t, hangs)
 	p.expect(t, begins)
 
-	// The process is replaced as in an update: another one listens too, then the first one leaves.
+	// The process is replaced as in an update: another one gets the new connections, then the first one leaves.
 	awaitMore(t, redis, c.name, 200)
-	_, port, err := net.SplitHostPort(first.GRPC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second := start(t, program, "the second service", redis.Addr, "GRPC_PORT="+port)
+	second := start(t, program, "the second service", redis.Addr)
+	relay.To(second.GRPC)
 	first.Signal(t, syscall.SIGTERM)
 	p.expect(t, "watch: NOT_SERVING\n")
 	select {

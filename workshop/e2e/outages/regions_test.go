@@ -41,6 +41,7 @@ type world struct {
 	rules   map[string]string // directory of each region
 	redis   map[string]*redistest.Server
 	env     map[string]map[string]string
+	listen  map[string][]string  // region ports of the replicas
 	proxies map[[2]string]*proxy // from, to
 
 	mu       sync.Mutex
@@ -57,7 +58,7 @@ func startWorld(t *testing.T, rules string) *world {
 	servicetest.NotAtMidnight()
 	w := &world{
 		t: t, names: []string{"eu", "us", "ap"}, rules: make(map[string]string), redis: make(map[string]*redistest.Server),
-		env: make(map[string]map[string]string), proxies: make(map[[2]string]*proxy), replicas: make(map[string][2]replica),
+		env: make(map[string]map[string]string), listen: make(map[string][]string), proxies: make(map[[2]string]*proxy), replicas: make(map[string][2]replica),
 	}
 	ca := tlstest.NewAuthority(t, "regions")
 	dir := t.TempDir()
@@ -68,9 +69,10 @@ func startWorld(t *testing.T, rules string) *world {
 		}
 		return path
 	}
-	ports := make(map[string]string)
+	relays := make(map[string]string) // each in front of the region ports of both replicas
 	for _, name := range w.names {
-		ports[name] = redistest.FreeAddr(t)
+		w.listen[name] = []string{redistest.FreeAddr(t), redistest.FreeAddr(t)}
+		relays[name] = servicetest.StartRelay(t, w.listen[name]...).Addr
 	}
 	for _, from := range w.names {
 		var list []string
@@ -79,17 +81,15 @@ func startWorld(t *testing.T, rules string) *world {
 				list = append(list, to)
 				continue
 			}
-			p := startProxyTo(t, ports[to])
+			p := startProxyTo(t, relays[to])
 			w.proxies[[2]string{from, to}] = p
 			list = append(list, to+"="+p.Addr)
 		}
 		pair := ca.Issue(t, "spiffe://example.org/region/"+from)
 		w.rules[from] = servicetest.RulesOf(t, rules)
 		w.redis[from] = redistest.Start(t)
-		host, port, _ := strings.Cut(ports[from], ":")
 		w.env[from] = map[string]string{
 			"REDIS_URL": w.redis[from].Addr, "RATELIMITD_REGION": from, "RATELIMITD_REGIONS": strings.Join(list, ","),
-			"RATELIMITD_REGIONS_HOST": host, "RATELIMITD_REGIONS_PORT": port, "RATELIMITD_REUSE_PORT": "true", // both replicas answer on one address
 			"RATELIMITD_REGIONS_TLS_CERT": put(from+".crt", pair.Cert), "RATELIMITD_REGIONS_TLS_KEY": put(from+".key", pair.Key),
 			"RATELIMITD_REGIONS_TLS_CACERT": put("ca.crt", ca.PEM),
 		}
@@ -111,7 +111,8 @@ func startWorld(t *testing.T, rules string) *world {
 // start starts a replica.
 func (w *world) start(name string, i int) {
 	w.t.Helper()
-	p := startProcess(w.t, w.env[name], "serve", "--rules", w.rules[name])
+	host, port, _ := strings.Cut(w.listen[name][i], ":")
+	p := startProcess(w.t, w.env[name], "serve", "--rules", w.rules[name], "--regions-host", host, "--regions-port", port)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	both := w.replicas[name]

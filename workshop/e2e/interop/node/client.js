@@ -65,11 +65,9 @@ async function oneByOne(client, checker) {
   metadata.set('x-some-bin', Buffer.from(Array.from({ length: 256 }, (_, i) => i)));
   say('metadata', code(await call(client, 'ShouldRateLimit', ask('open', NAME), { metadata })));
 
-  say('1 MiB', code(await call(client, 'ShouldRateLimit', ask('open', NAME + 'v'.repeat(1 << 20)))));
-
-  const values = Array.from({ length: 10_000 }, (_, i) => `${NAME} ${i}`);
+  const values = Array.from({ length: 256 }, (_, i) => `${NAME} ${i}` + 'v'.repeat(4096));
   const many = await call(client, 'ShouldRateLimit', ask('open', ...values));
-  say('10,000 descriptors', `${code(many)} ${(many.statuses || []).length}`);
+  say('1 MiB in 256 descriptors', `${code(many)} ${(many.statuses || []).length}`);
 
   for (const [step, service] of [['health', ''], ['health of another service', 'no.such.Service']]) {
     const answer = await call(checker, 'Check', { service });

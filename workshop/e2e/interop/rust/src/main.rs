@@ -132,12 +132,9 @@ async fn one_by_one(client: &mut Client) -> Result<(), Error> {
     request.metadata_mut().insert_bin(BinaryMetadataKey::from_static("x-some-bin"), BinaryMetadataValue::from_bytes(&bytes));
     println!("metadata: {}", outcome(&client.limit(request).await));
 
-    let request = ask("open", [NAME.to_string() + &"v".repeat(1 << 20)]);
-    println!("1 MiB: {}", outcome(&client.limit(with_timeout(request, PATIENCE)).await));
-
-    let request = ask("open", (0..10_000).map(|i| format!("{NAME} {i}")));
+    let request = ask("open", (0..256).map(|i| format!("{NAME} {i}") + &"v".repeat(4096)));
     let many = client.limit(with_timeout(request, PATIENCE)).await;
-    println!("10,000 descriptors: {} {}", outcome(&many), many.map_or(0, |answer| answer.statuses.len()));
+    println!("1 MiB in 256 descriptors: {} {}", outcome(&many), many.map_or(0, |answer| answer.statuses.len()));
 
     for (step, service) in [("health", ""), ("health of another service", "no.such.Service")] {
         println!("{step}: {}", client.check(service).await.unwrap_or_else(|status| name(status.code())));

@@ -123,11 +123,9 @@ public final class Client {
     var with = patient(channel).withInterceptors(MetadataUtils.newAttachHeadersInterceptor(metadata));
     say("metadata", outcome(() -> with.shouldRateLimit(ask("open"))));
 
-    say("1 MiB", outcome(() -> patient(channel).shouldRateLimit(ask("open", List.of(NAME + "v".repeat(1 << 20))))));
-
-    var values = IntStream.range(0, 10_000).mapToObj(i -> NAME + " " + i).collect(Collectors.toList());
+    var values = IntStream.range(0, 256).mapToObj(i -> NAME + " " + i + "v".repeat(4096)).collect(Collectors.toList());
     var many = patient(channel).shouldRateLimit(ask("open", values));
-    say("10,000 descriptors", many.getOverallCode() + " " + many.getStatusesCount());
+    say("1 MiB in 256 descriptors", many.getOverallCode() + " " + many.getStatusesCount());
 
     say("health", checked(channel, ""));
     say("health of another service", checked(channel, "no.such.Service"));
