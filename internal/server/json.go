@@ -132,7 +132,7 @@ func (h *jsonHandler) decode(body []byte, req *limiter.Request) error {
 	}
 	var in ratelimitv3.RateLimitRequest
 	if err := protojson.Unmarshal(body, &in); err != nil {
-		return &limiter.InvalidError{Message: faultOf(body, in.ProtoReflect().Descriptor()), Err: err}
+		return &limiter.InvalidError{Message: faultOf(body, in.ProtoReflect().Descriptor(), err), Err: err}
 	}
 	data, err := proto.Marshal(&in)
 	if err != nil {
