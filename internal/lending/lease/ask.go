@@ -60,11 +60,12 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 		if c.late(start, end, *now) {
 			err = errors.Join(err, fmt.Errorf("%w: the answer came after the end of the lease that a part of the hits is from", backend.ErrUnavailable))
 		}
+		call := reply{sent, *now, shared(ctx, err)}
 		refused := backend.Refused(c.request.Takes[start:end], c.request.Outcomes[start:end])
 		for k := start; k < end; k++ {
 			p, t, o, place := &c.takes[k], &c.request.Takes[k], &c.request.Outcomes[k], c.request.Place(k)
 			if p.lead {
-				if !l.settleLease(ctx, p, t, o, err, sent, *now) {
+				if !l.settleLease(p, t, o, call) {
 					c.takes[again] = *p
 					c.retry.Add(place, r.Takes[place]).Hits = p.hits - p.aside
 					again++
@@ -165,9 +166,27 @@ func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, r
 	o.Used += int64(p.terms.gap)
 }
 
+// reply is how a call to the backend ended.
+type reply struct {
+	sent, now time.Time
+	err       error // what the takes share that wait for its answer; nil: they ask for themselves
+}
+
+// shared is the error that waiting takes share: none if its cause is the deadline of this caller. The backend gives up a moment before that
+// deadline.
+func shared(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		return nil
+	}
+	return fmt.Errorf("share the trip of another take: %w", err)
+}
+
 // settleLease finishes an acquisition. It returns false if the take has no answer yet: then the take may use the permits that
 // are set aside for it, and another call has to ask for the rest.
-func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.Take, o *backend.Outcome, err error, sent, now time.Time) (answered bool) {
+func (l *Leases) settleLease(p *forwardedTake, t *backend.Take, o *backend.Outcome, call reply) (answered bool) {
 	k := p.c
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
@@ -186,12 +205,8 @@ func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.T
 		// asked for.
 		l.counts.failed.Add(1)
 		l.putBack(p)
-		k.waiting = now.Add(k.terms.tau)
-		// The takes that wait share the error, but not if the cause is the deadline of this caller. The backend gives up a
-		// moment before that deadline.
-		if d, ok := ctx.Deadline(); ctx.Err() == nil && (!ok || time.Now().Before(d)) && !errors.Is(err, context.DeadlineExceeded) {
-			f.err = fmt.Errorf("share the trip of another take: %w", err)
-		}
+		k.waiting = call.now.Add(k.terms.tau)
+		f.err = call.err
 		return true
 	}
 
@@ -203,28 +218,28 @@ func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.T
 	}
 	old := p.aside + k.drop()
 	if !o.Cached {
-		k.saw(o, sent)
+		k.saw(o, call.sent)
 	}
-	valid := k.valid(p, old, o, sent, now)
+	valid := k.valid(p, old, o, call)
 	l.counts.expired.Add(old - valid)
 	p.aside, p.unused = 0, 0
 
 	if o.Allowed {
 		l.counts.granted.Add(1)
 		l.counts.leased.Add(t.Hits)
-		k.hold(valid+t.Hits, sent)
+		k.hold(valid+t.Hits, call.sent)
 	} else {
 		l.counts.refused.Add(1)
 		if !p.live && valid > 0 {
-			k.hold(valid, sent)
+			k.hold(valid, call.sent)
 		} else {
 			k.pool = valid
 		}
 	}
 	if k.pool >= p.hits {
-		k.take(p.hits, now)
+		k.take(p.hits, call.now)
 		l.counts.used.Add(p.hits)
-		*o = k.answer(p.hits, now)
+		*o = k.answer(p.hits, call.now)
 		return true
 	}
 	// This take gets the permits in the pool before any other take does, so that small takes do not starve a large one.
@@ -234,17 +249,17 @@ func (l *Leases) settleLease(ctx context.Context, p *forwardedTake, t *backend.T
 }
 
 // valid is how many permits of the old lease still count at the moment of the store's answer.
-func (c *hotCounter) valid(p *forwardedTake, old int64, o *backend.Outcome, sent, now time.Time) int64 {
+func (c *hotCounter) valid(p *forwardedTake, old int64, o *backend.Outcome, call reply) int64 {
 	alive := int64(0)
-	if p.live && before(now, c.live) {
+	if p.live && before(call.now, c.live) {
 		alive = p.aside
 	}
 	switch {
 	case o.Cached:
 		return alive
-	case !c.same(sent):
+	case !c.same(call.sent):
 		return 0
 	default:
-		return max(alive, c.worth(old, now))
+		return max(alive, c.worth(old, call.now))
 	}
 }

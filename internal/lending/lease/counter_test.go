@@ -444,13 +444,13 @@ func TestPermitsThatStillCount(t *testing.T) {
 			k.boundary = ms(10_000)
 		}
 		p := forwardedTake{aside: 6, live: c.live}
-		if got := k.valid(&p, 10, &backend.Outcome{Cached: c.cached}, ms(c.now), ms(c.now)); got != c.want {
+		if got := k.valid(&p, 10, &backend.Outcome{Cached: c.cached}, reply{sent: ms(c.now), now: ms(c.now)}); got != c.want {
 			t.Errorf("%s: %d of 10 permits count, want %d", c.name, got, c.want)
 		}
 	}
 	k := hot(t, descriptor.Limit{Requests: 1200, Window: window(1, descriptor.Minute), Algorithm: descriptor.TokenBucket})
 	k.hold(10, noon)
-	if got := k.valid(&forwardedTake{aside: 6, live: true}, 10, &backend.Outcome{}, ms(400), ms(400)); got != 6 {
+	if got := k.valid(&forwardedTake{aside: 6, live: true}, 10, &backend.Outcome{}, reply{sent: ms(400), now: ms(400)}); got != 6 {
 		t.Errorf("of 10 permits of a bucket, %d count, want the 6 that may still be used", got)
 	}
 }

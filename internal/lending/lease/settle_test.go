@@ -170,7 +170,7 @@ func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 			c.ctx = context.Background()
 		}
 		o := c.o
-		answered := all.settleLease(c.ctx, &p, &backend.Take{Hits: c.ask}, &o, c.err, noon, ms(10))
+		answered := all.settleLease(&p, &backend.Take{Hits: c.ask}, &o, reply{noon, ms(10), shared(c.ctx, c.err)})
 		if answered != c.answered || k.pool != c.pool || p.aside != c.aside || c.lost == 0 && p.unused != c.aside || k.generation != c.generation || p.lead || k.fetch != nil {
 			t.Errorf("%s: answered %v, %d permits are held, %d set aside (%d unused), lease %d; want %v, %d, %d, %d", c.name, answered, k.pool, p.aside, p.unused, k.generation, c.answered,
 				c.pool, c.aside, c.generation)
@@ -430,7 +430,7 @@ func TestOneDormantPermit(t *testing.T) {
 		t.Fatalf("%+v", p)
 	}
 	o := backend.Outcome{Before: 1200, Used: 1200, ResetAfter: 59 * time.Second}
-	if !all.settleLease(t.Context(), p, &call.request.Takes[0], &o, nil, ms(1000), ms(1001)) || !o.Allowed || k.generation != 2 || k.pool != 0 {
+	if !all.settleLease(p, &call.request.Takes[0], &o, reply{sent: ms(1000), now: ms(1001)}) || !o.Allowed || k.generation != 2 || k.pool != 0 {
 		t.Errorf("%+v of lease %d, %d permits are left", o, k.generation, k.pool)
 	}
 }
