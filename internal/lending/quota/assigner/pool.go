@@ -31,7 +31,6 @@ type pool struct {
 
 	made                     time.Time
 	planned, looked, charged time.Time
-	changed                  bool // a report has come since it was planned
 	used                     bool // something was charged since its counters were looked at
 	reopens                  time.Time
 	retry                    time.Time // when a store that did not answer is asked again
@@ -65,7 +64,6 @@ func (a *Assigner) planNewcomer(now time.Time, p *pool) {
 }
 
 func (a *Assigner) planIn(now time.Time, p *pool, rest time.Duration) {
-	p.changed = true
 	at := p.planned.Add(rest)
 	if at.Before(now) {
 		at = now
@@ -133,7 +131,7 @@ func (a *Assigner) plan(now time.Time, p *pool) {
 			s.stream.enqueue(s)
 		}
 	}
-	p.planned, p.changed = now, false
+	p.planned = now
 	if a.removable(now, p) {
 		delete(a.pools, p.key)
 		a.keep(-p.bytes())

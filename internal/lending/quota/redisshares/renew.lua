@@ -1,19 +1,13 @@
 -- Renews a process' share of one limit.
 -- KEYS: a hash with a field for each process that holds a share, and one for the saved tokens.
--- ARGV: process, rate, burst, saved at the beginning, demand, held rate, held burst, returned tokens, claimed rate, 1 if the process has held a
--- share before, ms until a share expires, number of the question, number of the last question whose answer arrived,
--- 1 if the process ends, ms since the first client with a claim came.
+-- ARGV: the question as JSON: quota.Ask with Process, the name of this process, and TTL, the time until its share expires. Times are in ns.
 -- Answers with rate, burst, tokens to mint, fair rate, fair burst, claimed rate, claimed burst, 1 if more may be claimed later, and the number of
 -- processes.
 --
 -- The rates of all shares never exceed the rate of the limit. The bursts of all shares plus the saved tokens never exceed the burst of the
 -- limit. Tokens are saved at the rate that no process holds.
-local key, me = KEYS[1], ARGV[1]
-local function arg(i) return tonumber(ARGV[i]) end
-local rate, burst, first, demand = arg(2), arg(3), arg(4), arg(5)
-local held_rate, held_burst, returned = arg(6), arg(7), arg(8)
-local claim_rate, known, ttl = arg(9), ARGV[10] == '1', arg(11)
-local number, answered = arg(12), arg(13)
+local key, ask = KEYS[1], cjson.decode(ARGV[1])
+local me, rate, burst, known, ttl = ask.Process, ask.Rate, ask.Burst, ask.Held, math.floor(ask.TTL / 1e6)
 -- How many ms after its last renewal a process counts as gone. It must be long enough for all clients of the process to reach other
 -- processes: before that, the claim of one client could take what another client still holds. If a process says that it ends, its
 -- clients need less time (moving), because Envoys look for another process every 5 s.
@@ -45,12 +39,12 @@ local function over(p) return p.expires <= now or p.renewed > now + ttl end
 
 -- A packet of a question can arrive after the process has given up and asked again on another connection. What the process held then is not
 -- what it holds now, so nothing must change.
-if all[me] and not over(all[me]) and number < all[me].number then
+if all[me] and not over(all[me]) and ask.Number < all[me].number then
   return redis.error_reply('STALE question: Redis has answered a later one')
 end
 
 if saved == nil then
-  saved = math.min(first, burst)
+  saved = math.min(ask.Saved, burst)
   if known then -- the data is lost: others may hold shares, too
     saved, learning = 0, now + silent
   end
@@ -71,14 +65,13 @@ end
 
 local own = all[me] or {rate = 0, burst = 0, claimed_rate = 0, claimed_burst = 0, number = 0, more_rate = 0, more_burst = 0}
 if not all[me] and known then learning = math.max(learning, now + silent) end
-own.demand, own.renewed, own.expires = demand, now, now + ttl
-local ends = ARGV[14] == '1'
-if ends then own.demand = -1 end
+own.demand, own.renewed, own.expires = ask.Demand, now, now + ttl
+if ask.Ends then own.demand = -1 end
 -- What was taken for claims of this process counts as held until it has an answer that says so.
-if own.number <= answered then own.claimed_rate, own.claimed_burst = 0, 0 end
+if own.number <= ask.Answered then own.claimed_rate, own.claimed_burst = 0, 0 end
 own.claimed_rate, own.claimed_burst = own.claimed_rate + own.more_rate, own.claimed_burst + own.more_burst
-own.more_rate, own.more_burst, own.number = 0, 0, number
-own.claim, own.since = math.max(claim_rate - own.claimed_rate, 0), now - arg(15)
+own.more_rate, own.more_burst, own.number = 0, 0, ask.Number
+own.claim, own.since = math.max(ask.ClaimRate - own.claimed_rate, 0), now - math.floor(ask.ClaimAge / 1e6)
 
 -- A process cannot keep more than it was given. If that was forgotten, or has expired while the question was under way, others may
 -- have got it, and the process keeps what is left.
@@ -86,8 +79,8 @@ local others_burst = 0
 for name, p in pairs(all) do
   if name ~= me then others_burst = others_burst + p.burst end
 end
-local kept = math.min(held_burst + own.claimed_burst, math.max(own.burst, known and burst - others_burst or 0))
-saved = saved + math.min(returned, math.max(own.burst - kept, 0))
+local kept = math.min(ask.HeldBurst + own.claimed_burst, math.max(own.burst, known and burst - others_burst or 0))
+saved = saved + math.min(ask.Returned, math.max(own.burst - kept, 0))
 own.burst = kept
 all[me] = own
 
@@ -151,8 +144,8 @@ end
 local function text(n) return string.format('%.17g', n) end
 
 saved = math.max(math.min(saved, burst - total_burst - own.burst), 0)
-local kept_rate = math.min(math.max(held_rate, 0), math.max(own.rate, rate - total_rate)) + own.claimed_rate -- like the burst
-if ends then
+local kept_rate = math.min(math.max(ask.HeldRate, 0), math.max(own.rate, rate - total_rate)) + own.claimed_rate -- like the burst
+if ask.Ends then
   own.rate = kept_rate
   store(me)
   remember()
@@ -191,7 +184,7 @@ end
 if #asking == 0 then asking = live end
 if whole >= #live then
   fair_burst = 1 + (burst - #live) * fair[me] / rate
-elseif demand > 0 or asking == live then
+elseif ask.Demand > 0 or asking == live then
   if whole >= #asking then
     fair_burst = whole / #asking
   else

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"sync"
@@ -75,13 +76,13 @@ func (s *Shares) renew(ctx context.Context, asks []quota.Ask, shares []quota.Sha
 	pipe := s.o.Client.Pipeline()
 	answers := make([]*goredis.Cmd, len(asks))
 	for i := range asks {
-		answers[i] = renew.EvalSha(ctx, pipe, []string{s.o.Prefix + asks[i].Key}, s.args(&asks[i])...)
+		answers[i] = renew.EvalSha(ctx, pipe, []string{s.o.Prefix + asks[i].Key}, s.question(&asks[i]))
 	}
 	_, _ = pipe.Exec(ctx) // each answer has its error
 	for i, a := range answers {
 		answer, err := a.Slice()
 		if goredis.HasErrorPrefix(err, "NOSCRIPT") { // a node that has just started; the others of a cluster may know the script
-			answer, err = renew.Run(ctx, s.o.Client, []string{s.o.Prefix + asks[i].Key}, s.args(&asks[i])...).Slice()
+			answer, err = renew.Run(ctx, s.o.Client, []string{s.o.Prefix + asks[i].Key}, s.question(&asks[i])).Slice()
 		}
 		if err == nil {
 			shares[i], err = shareOf(answer)
@@ -94,19 +95,19 @@ func (s *Shares) renew(ctx context.Context, asks []quota.Ask, shares []quota.Sha
 	return missing, first
 }
 
-func (s *Shares) args(a *quota.Ask) []any {
+// question is an ask for the script. Numbers that are not finite make an empty text, which the script refuses.
+func (s *Shares) question(a *quota.Ask) []byte {
 	lasts := ttl
 	if a.Ends {
 		lasts = ended
 	}
-	return []any{
-		s.o.Process, number(a.Rate), number(a.Burst), number(a.Saved), number(a.Demand), number(a.HeldRate), number(a.HeldBurst), number(a.Returned),
-		number(a.ClaimRate), a.Held, lasts.Milliseconds(), a.Number, a.Answered,
-		a.Ends, a.ClaimAge.Milliseconds(),
-	}
+	text, _ := json.Marshal(struct {
+		*quota.Ask
+		Process string
+		TTL     time.Duration
+	}{a, s.o.Process, lasts})
+	return text
 }
-
-func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
 // shareOf reads the answer of the script.
 func shareOf(answer []any) (quota.Share, error) {
