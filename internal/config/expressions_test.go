@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // The instructions of all expressions of a file are bounded, however the expressions come into the file: repetitions make many of
 // a short text. One error says where and what to do, and no more expressions are compiled after it.
 func TestExpressionsAreBounded(t *testing.T) {
+	racetest.Sequential(t)
 	rule := func(what string, more ...string) string {
 		return "- {key: k, value_regex: '" + what + "', rate_limit: {unit: day, requests_per_unit: 1}" + strings.Join(more, "") + "}\n"
 	}

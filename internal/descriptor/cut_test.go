@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // kindsOfRules are rules that refuse all callers, some callers, or none.
@@ -116,6 +118,7 @@ func TestLongValuesEscapeNoLimit(t *testing.T) {
 // What Match finds for long values is compared with the trees that lack some of the expressions: if one of them refuses the caller,
 // so does Match, and else the value matches no expression that exempts callers.
 func TestLongValuesFindTheRuleThatRefuses(t *testing.T) {
+	racetest.Sequential(t)
 	rng := rand.New(rand.NewPCG(7, 29))
 	kinds := []string{"all", "some", "unlimited", "shadow", "none"}
 	texts := []string{"a.*b", "a.*", "[ab]*", ".*b", "b.*a.{20}", ".*"}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 func explained(t *testing.T) *Domain {
@@ -133,6 +135,7 @@ func TestExplainOfUnknownDomain(t *testing.T) {
 
 // Whatever the tree, Explain and Match agree, and exactly one candidate of every level but the last is taken.
 func TestExplainAgreesWithMatch(t *testing.T) {
+	racetest.Sequential(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	keys := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 	patterns := []NodeSpec{{}, {Value: "x"}, {Value: "xy"}, {Value: "y*"}, {Value: "*"}, {Value: "x*y"}, {Value: "z"},

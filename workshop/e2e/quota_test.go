@@ -220,7 +220,11 @@ func TestQuotaAmongEnvoys(t *testing.T) {
 }
 
 // Processes share a limit through Redis. Redis stands still for a while, one of them is killed, the other one is restarted.
-func TestQuotaAmongProcesses(t *testing.T) {
+// That the shares hold while this happens, TestNeverMoreThanTheLimit finds in virtual time.
+func TestSoakQuotaAmongProcesses(t *testing.T) {
+	if os.Getenv("RATELIMITD_SOAK") == "" {
+		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes two minutes")
+	}
 	needsEnvoy(t)
 	t.Parallel()
 	redis := redistest.Start(t)

@@ -74,11 +74,7 @@ func TestSeeds(t *testing.T) {
 		}
 		return
 	}
-	seeds := uint64(40)
-	if racetest.On {
-		seeds = 6
-	}
-	for n := range seeds {
+	for n := range uint64(12) {
 		check(t, n+1, inMemory)
 	}
 	check(t, 64, inMemory)     // the caller of a bucket across regions has an override
@@ -98,7 +94,7 @@ func TestSeedsSoak(t *testing.T) {
 // The same histories, counted by the Lua scripts in a real Redis. The scripts take their time from the caller.
 func TestSeedsOnRedis(t *testing.T) {
 	racetest.Sequential(t)
-	onRedis(t, 6)
+	onRedis(t, 2)
 }
 
 func TestSeedsOnRedisSoak(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // A table does the same as a map of Go, whatever the hashes and the lengths of the keys are.
@@ -136,6 +137,7 @@ func check(t *rapid.T, table *table, want map[string]entry, hashes map[string]ui
 
 // Whatever is added and removed, a table needs little more memory than its counters.
 func TestTableKeepsNoWaste(t *testing.T) {
+	racetest.Sequential(t)
 	var table table
 	key := make([]byte, 100)
 	for i := range 300_000 {
@@ -155,10 +157,8 @@ func TestTableKeepsNoWaste(t *testing.T) {
 
 // A million counters cost the garbage collector nothing: it has no pointer to follow for them.
 func TestCountersHaveNoPointers(t *testing.T) {
-	counters := uint64(1_000_000)
-	if raceDetector {
-		counters = 100_000 // adding them takes long
-	}
+	racetest.Sequential(t)
+	const counters = 300_000
 	scannable := func() uint64 {
 		sample := []runtimemetrics.Sample{{Name: "/gc/scan/heap:bytes"}}
 		runtime.GC()

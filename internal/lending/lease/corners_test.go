@@ -9,6 +9,8 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
 // The store's clock jumps into another window: an operator set it, or a failover found a host with another clock. The
@@ -98,11 +100,12 @@ func TestSetAsideFromAnOlderLease(t *testing.T) {
 
 // A bucket refills while permits are dormant, so these permits expire. Otherwise a burst could be larger than the bucket.
 func TestPermitsOfABucketWearOff(t *testing.T) {
+	racetest.Sequential(t)
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
 		l := leased(t, descriptor.Limit{Requests: 20, Window: window(1, descriptor.Second), Algorithm: descriptor.TokenBucket, Burst: 2000})
 		worn := 0
-		for round := range 60 {
+		for round := range rapidtest.Cases(24, 60) {
 			for range 700 + round*7 {
 				f.take(0, "k", l, 1)
 				time.Sleep(200 * time.Microsecond) //nolint:forbidigo // virtual time

@@ -12,6 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
 // Reset has the same delays as Take.
@@ -106,7 +107,7 @@ func TestResetAtAnyMoment(t *testing.T) {
 	const limit = 400
 	l := leased(t, descriptor.Limit{Requests: limit, Window: window(1, descriptor.Hour)})
 	local := int64(0)
-	for seed := range uint64(60) {
+	for seed := range uint64(rapidtest.Cases(10, 60)) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(1, &distant{there: 3 * time.Millisecond, back: 5 * time.Millisecond})

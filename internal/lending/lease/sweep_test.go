@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // Unused permits are returned while their window lasts, and all of them when the process ends. A bucket gets back only what
@@ -97,6 +98,7 @@ func TestNothingIsGivenBackLate(t *testing.T) {
 
 // Cold counters cost nothing, however many there are. Hot counters are leased, up to a maximum number.
 func TestColdCountersAndTheBound(t *testing.T) {
+	racetest.Sequential(t)
 	l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Minute)})
 	metrics := prometheus.NewRegistry()
 	r := New(Options{Store: memory.New(memory.Options{}), MaxLeases: 10, Metrics: prom.With(metrics)})

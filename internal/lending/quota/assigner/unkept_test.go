@@ -13,6 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota/assigner"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // gauges returns what metrics without labels say.
@@ -42,6 +43,7 @@ func heap() int64 {
 
 // Of buckets without a rule, and of ids that are too long, nothing is kept, however many a stream names.
 func TestNothingIsKeptWithoutARule(t *testing.T) {
+	racetest.Sequential(t)
 	registry := prometheus.NewRegistry()
 	inWorld(t, assigner.Options{Metrics: registry}, []descriptor.NodeSpec{node("k", limitOf(10, descriptor.Second))}, func(w *world) {
 		for key, want := range map[string]quota.Kind{"nobody": quota.AllowAll, "k": quota.DenyAll} {
@@ -71,6 +73,7 @@ func TestNothingIsKeptWithoutARule(t *testing.T) {
 
 // The ids of all buckets have a bound in bytes, of which one stream gets half, and the memory is given back after the stream has ended.
 func TestBytesOfIDs(t *testing.T) {
+	racetest.Sequential(t)
 	registry := prometheus.NewRegistry()
 	const most = 8 << 20
 	inWorld(t, assigner.Options{Metrics: registry, MaxBytes: most}, []descriptor.NodeSpec{node("k", limitOf(1_000_000, descriptor.Second))}, func(w *world) {
@@ -175,6 +178,7 @@ func TestRuleThatAppears(t *testing.T) {
 // Streams that name different buckets, all with a rule, and read nothing: all that is kept of them has a bound in bytes, a newcomer gets its
 // assignments, and after their end nothing is left.
 func TestBytesOfAllThatIsKept(t *testing.T) {
+	racetest.Sequential(t)
 	registry := prometheus.NewRegistry()
 	const most = 64 << 20
 	inWorld(t, assigner.Options{Metrics: registry, MaxBytes: most}, []descriptor.NodeSpec{node("k", limitOf(1000, descriptor.Hour))}, func(w *world) {
