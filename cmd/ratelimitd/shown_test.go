@@ -95,10 +95,9 @@ var notRun = map[string][]string{
 		`go run ./workshop/bench -keys 1`,
 		`go run ./workshop/bench -shapes .`,
 		`go run ./workshop/bench -reservations`,
-		`go run . -parts memory -only ratelimitd`, // these four: workshop/bench/libraries
-		`go run . -parts memory,redis -rounds 3`,
-		`go run . -parts redis -keys 100000 -pool 64`,
-		`go run . -parts redis -redis 127.0.0.1:6379`,
+		`go test -run '^$' -bench Memory`, // these three: workshop/bench/libraries
+		`go test -run '^$' -bench Storm -benchtime 20x`,
+		`go test -run '^$' -bench Places -benchtime 1x`,
 		`go run ./workshop/scripts/mutants PACKAGE`,
 		`go test ./workshop/matrix`,
 		`go test ./internal/backend/redis -run '^$' -bench ColdKeys -benchtime 100000x`,
