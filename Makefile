@@ -71,9 +71,8 @@ generate: ## the Go code of proto/, and its OpenAPI
 	$(call GENERATE,.)
 
 bench: ## what a decision costs, as ratios in one run; what a counter costs in Redis and in memory
-	go run ./workshop/bench -half p
-	go run ./workshop/bench -keys 1 -half p
-	go run ./workshop/bench -observing -rounds 400 -duration 60ms -warmup 10ms
+	go run ./workshop/bench -half a
+	go run ./workshop/bench -keys 1 -half a
 	go run ./workshop/bench -shapes . -duration 1s
 	go run ./workshop/bench -reservations -rounds 30 -duration 250ms -warmup 50ms
 	go test ./client -run '^$$' -bench Decide -benchtime 2s

@@ -96,7 +96,7 @@ func TestDashboardHasData(t *testing.T) {
 	writeCertificate(t, certificates)
 	inRedis := serveOutside(t, "--rules", first,
 		"REDIS_URL="+redis, "REDIS_SOCKET_TYPE=unix", "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=unix", "REDIS_PERSECOND_URL="+redis+".nobody",
-		"RATELIMITD_ON_ERROR=allow", "LOCAL_CACHE_SIZE_IN_BYTES=1000000", "RATELIMITD_HOT_KEYS=128", "RATELIMITD_MAX_METRIC_SERIES=50",
+		"RATELIMITD_ON_ERROR=allow", "LOCAL_CACHE_SIZE_IN_BYTES=1000000",
 		"RATELIMITD_ADMIN_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_ADMIN_TLS_KEY="+filepath.Join(certificates, "tls.key"),
 		"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_HOST=127.0.0.1", "RATELIMITD_REGIONS_PORT=0",
 		"RATELIMITD_REGIONS_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_REGIONS_TLS_KEY="+filepath.Join(certificates, "tls.key"),

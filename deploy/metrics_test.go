@@ -40,7 +40,7 @@ func exposed(t *testing.T) map[string]map[string]bool {
 	inside := "/tmp/" + filepath.Base(certificates)
 	all := map[string]map[string]bool{"up": {}}
 	for _, env := range [][]string{
-		{"RATELIMITD_MAX_METRIC_SERIES=100"},
+		nil,
 		{
 			"REDIS_URL=" + socket, "REDIS_SOCKET_TYPE=unix", "LOCAL_CACHE_SIZE_IN_BYTES=100000", "RATELIMITD_OVERRIDES=redis",
 			"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_HOST=127.0.0.1", "RATELIMITD_REGIONS_PORT=0",

@@ -59,8 +59,8 @@ var oddValues = map[string]map[string]string{
 	"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL": {"-1s": "0s"},
 
 	// Invalid values of the service's own variables are refused.
-	"RATELIMITD_MAX_DESCRIPTORS": {"0": fails, "0x10": "16"},
-	"RATELIMITD_STOP_TIMEOUT":    {"0s": fails},
+	"RATELIMITD_MAX_CALLS":    {"0": fails, "0x10": "16"},
+	"RATELIMITD_STOP_TIMEOUT": {"0s": fails},
 }
 
 func TestOddValues(t *testing.T) {

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
@@ -37,36 +34,5 @@ func TestHotKeys(t *testing.T) {
 	}
 	if _, metrics := get(t, "http://"+p.HTTP+"/metrics"); !strings.Contains(metrics, "ratelimitd_hot_keys_lists 2\n") {
 		t.Errorf("/metrics does not show two lists:\n%s", metrics)
-	}
-}
-
-func TestHotKeysCanBeTurnedOff(t *testing.T) {
-	p := startProcess(t, map[string]string{"RATELIMITD_HOT_KEYS": "0"}, "--rules", rulesOf(t, fiveADay))
-	if code, page := get(t, "http://"+p.Debug+"/debug/hotkeys"); code != http.StatusNotFound {
-		t.Errorf("%d %s", code, page)
-	}
-	_, err := adminv1.NewAdminServiceClient(dial(t, p.Debug)).HotKeys(t.Context(), &adminv1.HotKeysRequest{})
-	if status.Code(err) != codes.Unimplemented {
-		t.Errorf("HotKeys: %v", err)
-	}
-	if _, metrics := get(t, "http://"+p.HTTP+"/metrics"); strings.Contains(metrics, "hot_keys") {
-		t.Error("there are metrics of what is off")
-	}
-}
-
-// A flag turns off metrics and nothing else, so that their cost can be measured.
-func TestMetricsCanBeTurnedOff(t *testing.T) {
-	for off, want := range map[string]string{"false": "1", "true": "0"} {
-		p := startProcess(t, map[string]string{"RATELIMITD_NO_METRICS": off}, "--rules", rulesOf(t, fiveADay))
-		got, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), ask("d", "k", "v"))
-		if err != nil || got.GetStatuses()[0].GetLimitRemaining() != 4 {
-			t.Errorf("the decision: %v, %v", got, err)
-		}
-		_, metrics := get(t, "http://"+p.HTTP+"/metrics")
-		for _, series := range []string{`ratelimitd_decisions_total{code="OK"} `, `ratelimitd_requests_total{code="OK",transport="grpc"} `} {
-			if !strings.Contains(metrics, series+want+"\n") {
-				t.Errorf("with RATELIMITD_NO_METRICS=%s there is no %s%s", off, series, want)
-			}
-		}
 	}
 }

@@ -59,7 +59,6 @@ func TestBothFleetsCountTogether(t *testing.T) {
 	other := otherFleet{r.Client(t), "p:"}
 	env := map[string]string{
 		"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "REDIS_KEY_FORMAT": "lyft", "CACHE_KEY_PREFIX": "p:", "LOCAL_CACHE_SIZE_IN_BYTES": "1000000",
-		"RATELIMITD_REPLICAS": "2",
 	}
 	var ours []ratelimitv3.RateLimitServiceClient
 	rules := rulesOf(t, fleetRules)

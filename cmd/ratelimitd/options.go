@@ -62,12 +62,10 @@ type listenOptions struct {
 	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue. 0: forever; negative: not at all."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
-	MaxTextBytes          int           `env:"RATELIMITD_MAX_TEXT_BYTES" range:"1.." default:"65536" help:"Longest domain, key or value, in bytes. Requests with a longer one fail, and Envoy lets them pass by default: keep this above max_request_headers_kb."`
 	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum connections, gRPC and HTTP each."`
 	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the gRPC port, for grpcurl and Kuadrant's gateway. A question of 50 bytes has an answer of 50 KB."`
 	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum calls in flight; more are rejected at once."`
 	MaxClientBytes        int64         `env:"RATELIMITD_MAX_CLIENT_BYTES" range:"1.." default:"134217728" help:"Maximum memory for what clients make the replica keep, in bytes: messages, headers, unread answers, quota buckets."`
-	MaxDescriptors        int           `env:"RATELIMITD_MAX_DESCRIPTORS" range:"1.." default:"256" help:"Maximum descriptors in a request."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving with red health before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
 }
@@ -76,7 +74,6 @@ type listenOptions struct {
 func (o *listenOptions) callers() server.Options {
 	return server.Options{
 		Listen:     server.Listen{GRPC: address(o.GRPCHost, o.GRPCPort), HTTP: address(o.Host, o.Port), Socket: o.Socket},
-		Requests:   server.Requests{MaxDescriptors: o.MaxDescriptors, MaxTextBytes: o.MaxTextBytes},
 		Calls:      server.Calls{Max: o.MaxCalls},
 		Reflection: o.Reflection,
 		Connections: server.Connections{
@@ -91,8 +88,7 @@ func (o *listenOptions) callers() server.Options {
 // operators are the options of the server for operators that depend only on these settings.
 func (o *listenOptions) operators() operator.Options {
 	return operator.Options{
-		Addr:   address(o.DebugHost, o.DebugPort),
-		Bounds: operator.Bounds{MaxTextBytes: o.MaxTextBytes},
+		Addr: address(o.DebugHost, o.DebugPort),
 	}
 }
 
@@ -124,7 +120,6 @@ type answerOptions struct {
 
 	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission: descriptors count separately (independent), or a denied request consumes nothing (all_or_nothing)."`
 	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"Without on_error in the rule or domain, the answer when counters cannot be read: error, allow, deny, or count in local memory."`
-	Replicas  int    `env:"RATELIMITD_REPLICAS" range:"1.." placeholder:"NUMBER" help:"How many replicas share the limits; with on_error local each enforces its fraction. Unset: they count each other in Redis."`
 
 	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Header families for domains without headers: ratelimit, x-ratelimit, ietf, retry-after."`
 
@@ -139,10 +134,7 @@ type answerOptions struct {
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Send dynamic metadata with answers."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Add the rule that decided, what is left and how long to wait to dynamic metadata."`
-	NoMetrics bool    `name:"no-metrics" env:"RATELIMITD_NO_METRICS" hidden:"" help:"Do not count decisions in metrics; for comparison."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Fraction of a limit, from 0 to 1, above which hits count as near the limit."`
-	HotKeys   uint32  `name:"hot-keys" env:"RATELIMITD_HOT_KEYS" default:"32768" help:"Maximum counter keys tracked to find the hot ones; 0: off."`
-	MaxSeries int     `name:"max-metric-series" env:"RATELIMITD_MAX_METRIC_SERIES" range:"1.." default:"10000" help:"Maximum rule names in metrics; the rest share one series."`
 
 	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days, for fixed windows and limits that requests carry."`
 }
@@ -154,7 +146,6 @@ func (o *answerOptions) settings() limiter.Settings {
 		Admission:      descriptor.ParseAdmission(o.Admission),
 		StopWhenOver:   o.Stop,
 		OnError:        descriptor.ParseOnError(o.OnError),
-		Replicas:       max(o.Replicas, 1),
 		HeaderNames:    limiter.HeaderNames{Limit: o.LimitHeader, Remaining: o.RemainingHeader, Reset: o.ResetHeader},
 		RetrySpread:    o.RetrySpread,
 		HideShadow:     o.HideShadow,
@@ -192,8 +183,6 @@ type backendOptions struct {
 
 	Startup startupOptions `embed:""`
 	Active  bool           `name:"redis-health-check-active-connection" env:"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION" help:"Health is red while Redis does not answer within a second."`
-
-	Plain bool `name:"redis-plain" env:"RATELIMITD_REDIS_PLAIN" hidden:"" help:"Each request makes its own round trip to Redis; for comparison."`
 
 	Redis redisOptions     `embed:"" prefix:"redis-" envprefix:"REDIS_"`
 	Both  bothRedisOptions `embed:"" prefix:"redis-" envprefix:"REDIS_"`

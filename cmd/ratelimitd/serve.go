@@ -170,14 +170,12 @@ func (o *serveCommand) warn(log *slog.Logger) {
 // answers sets what decisions and answers depend on, and the ports.
 func (s *starting) answers(_ context.Context, opts *service.Options) error {
 	o := s.options
-	opts.Limiter = limiter.Options{MaxSeries: o.Answers.MaxSeries, NoDots: o.Stats.NoDots, NoMetrics: o.Answers.NoMetrics}
+	opts.Limiter = limiter.Options{NoDots: o.Stats.NoDots}
 	opts.Settings = o.Answers.settings()
 	opts.Settings.Regions = max(len(o.Regions.Regions), 1)
-	opts.HotKeys = o.Answers.HotKeys
 	opts.Statistics = s.statistics
 	opts.Ports = endpoint.Options{StopTimeout: o.Listen.StopTimeout}
 	opts.Server, opts.Operators = o.Listen.callers(), o.Listen.operators()
-	opts.Server.Metrics.Off = o.Answers.NoMetrics
 	opts.Operators.Scrapes = operator.Scrapes{Addr: o.Stats.prometheusAddr(), Path: o.Stats.PrometheusPath}
 	return nil
 }

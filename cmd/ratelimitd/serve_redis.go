@@ -33,8 +33,7 @@ func (s *starting) counters(_ context.Context, opts *service.Options) error {
 		s.log.Info("accepted without effect", "variables", "EXPIRATION_JITTER_MAX_SECONDS", "because", "only counters in Redis with REDIS_KEY_FORMAT=lyft outlive their window")
 	}
 	opts.Counters = assembly.Options{
-		MaxCounters: o.MaxCounters, KeyPrefix: o.KeyPrefix, LyftKeys: o.KeyFormat == keysLyft, LyftJitter: o.jitter(), Plain: o.Plain,
-		Replicas: s.options.Answers.Replicas,
+		MaxCounters: o.MaxCounters, KeyPrefix: o.KeyPrefix, LyftKeys: o.KeyFormat == keysLyft, LyftJitter: o.jitter(),
 	}
 	if o.CacheBytes != 0 {
 		opts.Counters.DenialBytes = max(o.CacheBytes, minCacheBytes)

@@ -441,7 +441,7 @@ var healthy = running(func(t *testing.T, i *instance) string {
 func redisKeys(t *testing.T, more ...string) (map[string]string, look) {
 	t.Helper()
 	r := redistest.Start(t)
-	env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "RATELIMITD_REPLICAS": "1"}
+	env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s"}
 	for i := 0; i < len(more); i += 2 {
 		env[more[i]] = more[i+1]
 	}

@@ -246,9 +246,6 @@ func variablesOfListening() []variable {
 			return "goes on"
 		}
 	})
-	large := ask("d", "k", strings.Repeat("v", 2000))
-	several := ask("d", "k", "v")
-	several.Descriptors = append(several.Descriptors, several.Descriptors[0])
 	return []variable{
 		{name: "GRPC_HOST", value: "127.0.0.1", look: host(grpcAddr), unset: "everywhere", set: "127.0.0.1", bad: map[string]string{"no host": "no host"}},
 		{name: "HOST", value: "127.0.0.1", look: host(httpAddr), unset: "everywhere", set: "127.0.0.1", bad: map[string]string{"no host": "no host"}},
@@ -279,8 +276,6 @@ func variablesOfListening() []variable {
 			return either(within(t, i, "GRPC_MAX_CONNECTION_AGE", patience, 300*time.Millisecond, func() bool { return conn.GetState() != connectivity.Ready }), "connects anew", "stays")
 		}), unset: "stays", set: "connects anew"},
 		{name: "GRPC_MAX_CONNECTION_AGE_GRACE", value: "10ms", with: map[string]string{"GRPC_MAX_CONNECTION_AGE": "50ms"}, look: watch, unset: "goes on", set: "cut off"},
-		{name: "RATELIMITD_MAX_TEXT_BYTES", value: "1000", look: answers(large), unset: "OK", set: "InvalidArgument"},
-		{name: "RATELIMITD_MAX_DESCRIPTORS", value: "1", look: answers(several), unset: "OK", set: "InvalidArgument"},
 		{name: "RATELIMITD_MAX_CONNECTIONS", value: "1", look: running(func(t *testing.T, i *instance) string {
 			first, err := net.Dial("tcp", i.svc.Server.HTTPAddr.String()) //nolint:noctx // closed below
 			if err != nil {
@@ -414,7 +409,6 @@ func variablesOfAnswers() []variable {
 		{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", value: "true", rules: []string{two}, look: left, unset: "OK OVER_LIMIT OVER_LIMIT OVER_LIMIT", set: "OK OVER_LIMIT OK OK"},
 		{name: "RATELIMITD_ADMISSION", value: "all_or_nothing", rules: []string{two}, look: left, unset: "OK OVER_LIMIT OVER_LIMIT OVER_LIMIT", set: "OK OVER_LIMIT OK OK"},
 		{name: "RATELIMITD_ON_ERROR", value: "deny", with: map[string]string{"REDIS_URL": "127.0.0.1:1"}, look: answers(ask("d", "k", "v")), unset: "Unavailable", set: "OVER_LIMIT"},
-		{name: "RATELIMITD_REPLICAS", value: "5", with: map[string]string{"REDIS_URL": "127.0.0.1:1", "RATELIMITD_ON_ERROR": "local"}, look: answers(times(2, ask("d", "k", "v"))...), unset: "OK OK", set: "OK OVER_LIMIT"},
 		{name: "RATELIMITD_RESPONSE_HEADERS", value: "x-ratelimit", look: clientHeader("X-RateLimit-Remaining"), unset: "", set: "4"},
 		{name: "LIMIT_RESPONSE_HEADERS_ENABLED", value: "true", look: clientHeader("RateLimit-Remaining"), unset: "", set: "4"},
 		{name: "LIMIT_LIMIT_HEADER", value: "My-Limit", with: headersOn, look: clientHeader("My-Limit"), unset: "", set: "5"},
@@ -441,12 +435,7 @@ func variablesOfAnswers() []variable {
 			return fmt.Sprintf("%s %d", s.GetCode(), s.GetCurrentLimit().GetRequestsPerUnit())
 		}), unset: "OK 5", set: "OK 0"},
 		{name: "RATELIMITD_DECISION_METADATA", value: "true", look: dynamic("decision"), unset: "nothing", set: "decision"},
-		{name: "RATELIMITD_NO_METRICS", value: "true", look: then(answers(ask("d", "k", "v")), metric("ratelimitd_decisions_total{code=\"OK\"}")), unset: `ratelimitd_decisions_total{code="OK"} 1`, set: `ratelimitd_decisions_total{code="OK"} 0`},
 		{name: "NEAR_LIMIT_RATIO", value: "0", look: then(answers(times(4, ask("d", "k", "v"))...), near), unset: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 0`, set: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 4`},
-		{name: "RATELIMITD_HOT_KEYS", value: "0", look: page("/debug/hotkeys", true, `nothing at all`), unset: "OK", set: "Not Found"},
-		{name: "RATELIMITD_MAX_METRIC_SERIES", value: "1", rules: []string{strings.Replace(fiveADay, "    rate_limit", "    detailed_metric: true\n    rate_limit", 1)},
-			look:  then(answers(ask("d", "k", "a"), ask("d", "k", "b"), ask("d", "k", "c")), metric("ratelimitd_metric_series_overflow_total")),
-			unset: "ratelimitd_metric_series_overflow_total 0", set: "ratelimitd_metric_series_overflow_total 2"},
 		{name: "USE_CALENDAR_MONTH_RATE_LIMIT", value: "true", rules: []string{strings.Replace(fiveADay, "day", "month", 1)}, look: running(func(t *testing.T, i *instance) string {
 			got, err := ratelimitv3.NewRateLimitServiceClient(dial(t, i.grpc())).ShouldRateLimit(t.Context(), ask("d", "k", "v"))
 			if err != nil {
@@ -512,7 +501,7 @@ func variablesOfCounting() []variable {
 		{name: "REDIS_KEY_FORMAT", value: "lyft", prepare: func(t *testing.T) (map[string]string, look) { return redisKeys(t) }, unset: "d|k=v|f86400", set: "d_k_v_#"},
 		{name: "EXPIRATION_JITTER_MAX_SECONDS", value: "0", prepare: func(t *testing.T) (map[string]string, look) {
 			r := redistest.Start(t)
-			env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "REDIS_KEY_FORMAT": "lyft", "RATELIMITD_REPLICAS": "1"}
+			env := map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s", "REDIS_KEY_FORMAT": "lyft"}
 			var all []*ratelimitv3.RateLimitRequest
 			for i := range 20 {
 				all = append(all, ask("d", "k", fmt.Sprint(i)))
@@ -544,7 +533,6 @@ func variablesOfCounting() []variable {
 			}
 		}), unset: "goes on", set: "gives up"},
 		{name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", shownBy: "TestHealthFollowsRedis"},
-		{name: "RATELIMITD_REDIS_PLAIN", shownBy: "TestVariablesOfThePool"},
 		{name: "REDIS_PERSECOND", value: "true", prepare: func(t *testing.T) (map[string]string, look) {
 			// A counter per second may be gone before the test looks. The slow log keeps the commands that named it.
 			r := redistest.StartWith(t, redistest.Setup{Args: []string{"--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"}})

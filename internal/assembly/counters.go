@@ -25,12 +25,8 @@ type Options struct {
 	KeyPrefix  string        // of all keys in Redis
 	LyftKeys   bool          // use the keys of envoyproxy/ratelimit in Redis
 	LyftJitter time.Duration // the longest random time that they outlive their windows
-	Plain      bool          // each request makes its own round trip to Redis, for comparison
 
 	DenialBytes int // size of the denial cache; 0: there is none
-
-	// Replicas is how many processes share the limits. Default: they count each other in Redis, after Join.
-	Replicas int
 
 	Regions func(here backend.Store) (Regions, error) // as in Layers
 
@@ -82,7 +78,7 @@ func Open(tasks *Tasks, o Options) (*Counters, error) {
 		if layers.Denials != nil {
 			layers.Denials.Refunded = invalidations.Refunded
 		}
-		layers.Leases = &lease.Options{Replicas: o.Replicas, Timeout: o.longestAnswer(), Metrics: o.Metrics}
+		layers.Leases = &lease.Options{Timeout: o.longestAnswer(), Metrics: o.Metrics}
 	}
 	if err := c.Put(counts, layers); err != nil {
 		return nil, err

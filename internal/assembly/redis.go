@@ -76,7 +76,7 @@ func (c *Counters) connect(tasks *Tasks, o *Options, r *Redis, resets *redis.Inv
 		found.Connections.Register(r.Metrics)
 	}
 	found.Store = redis.New(redis.Options{
-		Client: client, Timeout: r.Timeout, Plain: o.Plain, Settings: r.Connect.Settings, Logger: o.Logger, KeyPrefix: o.KeyPrefix,
+		Client: client, Timeout: r.Timeout, Settings: r.Connect.Settings, Logger: o.Logger, KeyPrefix: o.KeyPrefix,
 		Sharded: r.Sharded, Connections: found.Connections, LyftKeys: o.LyftKeys, LyftJitter: o.LyftJitter, Invalidations: resets,
 		GaveBack: c.GaveBack,
 	})

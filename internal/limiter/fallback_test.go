@@ -80,8 +80,9 @@ func TestOnError(t *testing.T) {
 		perMinute("shadow", "", 9, shadow),
 		perMinute("inherits", "", 9),
 	}
-	s := limiter.Settings{Replicas: 3, Headers: descriptor.HeadersReference}
+	s := limiter.Settings{Headers: descriptor.HeadersReference}
 	f := newFallback(t, all, s, descriptor.DomainSpec{DomainSettings: descriptor.DomainSettings{OnError: descriptor.OnErrorDeny}, Children: nodes})
+	f.SetReplicas(3)
 
 	d := &limiter.Decision{}
 	if err := f.Decide(t.Context(), noon, request(1, "allow=a", "error=a"), d); !errors.Is(err, backend.ErrUnavailable) {
@@ -161,11 +162,12 @@ func TestShareHasRoomForTheCost(t *testing.T) {
 		return func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = a, 199 }
 	}
 	cost := func(n uint64) func(*descriptor.Rule) { return counting(descriptor.HitCost{Factor: n}) }
-	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal, Replicas: 8}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
 		perMinute("small", "", 200, cost(5)), perMinute("k", "", 200, cost(50)), perMinute("token", "", 200, cost(50), bucket(descriptor.TokenBucket)),
 		perMinute("leaky", "", 200, cost(50), bucket(descriptor.LeakyBucket)), perMinute("over", "", 200, cost(201)),
 		byModel(16, func(r *descriptor.Rule) { r.Limits[0].Name = "tokens" }), perMinute("own", "", 200, cost(50), overridable),
 	}})
+	f.SetReplicas(8)
 	f.override("d.own", "", override.Numbers{Kind: override.Replace, Requests: 400}, "own=a")
 	for _, test := range []struct {
 		pair   string
@@ -202,9 +204,10 @@ func TestSettledHitsWithoutTheStore(t *testing.T) {
 // The share of a process has room for a request of several hits, if the whole limit has.
 func TestShareHasRoomForTheRequest(t *testing.T) {
 	bucket := func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = descriptor.TokenBucket, 80 }
-	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal, Replicas: 10}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
 		perMinute("tokens", "", 100), perMinute("bucket", "", 100, bucket), perMinute("cost", "", 100, counting(descriptor.HitCost{Factor: 5})),
 	}})
+	f.SetReplicas(10)
 	for _, test := range []struct {
 		pair   string
 		hits   int64
@@ -223,9 +226,10 @@ func TestShareHasRoomForTheRequest(t *testing.T) {
 // If only one of a descriptor's limits is counted by this process, the others still hold as a whole.
 func TestShareOfTheCountersThatFailed(t *testing.T) {
 	down := func(take *backend.Take) bool { return take.Limit.Name == "down" }
-	f := newFallback(t, down, limiter.Settings{OnError: descriptor.OnErrorLocal, Replicas: 4}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
+	f := newFallback(t, down, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
 		listNode("k", []descriptor.Limit{fixedLimit("up", 20), fixedLimit("down", 400, hourly)}),
 	}})
+	f.SetReplicas(4)
 	if s := f.ask(6, "k=a"); s.Limit.Name != "up" || s.Remaining != 14 || s.Degraded != descriptor.OnErrorLocal {
 		t.Errorf("%+v", s)
 	}

@@ -137,7 +137,7 @@ func (w *work) shareOfCharge(s *subject, c *charge) *descriptor.Limit {
 
 // replicas returns how many replicas share a limit: those of all regions, if it has a home.
 func (w *work) replicas(l *descriptor.Limit) int {
-	n := max(w.snap.settings.Replicas, 1)
+	n := max(w.snap.replicas, 1)
 	if l.Regions != nil && l.Regions.HasHome() {
 		n *= max(w.snap.settings.Regions, 1)
 	}

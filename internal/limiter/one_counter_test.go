@@ -31,9 +31,10 @@ func bothPlans() []*limiter.Request {
 
 // Descriptors of one counter are counted together under the share of the smallest of their limits, in whichever order they come.
 func TestShareOfTheSmallestLimit(t *testing.T) {
-	s := limiter.Settings{Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorLocal, Replicas: 2}
+	s := limiter.Settings{Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorLocal}
 	for i, req := range bothPlans() {
 		f := newFallback(t, all, s, descriptor.DomainSpec{Children: twoPlans()})
+		f.SetReplicas(2)
 		passed := 0
 		for f.decide(req).Code == limiter.OK {
 			passed++
@@ -59,7 +60,8 @@ func TestDeniedHitsOfOneCounter(t *testing.T) {
 
 // A class has room for its request in a share, as in the whole limit, although hits are kept for other classes.
 func TestShareHasRoomForTheClass(t *testing.T) {
-	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal, Replicas: 10}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{shared(100)}})
+	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{shared(100)}})
+	f.SetReplicas(10)
 	f.now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for kind, most := range map[string]int64{"critical": 70, "paid": 80, "batch": 50} {
 		if s := f.ask(most+1, "kind="+kind); s.Code != limiter.OverLimit {

@@ -128,7 +128,8 @@ func TestScaleBesideTheLimitOfARequest(t *testing.T) {
 // Without its store, a process has its share of the product.
 func TestShareOfAScaledLimit(t *testing.T) {
 	down := func(*backend.Take) bool { return true }
-	f := newFallback(t, down, limiter.Settings{OnError: descriptor.OnErrorLocal, Replicas: 4}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perUser(20, 10)}})
+	f := newFallback(t, down, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perUser(20, 10)}})
+	f.SetReplicas(4)
 	f.want(f.ask(1, "app=a", "users=10"), limiter.OK, 49)
 }
 

@@ -42,10 +42,9 @@ type Settings struct {
 	StopWhenOver bool
 
 	// OnError is for domains and rules that do not set their own. The zero value means descriptor.OnErrorError. With local,
-	// this replica gets its share of a limit that is divided by Replicas; 0 means 1. Limiter.SetReplicas replaces Replicas.
-	OnError  descriptor.OnError
-	Replicas int
-	Regions  int // that share the limits with a home, each with as many replicas; 0 means 1
+	// this replica gets its share of a limit that is divided by the number of Limiter.SetReplicas.
+	OnError descriptor.OnError
+	Regions int // that share the limits with a home, each with as many replicas; 0 means 1
 
 	Headers     descriptor.HeaderFamilies // headers for clients, in domains that do not set their own; 0: none
 	HeaderNames HeaderNames               // the names for descriptor.HeadersReference
@@ -83,6 +82,7 @@ type snapshot struct {
 	series    []*series            // by Rule.Index; nil for rules whose metric name depends on the request
 	limits    [][]*limitSeries     // by Rule.Index and limit; nil for rules whose limits do not vary
 	classes   [][][]*classSeries   // by Rule.Index, limit and class; nil for rules and limits without classes
+	replicas  int                  // that share the limits; 0: not known, as 1
 	shares    [][]descriptor.Limit // by Rule.Index: this replica's share of each limit; nil with one replica
 	hot       *hotRules            // nil: hot keys are off
 	overrides *override.Set        // nil: there are none

@@ -16,12 +16,9 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	s.Metadata = s.Metadata || s.Explain
 	l.swapping.Lock()
 	defer l.swapping.Unlock()
-	if l.replicas > 0 {
-		s.Replicas = l.replicas
-	}
 	next := &snapshot{
 		tree: tree, settings: s, series: make([]*series, len(tree.Rules)),
-		shares: shares(tree, s.Replicas), overrides: l.overrides,
+		replicas: l.replicas, shares: shares(tree, l.replicas), overrides: l.overrides,
 	}
 	for i, r := range tree.Rules {
 		next.series[i] = l.parts.metrics.ofRule(r)
@@ -58,9 +55,9 @@ func (l *Limiter) Overrides() *override.Set {
 	return l.overrides
 }
 
-// SetReplicas sets how many replicas share the limits. From then on n replaces Settings.Replicas.
+// SetReplicas sets how many replicas share the limits. Until then this one is alone.
 func (l *Limiter) SetReplicas(n int) {
-	l.change(func(next *snapshot) { next.settings.Replicas, next.shares = n, shares(next.tree, n) }, func() { l.replicas = n })
+	l.change(func(next *snapshot) { next.replicas, next.shares = n, shares(next.tree, n) }, func() { l.replicas = n })
 }
 
 // change remembers a part of what the next snapshots have, and puts it into force now if there is a snapshot.

@@ -131,9 +131,7 @@ func (o *Options) look(ctx context.Context) any {
 	if o.Shares != nil {
 		e.Buckets = o.Shares.Buckets()
 	}
-	if o.HotKeys != nil {
-		e.Hot = hotOf(o.HotKeys(hotkeys.Query{Limit: maxLiveRows}))
-	}
+	e.Hot = hotOf(o.HotKeys(hotkeys.Query{Limit: maxLiveRows}))
 	return e
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,7 +13,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
@@ -22,10 +20,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-const (
-	hotKeysHelp = "the counters with most denied and most used hits in the last minute; ?domain= &rule= &n= &by=refused|used &format=json"
-	hotKeysOff  = "hot keys are not tracked: set RATELIMITD_HOT_KEYS to the number of keys to track"
-)
+const hotKeysHelp = "the counters with most denied and most used hits in the last minute; ?domain= &rule= &n= &by=refused|used &format=json"
 
 // hotKeysPage is a request for the page of hot keys.
 type hotKeysPage struct {
@@ -66,10 +61,6 @@ func readHotKeysPage(query url.Values, accept string) (hotKeysPage, error) {
 }
 
 func writeHotKeys(w http.ResponseWriter, r *http.Request, opts *Options) {
-	if opts.HotKeys == nil {
-		endpoint.WriteText(w, http.StatusNotFound, hotKeysOff+"\n")
-		return
-	}
 	page, err := readHotKeysPage(r.URL.Query(), r.Header.Get("Accept"))
 	if err != nil {
 		endpoint.WriteText(w, http.StatusBadRequest, err.Error()+"\n")
@@ -179,9 +170,6 @@ func rangeText(r hotkeys.Range) string {
 
 // HotKeys implements adminconnect.AdminServiceHandler.
 func (a *admin) HotKeys(_ context.Context, req *adminv1.HotKeysRequest) (*adminv1.HotKeysResponse, error) {
-	if a.hotKeys == nil {
-		return nil, connect.NewError(connect.CodeUnimplemented, errors.New(hotKeysOff))
-	}
 	if req.GetLimit() > hotkeys.MaxLimit {
 		return nil, invalid("limit is %d: the most is %d", req.GetLimit(), hotkeys.MaxLimit)
 	}

@@ -148,17 +148,6 @@ func TestHotKeysPageRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestHotKeysOff(t *testing.T) {
-	r := start(t, Options{})
-	if code, body := get(t, r.DebugAddr, "/debug/hotkeys"); code != http.StatusNotFound || !strings.Contains(body, "RATELIMITD_HOT_KEYS") {
-		t.Errorf("%d %q", code, body)
-	}
-	_, err := adminv1.NewAdminServiceClient(r.admin).HotKeys(within(t), &adminv1.HotKeysRequest{})
-	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "RATELIMITD_HOT_KEYS") {
-		t.Errorf("HotKeys: %v", err)
-	}
-}
-
 func TestAdminHotKeys(t *testing.T) {
 	r := start(t, Options{HotKeys: hotKeysOf(hotTracker())})
 	client := adminv1.NewAdminServiceClient(r.admin)

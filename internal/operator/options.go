@@ -27,7 +27,7 @@ type Options struct {
 
 	Counters Counters                           // operators may look at them and clear them; required
 	Usage    Usage                              // lists descriptors with live counters; nil: off
-	HotKeys  func(hotkeys.Query) hotkeys.Report // nil: off
+	HotKeys  func(hotkeys.Query) hotkeys.Report // nil: none are hot
 	Shares   Shares                             // of the clients that decide with quotas; nil: there are none
 	Host     string                             // the name of this machine, shown with the shares
 
@@ -101,6 +101,9 @@ func (r *Rules) tree() *descriptor.Tree {
 func (o *Options) setDefaults() {
 	if o.Addr == "" {
 		o.Addr = "127.0.0.1:6070"
+	}
+	if o.HotKeys == nil {
+		o.HotKeys = func(hotkeys.Query) hotkeys.Report { return hotkeys.Report{} }
 	}
 	if o.Bounds.PeerShare == 0 {
 		o.Bounds.PeerShare = 0.5

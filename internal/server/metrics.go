@@ -19,7 +19,6 @@ type answers struct {
 	duration prometheus.Observer
 	byCode   [codes.Unauthenticated + 1]prometheus.Counter // nil where a code is not expected
 	others   *prometheus.CounterVec                        // by code; codes that are not expected
-	off      bool                                          // nothing is counted
 
 	unexpected atomic.Uint64 // answers that are not in byCode
 
@@ -64,9 +63,6 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 
 // observe counts an answer to a request that arrived at start. The zero time means that its message never arrived.
 func (a *answers) observe(start time.Time, code codes.Code) {
-	if a.off {
-		return
-	}
 	if !start.IsZero() {
 		took := time.Since(start).Seconds()
 		a.duration.Observe(took)

@@ -128,7 +128,6 @@ type Connections struct {
 type Metrics struct {
 	Handler      http.Handler        // answers /metrics; nil: not found
 	ResponseTime prometheus.Observer // gets the duration of each gRPC call too, in seconds; may be nil
-	Off          bool                // answers are not counted: to measure what counting costs
 }
 
 func (o *Options) setDefaults() {

@@ -64,7 +64,6 @@ func New(opts Options) (*Server, error) {
 	if opts.Listen.Credentials, err = newVerifying(opts.Listen.Credentials, opts.Shared.Log, registry); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	m.grpc.off, m.json.off = opts.Metrics.Off, opts.Metrics.Off
 	m.grpc.extraObserver = opts.Metrics.ResponseTime
 	calls := intake.NewCalls(opts.Calls.Max, opts.Shared.Connections)
 	if err := intake.RegisterGauge(registry, calls); err != nil {

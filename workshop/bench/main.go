@@ -2,7 +2,7 @@
 // handler does nothing. It builds all servers, starts them as separate processes (on a separate core if there are two),
 // sends pre-encoded requests in a closed loop, and prints medians of interleaved rounds as a markdown table.
 //
-// With -observing it measures what metrics, hot keys and tracing add to a decision; with -reservations, what a reservation with
+// With -reservations, what a reservation with
 // its commit costs; with -shapes, what loads of production cost.
 //
 // docs/contributing/measuring.md explains the figures.
@@ -32,11 +32,9 @@ type options struct {
 	keys        int
 	descriptors int
 	only        string
-	observing   bool
 	reserving   bool
 	shaped      string
 	other       string
-	traceparent string
 
 	rate float64 // of an open loop, calls per second
 	half string  // a target's id: the open loop's rate is half of what it reaches
@@ -54,8 +52,6 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "targets to measure, by id, comma-separated; all if empty")
 	flag.Float64Var(&o.rate, "rate", 0, "measure again in an open loop at this rate, in calls per second; 0: do not")
 	flag.StringVar(&o.half, "half", "", "the same, with half of what the target with this id reached")
-	flag.BoolVar(&o.observing, "observing", false, "measure what metrics, hot keys and tracing that is not sampled cost, against a server without them")
-	flag.StringVar(&o.traceparent, "traceparent", unsampled, "with -observing: the caller's traceparent; empty: none")
 	flag.BoolVar(&o.reserving, "reservations", false, "measure what a reservation with its commit costs, and a check with a charge, as a number of plain decisions")
 	flag.StringVar(&o.shaped, "shapes", "", "measure loads as production has them, those whose names match this regular expression; . for all")
 	flag.StringVar(&o.other, "other", "", "with -shapes: a program that reads the same rules and settings, such as a build of envoyproxy/ratelimit, to measure in the same rounds")
@@ -78,11 +74,11 @@ func (o *options) check() error {
 	case o.descriptors < 1 || o.descriptors > maxDescriptors:
 		return fmt.Errorf("-descriptors must be between 1 and %d", maxDescriptors)
 	}
-	if o.reserving && (o.observing || o.descriptors != 1 || o.rate != 0 || o.half != "") {
-		return errors.New("-reservations cannot be given with -observing, -descriptors, -rate or -half")
+	if o.reserving && (o.descriptors != 1 || o.rate != 0 || o.half != "") {
+		return errors.New("-reservations cannot be given with -descriptors, -rate or -half")
 	}
-	if o.shaped != "" && (o.observing || o.reserving || o.only != "" || o.rate != 0 || o.half != "") {
-		return errors.New("-shapes cannot be given with -observing, -reservations, -only, -rate or -half")
+	if o.shaped != "" && (o.reserving || o.only != "" || o.rate != 0 || o.half != "") {
+		return errors.New("-shapes cannot be given with -reservations, -only, -rate or -half")
 	}
 	if o.other != "" && o.shaped == "" {
 		return errors.New("-other needs -shapes")
@@ -98,9 +94,6 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 		return err
 	}
 	all := allTargets()
-	if o.observing {
-		all = observingTargets()
-	}
 	if o.reserving {
 		all = reservationTargets()
 	}
@@ -153,12 +146,6 @@ func run(ctx context.Context, o *options, out io.Writer) (err error) {
 		return reportShapes(out, o, cores, shaped)
 	}
 	payload := newPayload(o.keys, o.descriptors)
-	if o.observing {
-		if err := observe(ctx, o, targets, payload); err != nil {
-			return err
-		}
-		return reportObserving(out, o, targets)
-	}
 	for round := range o.rounds {
 		fmt.Fprintf(out, "round %d of %d:", round+1, o.rounds)
 		for _, t := range targets {

@@ -88,8 +88,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		func(o *options) { o.keys = maxKeys + 1 },
 		func(o *options) { o.descriptors = maxDescriptors + 1 },
 		func(o *options) { o.rate = -1 },
-		func(o *options) { o.rate, o.half = 1, "p" },
-		func(o *options) { o.reserving, o.observing = true, true },
+		func(o *options) { o.rate, o.half = 1, "a" },
 		func(o *options) { o.reserving, o.descriptors = true, 2 },
 	} {
 		o := good

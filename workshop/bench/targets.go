@@ -59,7 +59,6 @@ func allTargets() []*target {
 		{id: "e", name: "empty handler on the built-in HTTP/2 server", binary: "emptyserver", args: []string{"-lean"}},
 		{id: "b", name: "ratelimitd, memory", binary: "ratelimitd", rules: true},
 		{id: "c", name: "ratelimitd, Redis", binary: "ratelimitd", rules: true, redis: true},
-		{id: "p", name: "ratelimitd, Redis, one EVALSHA for each request", binary: "ratelimitd", rules: true, redis: true, env: []string{"RATELIMITD_REDIS_PLAIN=true"}},
 		{id: "l", name: "ratelimitd, Redis, leases", binary: "ratelimitd", rules: true, redis: true, lease: true},
 	}
 }

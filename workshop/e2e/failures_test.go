@@ -29,7 +29,10 @@ descriptors:
   - {key: how, value: allow, on_error: allow, rate_limit: {unit: day, requests_per_unit: 1000}}
   - {key: how, value: deny, on_error: deny, rate_limit: {unit: day, requests_per_unit: 1000}}
   - {key: how, value: local, on_error: local, rate_limit: {unit: day, requests_per_unit: 8}}
-`, "RATELIMITD_REPLICAS=2", "REDIS_OP_TIMEOUT=100ms")
+`, "REDIS_OP_TIMEOUT=100ms")
+	for _, s := range f.services {
+		s.AwaitReplicas(t, 2)
+	}
 	e := startEnvoy(t, bootstrap{
 		Clusters: []cluster{upstreamCluster(f.upstream), rls(f.services...).with(often)},
 		Listeners: []listener{

@@ -39,7 +39,6 @@ type Options struct {
 
 	Limiter  limiter.Options
 	Settings limiter.Settings
-	HotKeys  uint32 // most keys that are tracked; 0: none
 
 	ReservationKey string // signs reservation IDs; empty: a random one, shared in Redis
 

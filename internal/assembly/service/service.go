@@ -96,12 +96,9 @@ func (s *Service) indexUsage() *usage.Index {
 	return index
 }
 
-// trackHotKeys makes the tracker of hot keys; nil if it is off.
+// trackHotKeys makes the tracker of hot keys.
 func (s *Service) trackHotKeys() *hotkeys.Tracker {
-	if s.o.HotKeys == 0 {
-		return nil
-	}
-	t := hotkeys.New(time.Now(), hotkeys.Options{Keys: int(s.o.HotKeys), Metrics: prom.With(s.o.Registry)})
+	t := hotkeys.New(time.Now(), hotkeys.Options{Metrics: prom.With(s.o.Registry)})
 	s.o.Tasks.Add(t.Run)
 	s.o.Operators.HotKeys = func(q hotkeys.Query) hotkeys.Report { return t.Top(time.Now(), q) }
 	return t

@@ -179,7 +179,7 @@ func (f *Fleet) report(ctx context.Context, err error) {
 		return
 	}
 	f.logged = err.Error()
-	f.o.Log.Warn("other replicas do not count or list this one: set RATELIMITD_REPLICAS, or give the user of Redis the rights in docs/reference/redis-keys.md",
+	f.o.Log.Warn("other replicas do not count or list this one: give the user of Redis the rights in docs/reference/redis-keys.md",
 		"keys", []string{f.o.Names, f.saidKey("*")}, "error", err)
 }
 

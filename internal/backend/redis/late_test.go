@@ -51,7 +51,6 @@ func TestStall(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*redis.Options){
 		"shared trips":    func(*redis.Options) {},
-		"trips apart":     func(o *redis.Options) { o.Plain = true },
 		"callers' clocks": func(o *redis.Options) { o.CallerClock = true },
 	} {
 		t.Run(name, func(t *testing.T) {

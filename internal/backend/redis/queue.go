@@ -67,7 +67,7 @@ func (q *queue) newRequest(ctx context.Context, at int64, r *backend.Request, do
 
 // start begins to settle a request. With a batch, the request enters the queue when the batch is sent.
 func (q *queue) start(f *inFlight, b *backend.Batch) {
-	apart := q.store.opts.Plain || q.store.CallerClock()
+	apart := q.store.CallerClock()
 	switch {
 	case b != nil && !apart:
 		o := q.outbox(b)

@@ -28,17 +28,13 @@ type Options struct {
 	Timeout time.Duration
 
 	// CallerClock makes the store use the time given to Start instead of Redis' clock. Without it, the store does so only if
-	// the server does not give scripts the time; the store detects this on its own.
+	// the server does not give scripts the time; the store detects this on its own. Requests with different times cannot share a call.
 	CallerClock bool
 
 	// LyftKeys allows keys of descriptor.KeysLyft, whose counters are shared with envoyproxy/ratelimit. These keys live
 	// longer than their window by a random time of at most LyftJitter.
 	LyftKeys   bool
 	LyftJitter time.Duration
-
-	// Plain sends every request on its own, for comparison. With the caller's clock this is always so, because requests with
-	// different times cannot share a call.
-	Plain bool
 
 	Invalidations *Invalidations // learn of resets; nil: other replicas do not
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -77,6 +78,22 @@ func RulesOf(t testing.TB, files ...string) (folder string) {
 		}
 	}
 	return folder
+}
+
+// AwaitReplicas waits until the service has counted at least so many replicas in Redis.
+func (p *Process) AwaitReplicas(t testing.TB, least int) {
+	t.Helper()
+	redistest.Eventually(t, p.name+" counts the replicas", func(context.Context) error {
+		_, metrics := Get(t, "http://"+p.HTTP+"/metrics")
+		counted := 0
+		if _, after, found := strings.Cut(metrics, "\nratelimitd_replicas{source=\"counted\"} "); found {
+			_, _ = fmt.Sscan(after, &counted)
+		}
+		if counted < least {
+			return fmt.Errorf("it has counted %d, not %d", counted, least)
+		}
+		return nil
+	})
 }
 
 // Running reports whether the process has not ended.

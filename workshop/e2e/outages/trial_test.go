@@ -91,11 +91,14 @@ func startTrial(t *testing.T, c *chaos, p pace) *trial {
 	if c.exact {
 		s.timeout = 5 * time.Second
 	}
-	s.env = map[string]string{"RATELIMITD_REPLICAS": "2", "LIMIT_RESPONSE_HEADERS_ENABLED": "true", "REDIS_OP_TIMEOUT": s.timeout.String()}
+	s.env = map[string]string{"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "REDIS_OP_TIMEOUT": s.timeout.String()}
 	maps.Copy(s.env, s.topology.env)
 	maps.Copy(s.env, c.env)
 	for range 2 {
 		s.processes = append(s.processes, startProcess(t, s.env, "--rules", s.rules))
+	}
+	for _, p := range s.processes {
+		p.AwaitReplicas(t, 2)
 	}
 	s.load = newLoad(t, s.timeout, s.factor, s.processes...)
 	s.load.served("at the start")

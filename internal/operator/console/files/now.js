@@ -11,7 +11,6 @@ export function Now() {
   return html`
     <${Cards} event=${event} now=${now} />
     <${Panel} title="Decisions" note="per second, of this replica, since this page is open"><${Chart} /></${Panel}>
-    ${event && !hot && html`<p class="problem">Hot keys are off in this replica (RATELIMITD_HOT_KEYS=0): the page does not know who is denied.</p>`}
     ${hot && html`<div class="two">
       <${Panel} title="Rules that deny" note=${"last " + Math.round(hot.seconds) + " s"}>
         <${Table} label="Rules that deny" head=${["Rule", "#denied", "#of", "#share"]} empty="No rule denied anything."
