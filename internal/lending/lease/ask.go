@@ -174,15 +174,12 @@ type reply struct {
 
 // shared is the error that waiting takes share: none if its cause is the deadline of this caller. The backend gives up a moment before that
 // deadline.
-func shared(ctx context.Context, err error) error {
+func shared(ctx context.Context, err error) (waiting error) {
 	d, bounded := ctx.Deadline()
-	if ctx.Err() != nil || bounded && !time.Now().Before(d) || errors.Is(err, context.DeadlineExceeded) {
-		return nil
+	if err != nil && ctx.Err() == nil && (!bounded || time.Now().Before(d)) && !errors.Is(err, context.DeadlineExceeded) {
+		waiting = fmt.Errorf("share the trip of another take: %w", err)
 	}
-	if err != nil {
-		return fmt.Errorf("share the trip of another take: %w", err)
-	}
-	return nil
+	return waiting
 }
 
 // settleLease finishes an acquisition. It returns false if the take has no answer yet: then the take may use the permits that
