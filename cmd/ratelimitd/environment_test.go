@@ -103,7 +103,6 @@ func TestFatalErrors(t *testing.T) {
 		"TLS and no such file":       {map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "/none", "GRPC_SERVER_TLS_KEY": key}, []string{"GRPC_SERVER_TLS_CERT, GRPC_SERVER_TLS_KEY: ", "/none"}},
 		"a name without authority":   {map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": cert, "GRPC_SERVER_TLS_KEY": key, "GRPC_CLIENT_TLS_SAN": "envoy"}, []string{"GRPC_CLIENT_TLS_SAN", "CA"}},
 		"a key for operators":        {map[string]string{"RATELIMITD_ADMIN_TLS_KEY": key}, []string{"RATELIMITD_ADMIN_TLS_KEY: "}},
-		"a key for events":           {map[string]string{"RATELIMITD_EVENTS": "https://localhost:1", "RATELIMITD_EVENTS_TLS_CLIENT_KEY": key}, []string{"RATELIMITD_EVENTS_TLS_CLIENT_KEY: "}},
 		"mogrifiers":                 {map[string]string{"USE_DOG_STATSD": "true", "USE_DOG_STATSD_MOGRIFIERS": "FOO"}, []string{"DOG_STATSD_MOGRIFIER_FOO_PATTERN"}},
 		"Redis":                      {map[string]string{"REDIS_URL": "localhost"}, []string{"REDIS_URL is not an address"}},
 		"a number":                   {map[string]string{"GRPC_PORT": "http"}, []string{"GRPC_PORT"}},

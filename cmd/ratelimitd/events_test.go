@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
 // Two processes that share counters send the same event about a refusal: a receiver removes one of them by its id and source.
@@ -91,5 +94,31 @@ func TestStopLetsGoOfReceiversThatHang(t *testing.T) {
 	t.Logf("the stop took %v", took)
 	if took > 4500*time.Millisecond {
 		t.Errorf("the stop took %v, want about 2 s", took)
+	}
+}
+
+// The authorities of a webhook's certificate are the system's, or those in the files of SSL_CERT_FILE.
+func TestAuthoritiesOfAWebhook(t *testing.T) {
+	authority := tlstest.NewAuthority(t, "webhook")
+	to, requests := listenEvents(t, http.StatusOK, &tls.Config{Certificates: []tls.Certificate{authority.Issue(t, "127.0.0.1").TLS(t)}})
+	env := map[string]string{"RATELIMITD_EVENTS": to}
+	deny := func() *servicetest.Process {
+		t.Helper()
+		p := startProcess(t, env, "--rules", rulesOf(t, fiveADay))
+		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), refusedAtOnce(1)); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	unknown := deny().Log.Wait(t, "events cannot be sent; they wait")
+	if reason, _ := unknown["error"].(string); !strings.Contains(reason, "certificate signed by unknown authority") {
+		t.Errorf("without its authority: %v", unknown)
+	}
+	env["SSL_CERT_FILE"] = file(t, string(authority.PEM))
+	deny()
+	select {
+	case <-requests:
+	case <-time.After(patience):
+		t.Error("with its authority in SSL_CERT_FILE no event arrives")
 	}
 }

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-
-	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
 // event is what tests read of an event.
@@ -92,14 +90,10 @@ func variablesOfEvents(t *testing.T) []variable {
 	}
 	count := func(all []event) string { return fmt.Sprintf("%d events", len(all)) }
 	// received sends a request that is refused, and says something about the first request to the webhook, or that there was none.
-	received := func(config *tls.Config, say func(*http.Request) string, more ...string) func(*testing.T) (map[string]string, look) {
+	received := func(say func(*http.Request) string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
-			url, requests := listenEvents(t, http.StatusOK, config)
-			env := map[string]string{"RATELIMITD_EVENTS": url}
-			for i := 0; i < len(more); i += 2 {
-				env[more[i]] = more[i+1]
-			}
-			return env, func(t *testing.T, i *instance) string {
+			url, requests := listenEvents(t, http.StatusOK, nil)
+			return map[string]string{"RATELIMITD_EVENTS": url}, func(t *testing.T, i *instance) string {
 				if i.err != nil {
 					return "does not start"
 				}
@@ -123,31 +117,11 @@ func variablesOfEvents(t *testing.T) []variable {
 	header := func(name string) func(*http.Request) string {
 		return func(r *http.Request) string { return "has " + r.Header.Get(name) }
 	}
-	authority := tlstest.NewAuthority(t, "webhook")
-	server := &tls.Config{Certificates: []tls.Certificate{authority.Issue(t, "127.0.0.1").TLS(t)}}
-	asking := &tls.Config{Certificates: server.Certificates, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authority.Pool()}
-	ca := file(t, string(authority.PEM))
-	cert, key := pemFiles(t, authority.Issue(t, "limits"))
-	shown := func(r *http.Request) string {
-		if len(r.TLS.PeerCertificates) == 0 {
-			return "encrypted"
-		}
-		return "shows the certificate of " + r.TLS.PeerCertificates[0].DNSNames[0]
-	}
 	headers := file(t, "Authorization: Bearer abc\n")
 	none := map[string]string{"RATELIMITD_EVENTS": "https://127.0.0.1:1"}
 	return []variable{
 		{name: "RATELIMITD_EVENTS", prepare: written(1, count), unset: "0 events", set: "1 events", bad: map[string]string{"ftp://h/": "http or https", "/none/events": "/none"}},
-		{name: "RATELIMITD_EVENTS_SOURCE", value: "https://limits.example", prepare: written(1, func(all []event) string { return all[0].Source }), unset: "/ratelimitd", set: "https://limits.example",
-			with: map[string]string{"RATELIMITD_EVENTS": "stdout"}, bad: map[string]string{"%zz": "a URI"}},
 		{name: "RATELIMITD_EVENTS_VALUES", value: "true", prepare: written(1, func(all []event) string { return fmt.Sprint(all[0].Data.Entries) }), unset: "[{k }]", set: "[{k 0}]"},
-		{name: "RATELIMITD_EVENTS_PER_SECOND", value: "3", prepare: written(10, count), unset: "10 events", set: "3 events"},
-		{name: "RATELIMITD_EVENTS_BATCH", value: "10", prepare: received(nil, header("Content-Type")), unset: "has application/cloudevents+json; charset=utf-8", set: "has application/cloudevents-batch+json; charset=utf-8"},
-		{name: "RATELIMITD_EVENTS_HEADERS_FILE", value: headers, prepare: received(nil, header("Authorization")), unset: "has ", set: "has Bearer abc", with: none, bad: map[string]string{"/none": "/none"}},
-		{name: "RATELIMITD_EVENTS_TLS_CACERT", value: ca, prepare: received(server, shown), unset: "not sent", set: "encrypted", with: none, bad: map[string]string{"/none": "/none"}},
-		{name: "RATELIMITD_EVENTS_TLS_CLIENT_CERT", value: cert, prepare: received(asking, shown, "RATELIMITD_EVENTS_TLS_CACERT", ca, "RATELIMITD_EVENTS_TLS_CLIENT_KEY", key), unset: "does not start", set: "shows the certificate of limits",
-			with: merged(none, map[string]string{"RATELIMITD_EVENTS_TLS_CLIENT_KEY": key}), bad: map[string]string{"/none": "/none"}},
-		{name: "RATELIMITD_EVENTS_TLS_CLIENT_KEY", value: key, prepare: received(asking, shown, "RATELIMITD_EVENTS_TLS_CACERT", ca, "RATELIMITD_EVENTS_TLS_CLIENT_CERT", cert), unset: "does not start", set: "shows the certificate of limits",
-			with: merged(none, map[string]string{"RATELIMITD_EVENTS_TLS_CLIENT_CERT": cert}), bad: map[string]string{"/none": "/none"}},
+		{name: "RATELIMITD_EVENTS_HEADERS_FILE", value: headers, prepare: received(header("Authorization")), unset: "has ", set: "has Bearer abc", with: none, bad: map[string]string{"/none": "/none"}},
 	}
 }

@@ -13,65 +13,48 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// A receiver that is made with the SDK of CloudEvents reads the events of both modes, and finds no fault in them.
+// A receiver that is made with the SDK of CloudEvents reads the events, and finds no fault in them.
 func TestCloudEventsSDK(t *testing.T) {
-	for name, c := range map[string]struct {
-		env  []string
-		read func(r *http.Request) ([]event.Event, error)
-	}{
-		"structured": {nil, func(r *http.Request) ([]event.Event, error) {
-			e, err := cloudhttp.NewEventFromHTTPRequest(r)
-			if err != nil {
-				return nil, err
-			}
-			return []event.Event{*e}, nil
-		}},
-		"batched": {[]string{"RATELIMITD_EVENTS_BATCH=10"}, cloudhttp.NewEventsFromHTTPRequest},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got := make(chan event.Event, 100)
-			receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				all, err := c.read(r)
-				if err != nil {
-					t.Errorf("%s %s: %v", r.Method, r.Header.Get("Content-Type"), err)
-				}
-				for _, e := range all {
-					got <- e
-				}
-				w.WriteHeader(http.StatusNoContent)
-			}))
-			t.Cleanup(receiver.Close)
-			s := startService(t, "ratelimitd", rules(t, `
+	got := make(chan event.Event, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e, err := cloudhttp.NewEventFromHTTPRequest(r)
+		if err != nil {
+			t.Errorf("%s %s: %v", r.Method, r.Header.Get("Content-Type"), err)
+		} else {
+			got <- *e
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	t.Cleanup(receiver.Close)
+	s := startService(t, "ratelimitd", rules(t, `
 domain: d
 descriptors:
   - key: k
     rate_limits:
       - {name: hard, unit: day, requests_per_unit: 5}
       - {name: soft, unit: day, requests_per_unit: 3, soft: true, warn_at: 50}
-`), append([]string{"RATELIMITD_EVENTS=" + receiver.URL, "RATELIMITD_EVENTS_VALUES=true"}, c.env...)...)
-			client := ratelimitv3.NewRateLimitServiceClient(servicetest.Dial(t, s.GRPC))
-			for range 7 {
-				if _, err := client.ShouldRateLimit(servicetest.Within(t), servicetest.Ask("d", "k", "ann")); err != nil {
-					t.Fatal(err)
-				}
+`), "RATELIMITD_EVENTS="+receiver.URL, "RATELIMITD_EVENTS_VALUES=true")
+	client := ratelimitv3.NewRateLimitServiceClient(servicetest.Dial(t, s.GRPC))
+	for range 7 {
+		if _, err := client.ShouldRateLimit(servicetest.Within(t), servicetest.Ask("d", "k", "ann")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"warning", "exceeded", "refusal"} {
+		select {
+		case e := <-got:
+			if err := e.Validate(); err != nil {
+				t.Errorf("%s: %v", e, err)
 			}
-			for _, want := range []string{"warning", "exceeded", "refusal"} {
-				select {
-				case e := <-got:
-					if err := e.Validate(); err != nil {
-						t.Errorf("%s: %v", e, err)
-					}
-					var data struct{ Entries []struct{ Key, Value string } }
-					if err := json.Unmarshal(e.Data(), &data); err != nil || len(data.Entries) != 1 || data.Entries[0].Value != "ann" {
-						t.Errorf("data %s: %v", e.Data(), err)
-					}
-					if e.Type() != "io.github.ratelimitd."+want+".v1" || e.Source() != "/ratelimitd" || e.Subject() != "d.k" || e.SpecVersion() != event.CloudEventsVersionV1 {
-						t.Errorf("got\n%s\nwant a %s", e, want)
-					}
-				case <-servicetest.Within(t).Done():
-					t.Fatalf("no %s within %s", want, patience)
-				}
+			var data struct{ Entries []struct{ Key, Value string } }
+			if err := json.Unmarshal(e.Data(), &data); err != nil || len(data.Entries) != 1 || data.Entries[0].Value != "ann" {
+				t.Errorf("data %s: %v", e.Data(), err)
 			}
-		})
+			if e.Type() != "io.github.ratelimitd."+want+".v1" || e.Source() != "/ratelimitd" || e.Subject() != "d.k" || e.SpecVersion() != event.CloudEventsVersionV1 {
+				t.Errorf("got\n%s\nwant a %s", e, want)
+			}
+		case <-servicetest.Within(t).Done():
+			t.Fatalf("no %s within %s", want, patience)
+		}
 	}
 }

@@ -58,6 +58,9 @@ type Due struct {
 	start, end int64 // of the period, in microseconds since the Unix epoch
 }
 
+// source is the source of all events: replicas that share counters send the same.
+const source = "/ratelimitd"
+
 // id is the same in all replicas, and for no other event of the same source.
 func (d *Due) id() string {
 	b := append(d.counter[:], d.kind.cloudType()...)
@@ -135,7 +138,7 @@ func (s *Sink) encode(e *Event) []byte {
 	b, err := json.Marshal(&cloudEvent{
 		SpecVersion:     "1.0",
 		ID:              e.due.id(),
-		Source:          s.opts.Source,
+		Source:          source,
 		Type:            e.due.kind.cloudType(),
 		Subject:         e.Rule,
 		Time:            e.Time.UTC().Format(time.RFC3339Nano),

@@ -19,15 +19,13 @@ type writer struct {
 
 func (w *writer) name() string { return "stdout" }
 
-// send writes events. If an earlier attempt ended within a line, they begin with a new one, so that readers lose only that line.
-func (w *writer) send(_ context.Context, events [][]byte) error {
+// send writes an event. If an earlier attempt ended within a line, it begins with a new one, so that readers lose only that line.
+func (w *writer) send(_ context.Context, event []byte) error {
 	var b []byte
 	if w.torn {
 		b = append(b, '\n')
 	}
-	for _, e := range events {
-		b = append(append(b, e...), '\n')
-	}
+	b = append(append(b, event...), '\n')
 	n, err := w.to.Write(b)
 	if n > 0 {
 		w.torn = b[n-1] != '\n'
@@ -58,12 +56,12 @@ func newFile(path string) (*file, error) {
 
 func (f *file) name() string { return f.path }
 
-func (f *file) send(ctx context.Context, events [][]byte) (err error) {
+func (f *file) send(ctx context.Context, event []byte) (err error) {
 	to, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
 	f.lines.to = to
-	return f.lines.send(ctx, events)
+	return f.lines.send(ctx, event)
 }

@@ -15,12 +15,10 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	send := func(events ...string) {
-		var all [][]byte
 		for _, e := range events {
-			all = append(all, []byte(e))
-		}
-		if err := f.send(t.Context(), all); err != nil {
-			t.Fatal(err)
+			if err := f.send(t.Context(), []byte(e)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	want := func(path, want string) {
@@ -68,7 +66,7 @@ func TestTornLine(t *testing.T) {
 		fails bool
 	}{{"one", 0, false}, {"two", 0, true}, {"two", 0, true}, {"two", 100, false}, {"three", 0, false}} {
 		to.room += step.room
-		if err := w.send(t.Context(), [][]byte{[]byte(step.event)}); (err != nil) != step.fails {
+		if err := w.send(t.Context(), []byte(step.event)); (err != nil) != step.fails {
 			t.Errorf("%s: %v", step.event, err)
 		}
 	}

@@ -40,14 +40,14 @@ func (q *queue) push(e *Event) bool {
 	return true
 }
 
-// pop removes the oldest events, at most n of them, and appends them to batch.
-func (q *queue) pop(batch []*Event, n int) []*Event {
+// pop removes the oldest event; nil: there is none.
+func (q *queue) pop() *Event {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for ; n > 0 && q.size > 0; n-- {
-		batch = append(batch, q.removeHead())
+	if q.size == 0 {
+		return nil
 	}
-	return batch
+	return q.removeHead()
 }
 
 // expire removes the events from before a time, and returns how many these are.

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// destination accepts encoded events.
+// destination accepts encoded events, one at a time.
 type destination interface {
-	// send sends events, which were encoded each for itself. It returns when they are accepted or the attempt has failed.
-	send(ctx context.Context, events [][]byte) error
+	// send sends an encoded event. It returns when it is accepted or the attempt has failed.
+	send(ctx context.Context, event []byte) error
 
 	// name is the destination in the log. It has no secret.
 	name() string
 }
 
-// refusedError means that the destination does not accept these events, whenever they are sent.
+// refusedError means that the destination does not accept this event, whenever it is sent.
 type refusedError struct{ error }
 
 // laterError is a failure after which the destination wants no attempt for a while.
@@ -52,7 +52,11 @@ func (s *Sink) Run(ctx context.Context) error {
 		case <-time.After(100 * time.Millisecond): // a write to a pipe hangs, which nothing can end
 		}
 	}
-	if n := s.queue.len() + int(s.inHand.Load()); n > 0 {
+	n := s.queue.len()
+	if s.inHand.Load() {
+		n++
+	}
+	if n > 0 {
 		s.dropped[stopped].Add(uint64(n))
 		s.opts.Logger.Warn("events were not sent before the service stopped", "events", n, "to", s.to.name())
 	}
@@ -62,15 +66,12 @@ func (s *Sink) Run(ctx context.Context) error {
 // send sends events until ctx ends, or until stop is closed and none is left.
 func (s *Sink) send(ctx context.Context, stop <-chan struct{}) {
 	s.hurry = stop
-	var batch []*Event
 	for ctx.Err() == nil {
-		batch = s.queue.pop(batch[:0], s.opts.Batch)
-		if len(batch) > 0 {
-			s.inHand.Store(int64(len(batch)))
-			if s.deliver(ctx, batch) {
-				s.inHand.Store(0)
+		if e := s.queue.pop(); e != nil {
+			s.inHand.Store(true)
+			if s.deliver(ctx, e) {
+				s.inHand.Store(false)
 			}
-			clear(batch)
 			continue
 		}
 		select {
@@ -88,18 +89,15 @@ func (s *Sink) send(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// deliver tries to send events until they are accepted or dropped. It returns false if ctx ends before.
-func (s *Sink) deliver(ctx context.Context, batch []*Event) bool {
-	encoded := make([][]byte, len(batch))
-	for i, e := range batch {
-		encoded[i] = s.encode(e)
-	}
+// deliver tries to send an event until it is accepted or dropped. It returns false if ctx ends before.
+func (s *Sink) deliver(ctx context.Context, e *Event) bool {
+	encoded := s.encode(e)
 	for {
 		attempt, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 		err := s.to.send(attempt, encoded)
 		cancel()
 		if err == nil {
-			s.accepted(batch)
+			s.accepted(e)
 			return true
 		}
 		if ctx.Err() != nil {
@@ -107,38 +105,36 @@ func (s *Sink) deliver(ctx context.Context, batch []*Event) bool {
 		}
 		s.failed.Add(1)
 		if refused, ok := errors.AsType[refusedError](err); ok {
-			s.refuse(batch, refused)
+			s.refuse(refused)
 			return true
 		}
 		s.fail(err)
 		s.pause(ctx, err)
 		oldest := time.Now().Add(-s.opts.RetryFor)
 		s.dropped[tooOld].Add(uint64(s.queue.expire(oldest)))
-		if batch[len(batch)-1].Time.Before(oldest) {
-			s.dropped[tooOld].Add(uint64(len(batch)))
+		if e.Time.Before(oldest) {
+			s.dropped[tooOld].Add(1)
 			return true
 		}
 	}
 }
 
-func (s *Sink) accepted(batch []*Event) {
+func (s *Sink) accepted(e *Event) {
 	s.wait = 0
-	for _, e := range batch {
-		s.sent[e.due.kind].Add(1)
-	}
+	s.sent[e.due.kind].Add(1)
 	if s.failing {
 		s.opts.Logger.Info("events are sent again", "to", s.to.name())
 	}
 	s.failing = false
 }
 
-// refuse drops events that the destination does not accept.
-func (s *Sink) refuse(batch []*Event, err error) {
+// refuse drops an event that the destination does not accept.
+func (s *Sink) refuse(err error) {
 	s.wait, s.failing = 0, false // it answers
-	s.dropped[notAccepted].Add(uint64(len(batch)))
+	s.dropped[notAccepted].Add(1)
 	if now := time.Now(); s.refused.IsZero() || now.Sub(s.refused) >= time.Minute {
 		s.refused = now
-		s.opts.Logger.Warn("the webhook does not accept events, which are dropped", "events", len(batch), "to", s.to.name(), "error", err)
+		s.opts.Logger.Warn("the webhook does not accept events, which are dropped", "to", s.to.name(), "error", err)
 	}
 }
 

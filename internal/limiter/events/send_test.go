@@ -27,7 +27,7 @@ type receiver struct {
 
 func (r *receiver) name() string { return "receiver" }
 
-func (r *receiver) send(ctx context.Context, events [][]byte) error {
+func (r *receiver) send(ctx context.Context, event []byte) error {
 	r.mu.Lock()
 	r.attempts = append(r.attempts, time.Now())
 	n := len(r.attempts)
@@ -39,11 +39,9 @@ func (r *receiver) send(ctx context.Context, events [][]byte) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range events {
-		_, after, _ := bytes.Cut(e, []byte(`"value":"`))
-		value, _, _ := bytes.Cut(after, []byte(`"`))
-		r.accepted = append(r.accepted, string(value))
-	}
+	_, after, _ := bytes.Cut(event, []byte(`"value":"`))
+	value, _, _ := bytes.Cut(after, []byte(`"`))
+	r.accepted = append(r.accepted, string(value))
 	return nil
 }
 
@@ -96,27 +94,6 @@ func TestEventsAreSent(t *testing.T) {
 		if took := end(); took != 0 || log.Len() > 0 {
 			t.Errorf("the stop took %s, log %q", took, log)
 		}
-	})
-}
-
-func TestBatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		to := &receiver{answer: func(_ context.Context, n int) error {
-			if n == 1 {
-				return errors.New("not yet")
-			}
-			return nil
-		}}
-		s, _, end := running(t, to, Options{Batch: 4})
-		put(s, "1")
-		synctest.Wait() // it waits for the second attempt
-		put(s, "2", "3", "4", "5", "6")
-		pass(firstWait)
-		synctest.Wait()
-		if got := to.got(); got != "1 2 3 4 5 6" || len(to.attempts) != 4 {
-			t.Errorf("%q in %d attempts, want 1 twice, then 2 to 5 and 6", got, len(to.attempts))
-		}
-		end()
 	})
 }
 

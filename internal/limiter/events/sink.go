@@ -2,12 +2,10 @@ package events
 
 import (
 	"crypto/sha256"
-	"crypto/tls"
 	"errors"
 	"hash/maphash"
 	"io"
 	"log/slog"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -22,17 +20,14 @@ type Options struct {
 	To     string    // required: the URL of a webhook, the path of a file, or stdout
 	Stdout io.Writer // where events go with stdout
 
-	HeadersFile string             // of a webhook: a file with lines "Name: value", read for each request; empty: none
-	TLS         func() *tls.Config // of a webhook: called for each connection; nil: the system's authorities are trusted
+	HeadersFile string // of a webhook: a file with lines "Name: value", read for each request; empty: none
 
-	Source string // the source of all events, a URI reference; default /ratelimitd
-	Values bool   // events have the values of entries, which callers sent
+	Values bool // events have the values of entries, which callers sent
 
 	PerSecond int64         // most events per second; default 100
 	Interval  time.Duration // shortest period of a counter; default 1 minute
 	Queue     int           // most events that wait; default 10,000
 
-	Batch      int           // most events in a request; default 1, without a batch
 	Timeout    time.Duration // of a request; default 10 s
 	RetryFor   time.Duration // an event that cannot be sent is dropped at this age; default 5 minutes
 	StopWithin time.Duration // how long Run may continue after its context has ended; default 1 s
@@ -42,9 +37,6 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() {
-	if o.Source == "" {
-		o.Source = "/ratelimitd"
-	}
 	if o.PerSecond <= 0 {
 		o.PerSecond = 100
 	}
@@ -53,9 +45,6 @@ func (o *Options) setDefaults() {
 	}
 	if o.Queue <= 0 {
 		o.Queue = 10_000
-	}
-	if o.Batch <= 0 {
-		o.Batch = 1
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 10 * time.Second
@@ -83,7 +72,7 @@ type Sink struct {
 	wait    time.Duration   // until the next attempt; 0: nothing has failed
 	refused time.Time       // when it was last logged that the destination rejects events
 	hurry   <-chan struct{} // closed: the next wait ends at once; nil: one has ended so
-	inHand  atomic.Int64    // events that are taken from the queue, and neither sent nor dropped yet
+	inHand  atomic.Bool     // whether an event is taken from the queue, and neither sent nor dropped yet
 
 	sent    [kinds]atomic.Uint64
 	dropped [reasons]atomic.Uint64
@@ -104,7 +93,7 @@ var reasonNames = [reasons]string{"rate", "queue", "age", "refused", "stop"}
 
 // SettingError is a setting that cannot be used. It contains neither the URL of a webhook, which may have a secret, nor headers.
 type SettingError struct {
-	Setting string // of Options: To, Source or HeadersFile
+	Setting string // of Options: To or HeadersFile
 	Err     error
 }
 
@@ -115,9 +104,6 @@ func (e *SettingError) Unwrap() error { return e.Err }
 // New returns a Sink. The error is a *SettingError.
 func New(opts Options) (*Sink, error) {
 	opts.setDefaults()
-	if _, err := url.Parse(opts.Source); err != nil {
-		return nil, &SettingError{"Source", errors.New("it must be a URI, such as /ratelimitd or https://limits.example.com")}
-	}
 	s := &Sink{
 		opts:   opts,
 		recent: recent{seed: maphash.MakeSeed()},

@@ -3,11 +3,9 @@ package events
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,12 +13,12 @@ import (
 	"time"
 )
 
-// webhook sends events as HTTP requests: one event in structured mode, or several in batched mode.
+// webhook sends events as HTTP requests in structured mode. The system's authorities are trusted, or those of SSL_CERT_FILE and
+// SSL_CERT_DIR.
 type webhook struct {
 	url     string
 	where   string // its scheme and host
 	headers string // path of the file; empty: none
-	batched bool
 	client  http.Client
 }
 
@@ -29,22 +27,12 @@ func newWebhook(o *Options) (*webhook, error) {
 	if err != nil || u.Host == "" {
 		return nil, errors.New("the webhook's URL is invalid: it must have the form https://host/path")
 	}
-	w := &webhook{url: u.String(), where: u.Scheme + "://" + u.Host, headers: o.HeadersFile, batched: o.Batch > 1}
+	w := &webhook{url: u.String(), where: u.Scheme + "://" + u.Host, headers: o.HeadersFile}
 	w.client = http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the headers are only for this host
-		Transport:     &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10, DialTLSContext: dialTLS(o.TLS)},
+		Transport:     &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10},
 	}
 	return w, nil
-}
-
-// dialTLS returns a function that makes connections, each with the newest certificates.
-func dialTLS(config func() *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
-	if config == nil {
-		return nil
-	}
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		return (&tls.Dialer{Config: config()}).DialContext(ctx, network, address)
-	}
 }
 
 func (w *webhook) name() string { return w.where }
@@ -56,24 +44,19 @@ var aboutEvents = []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge,
 // maxAnswer is how much of an answer is read, so that its connection can be used again.
 const maxAnswer = 64 << 10
 
-func (w *webhook) send(ctx context.Context, events [][]byte) error {
-	body, kind := events[0], "application/cloudevents+json; charset=utf-8"
-	if w.batched {
-		body = slices.Concat([]byte("["), bytes.Join(events, []byte(",")), []byte("]"))
-		kind = "application/cloudevents-batch+json; charset=utf-8"
-	}
+func (w *webhook) send(ctx context.Context, event []byte) error {
 	headers, err := readHeaders(w.headers)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url, bytes.NewReader(event))
 	if err != nil {
 		return withoutURL(err)
 	}
 	for name, values := range headers {
 		req.Header[name] = values
 	}
-	req.Header.Set("Content-Type", kind)
+	req.Header.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
 	req.Header.Set("User-Agent", "ratelimitd")
 	req.Header["Idempotency-Key"] = []string{} // sends no header; net/http may then repeat the request if an idle connection was closed
 	answer, err := w.client.Do(req)

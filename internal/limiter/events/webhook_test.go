@@ -2,10 +2,8 @@ package events
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
 // call is a request as a webhook got it.
@@ -63,31 +59,18 @@ func ending(t *testing.T, after time.Duration) context.Context {
 	return ctx
 }
 
-func TestModesOfAWebhook(t *testing.T) {
+func TestRequestToAWebhook(t *testing.T) {
 	url, calls := listen(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
-	for _, c := range []struct {
-		batch      int
-		events     []string
-		kind, body string
-	}{
-		{1, []string{`{"a":1}`}, "application/cloudevents+json; charset=utf-8", `{"a":1}`},
-		{10, []string{`{"a":1}`}, "application/cloudevents-batch+json; charset=utf-8", `[{"a":1}]`},
-		{10, []string{`{"a":1}`, `{"b":2}`}, "application/cloudevents-batch+json; charset=utf-8", `[{"a":1},{"b":2}]`},
-	} {
-		var events [][]byte
-		for _, e := range c.events {
-			events = append(events, []byte(e))
-		}
-		if err := hook(t, Options{To: url + "/in?key=1", Batch: c.batch}).send(within(t), events); err != nil {
-			t.Fatal(err)
-		}
-		got := <-calls
-		if got.method != http.MethodPost || got.path != "/in?key=1" || got.body != c.body || got.header.Get("Content-Type") != c.kind || got.header.Get("User-Agent") != "ratelimitd" {
-			t.Errorf("%+v, want POST of %s as %s", got, c.body, c.kind)
-		}
-		if got.header["Idempotency-Key"] != nil {
-			t.Errorf("headers %v", got.header)
-		}
+	if err := hook(t, Options{To: url + "/in?key=1"}).send(within(t), []byte(`{"a":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	got := <-calls
+	if got.method != http.MethodPost || got.path != "/in?key=1" || got.body != `{"a":1}` ||
+		got.header.Get("Content-Type") != "application/cloudevents+json; charset=utf-8" || got.header.Get("User-Agent") != "ratelimitd" {
+		t.Errorf("%+v", got)
+	}
+	if got.header["Idempotency-Key"] != nil {
+		t.Errorf("headers %v", got.header)
 	}
 }
 
@@ -103,7 +86,7 @@ func TestAnswersOfAWebhook(t *testing.T) {
 			w.Header().Set("Retry-After", "7")
 			w.WriteHeader(code)
 		})
-		err := hook(t, Options{To: url}).send(within(t), [][]byte{[]byte(`{}`)})
+		err := hook(t, Options{To: url}).send(within(t), []byte(`{}`))
 		got := "accepted"
 		if _, ok := errors.AsType[refusedError](err); ok {
 			got = "refused"
@@ -162,7 +145,7 @@ func TestWebhookThatFails(t *testing.T) {
 		if name == "hangs" {
 			ctx = ending(t, 20*time.Millisecond)
 		}
-		err := hook(t, Options{To: url + "/secret?token=secret"}).send(ctx, [][]byte{[]byte(`{}`)})
+		err := hook(t, Options{To: url + "/secret?token=secret"}).send(ctx, []byte(`{}`))
 		if err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("a webhook that %s: %v", name, err)
 		}
@@ -180,7 +163,7 @@ func TestLongAnswer(t *testing.T) {
 	})
 	w := hook(t, Options{To: url})
 	for range 2 {
-		if err := w.send(within(t), [][]byte{[]byte(`{}`)}); err != nil {
+		if err := w.send(within(t), []byte(`{}`)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -197,7 +180,7 @@ func TestHeadersOfAWebhook(t *testing.T) {
 	}
 	write("# of the webhook\n\nauthorization: Bearer one\r\nX-Tenant:  acme \n")
 	w := hook(t, Options{To: url, HeadersFile: file})
-	send := func() error { return w.send(within(t), [][]byte{[]byte(`{}`)}) }
+	send := func() error { return w.send(within(t), []byte(`{}`)) }
 	if err := send(); err != nil {
 		t.Fatal(err)
 	}
@@ -226,39 +209,5 @@ func TestHeadersOfAWebhook(t *testing.T) {
 	}
 	if len(calls) != 0 {
 		t.Errorf("%d requests were sent without usable headers", len(calls))
-	}
-}
-
-// The webhook's certificate is verified, and it gets ours. Each connection uses the newest ones.
-func TestTLSOfAWebhook(t *testing.T) {
-	authority := tlstest.NewAuthority(t, "webhook")
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Connection", "close")
-		if r.TLS.PeerCertificates[0].Subject.CommonName == "" && len(r.TLS.PeerCertificates[0].DNSNames) == 0 {
-			t.Error("the client's certificate has no name")
-		}
-	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{authority.Issue(t, "127.0.0.1").TLS(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority.Pool()}
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	ours, configs := authority.Issue(t, "ratelimitd").TLS(t), 0
-	w := hook(t, Options{To: server.URL, TLS: func() *tls.Config {
-		configs++
-		return &tls.Config{RootCAs: authority.Pool(), Certificates: []tls.Certificate{ours}}
-	}})
-	for range 2 {
-		if err := w.send(within(t), [][]byte{[]byte(`{}`)}); err != nil {
-			t.Error(err)
-		}
-	}
-	if configs != 2 {
-		t.Errorf("the certificates were read %d times for 2 connections", configs)
-	}
-	for name, config := range map[string]*tls.Config{"no certificate": {RootCAs: authority.Pool()}, "another authority": {Certificates: []tls.Certificate{ours}}} {
-		w := hook(t, Options{To: server.URL, TLS: func() *tls.Config { return config }})
-		if err := w.send(within(t), [][]byte{[]byte(`{}`)}); err == nil {
-			t.Errorf("%s: it was sent", name)
-		}
 	}
 }

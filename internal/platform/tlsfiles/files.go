@@ -109,7 +109,7 @@ func (f *Files) register() {
 	if f.o.Cert == "" {
 		return
 	}
-	expiry := metric.Gauge("ratelimitd_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires, Unix time; use: grpc, admin, regions, xds or events.",
+	expiry := metric.Gauge("ratelimitd_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires, Unix time; use: grpc, admin, regions or xds.",
 		func() int64 { return f.current.Load().cert.Leaf.NotAfter.Unix() })
 	expiry.Fixed = use
 	metric.Register(f.o.Metrics, expiry)
