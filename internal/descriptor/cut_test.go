@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
 // kindsOfRules are rules that refuse all callers, some callers, or none.
@@ -123,7 +124,7 @@ func TestLongValuesFindTheRuleThatRefuses(t *testing.T) {
 	kinds := []string{"all", "some", "unlimited", "shadow", "none"}
 	texts := []string{"a.*b", "a.*", "[ab]*", ".*b", "b.*a.{20}", ".*"}
 	found := make(map[refusal]int)
-	for range 150 {
+	for range rapidtest.Cases(50, 150) {
 		expressions := 0
 		var level func(depth int) []NodeSpec
 		level = func(depth int) (nodes []NodeSpec) {
