@@ -182,7 +182,7 @@ func TestComposeRegions(t *testing.T) {
 		for key, value := range s.Environment {
 			env = append(env, key+"="+names.Replace(*value))
 		}
-		env = append(env, "REDIS_SOCKET_TYPE=unix", "REDIS_URL="+startRedis(t, name), "REDIS_OP_TIMEOUT=5s", fmt.Sprint("RATELIMITD_REGIONS_HOST=", loopback, i+1), "RUNTIME_ROOT=/tmp/"+filepath.Base(data))
+		env = append(env, "REDIS_SOCKET_TYPE=unix", "REDIS_URL="+startRedis(t, name), "REDIS_OP_TIMEOUT=5s", fmt.Sprint("RATELIMITD_REGIONS_LISTEN=", loopback, i+1, ":8083"), "RUNTIME_ROOT=/tmp/"+filepath.Base(data))
 		started = append(started, serveInImage(t, env, "/bin/ratelimitd"))
 	}
 	const trial = `{"domain": "shop", "descriptors": [{"entries": [{"key": "trial", "value": "%s"}]}]}`

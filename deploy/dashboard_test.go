@@ -98,7 +98,7 @@ func TestDashboardHasData(t *testing.T) {
 		"REDIS_URL="+redis, "REDIS_SOCKET_TYPE=unix", "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=unix", "REDIS_PERSECOND_URL="+redis+".nobody",
 		"RATELIMITD_ON_ERROR=allow", "LOCAL_CACHE_SIZE_IN_BYTES=1000000",
 		"RATELIMITD_ADMIN_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_ADMIN_TLS_KEY="+filepath.Join(certificates, "tls.key"),
-		"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_HOST=127.0.0.1", "RATELIMITD_REGIONS_PORT=0",
+		"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_LISTEN=127.0.0.1:0",
 		"RATELIMITD_REGIONS_TLS_CERT="+filepath.Join(certificates, "tls.crt"), "RATELIMITD_REGIONS_TLS_KEY="+filepath.Join(certificates, "tls.key"),
 		"RATELIMITD_REGIONS_TLS_CACERT="+filepath.Join(certificates, "tls.crt"))
 	overrides := filepath.Join(t.TempDir(), "overrides.yaml")

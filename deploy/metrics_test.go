@@ -43,7 +43,7 @@ func exposed(t *testing.T) map[string]map[string]bool {
 		nil,
 		{
 			"REDIS_URL=" + socket, "REDIS_SOCKET_TYPE=unix", "LOCAL_CACHE_SIZE_IN_BYTES=100000", "RATELIMITD_OVERRIDES=redis",
-			"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_HOST=127.0.0.1", "RATELIMITD_REGIONS_PORT=0",
+			"RATELIMITD_REGION=eu", "RATELIMITD_REGIONS=eu,us=127.0.0.1:1", "RATELIMITD_REGIONS_LISTEN=127.0.0.1:0",
 			"RATELIMITD_REGIONS_TLS_CERT=" + inside + "/tls.crt", "RATELIMITD_REGIONS_TLS_KEY=" + inside + "/tls.key",
 			"RATELIMITD_REGIONS_TLS_CACERT=" + inside + "/tls.crt",
 		},

@@ -25,7 +25,7 @@ func regionSettings(t *testing.T, ca *tlstest.Authority, name, all string) map[s
 	return map[string]string{
 		"RATELIMITD_REGION": name, "RATELIMITD_REGIONS": all,
 		"RATELIMITD_REGIONS_TLS_CERT": cert, "RATELIMITD_REGIONS_TLS_KEY": key, "RATELIMITD_REGIONS_TLS_CACERT": file(t, string(ca.PEM)),
-		"RATELIMITD_REGIONS_HOST": "127.0.0.1", "RATELIMITD_REGIONS_PORT": "0",
+		"RATELIMITD_REGIONS_LISTEN": "127.0.0.1:0",
 	}
 }
 
@@ -63,7 +63,7 @@ func TestRegionSettings(t *testing.T) {
 		{with("RATELIMITD_REGIONS_TLS_CERT", otherCert, "RATELIMITD_REGIONS_TLS_KEY", otherKey), "the certificate is of region us, and RATELIMITD_REGION=eu"},
 		{with("RATELIMITD_REGIONS_TLS_CERT", noCert, "RATELIMITD_REGIONS_TLS_KEY", noKey), "the certificate names no region: it needs the URI spiffe://TRUST-DOMAIN/region/NAME"},
 		{with("REDIS_KEY_FORMAT", "lyft"), "RATELIMITD_REGION and REDIS_KEY_FORMAT=lyft"},
-		{with("RATELIMITD_REGIONS_HOST", "256.0.0.1"), "RATELIMITD_REGIONS_HOST, RATELIMITD_REGIONS_PORT: listen for regions on 256.0.0.1:0"},
+		{with("RATELIMITD_REGIONS_LISTEN", "256.0.0.1:0"), "RATELIMITD_REGIONS_LISTEN: listen for regions on 256.0.0.1:0"},
 	} {
 		i := begin(t, c.env, "--rules", rulesOf(t, fiveADay))
 		switch {
@@ -123,7 +123,7 @@ descriptors:
 		for replica := range 2 {
 			env := merged(regionSettings(t, ca, name, all), map[string]string{"REDIS_URL": r.Addr, "REDIS_OP_TIMEOUT": "5s"})
 			if replica == 0 {
-				env["RATELIMITD_REGIONS_HOST"], env["RATELIMITD_REGIONS_PORT"] = fmt.Sprint(net, i+1), "8083"
+				env["RATELIMITD_REGIONS_LISTEN"] = fmt.Sprint(net, i+1, ":8083")
 			}
 			started := begin(t, env, "--rules", rulesOf(t, rules))
 			if started.err != nil {

@@ -183,7 +183,7 @@ func (s *starting) answers(_ context.Context, opts *service.Options) error {
 // withVariables names the variables for the address of a listener that cannot be opened.
 func withVariables(err error) error {
 	variables := map[string]string{
-		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT", "regions": "RATELIMITD_REGIONS_HOST, RATELIMITD_REGIONS_PORT",
+		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT", "regions": "RATELIMITD_REGIONS_LISTEN",
 	}
 	if failed := new(endpoint.ListenError); errors.As(err, &failed) && variables[failed.What] != "" {
 		return fmt.Errorf("%s: %w", variables[failed.What], err)

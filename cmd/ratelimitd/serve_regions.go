@@ -19,8 +19,7 @@ type regionOptions struct {
 	Region  string   `env:"RATELIMITD_REGION" placeholder:"NAME" help:"Region of this replica, one of RATELIMITD_REGIONS. Unset: limits with regions count like all others."`
 	Regions []string `env:"RATELIMITD_REGIONS" placeholder:"NAME=HOST:PORT,..." help:"All regions with the address of their region port; the same list in all regions."`
 
-	Host string `name:"regions-host" env:"RATELIMITD_REGIONS_HOST" default:"0.0.0.0" help:"Address of the region port."`
-	Port int    `name:"regions-port" env:"RATELIMITD_REGIONS_PORT" range:"0..65535" default:"8083" help:"Port on which other regions ask; 0: a free one. It is open only with RATELIMITD_REGION."`
+	Listen string `name:"regions-listen" env:"RATELIMITD_REGIONS_LISTEN" default:"0.0.0.0:8083" placeholder:"HOST:PORT" help:"Address on which other regions ask; port 0: a free one. It is open only with RATELIMITD_REGION."`
 
 	Cert string `name:"regions-tls-cert" env:"RATELIMITD_REGIONS_TLS_CERT" placeholder:"FILE" help:"Certificate, with the URI spiffe://TRUST-DOMAIN/region/NAME."`
 	Key  string `name:"regions-tls-key" env:"RATELIMITD_REGIONS_TLS_KEY" placeholder:"FILE" help:"Private key."`
@@ -111,7 +110,7 @@ func (s *starting) regions(_ context.Context, opts *service.Options) error {
 	}
 	s.log.Info("limits with regions hold in all regions", "region", o.Region, "regions", list.names)
 	opts.Regions = &service.Regions{
-		Name: o.Region, Names: list.names, Addr: address(o.Host, o.Port), Timeout: s.options.Backend.longestAnswer(), Peers: peers, TLS: files,
+		Name: o.Region, Names: list.names, Addr: o.Listen, Timeout: s.options.Backend.longestAnswer(), Peers: peers, TLS: files,
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ descriptors:
 	for _, name := range []string{"eu", "us"} {
 		pair := ca.Issue(t, "spiffe://example.org/region/"+name)
 		s := startService(t, name, dir, "RATELIMITD_REGION="+name, "RATELIMITD_REGIONS=eu="+far["eu"]+",us="+far["us"],
-			"RATELIMITD_REGIONS_HOST=127.0.0.1", "RATELIMITD_REGIONS_PORT="+ports[name], "RATELIMITD_REGIONS_TLS_CACERT="+file("ca.crt", ca.PEM),
+			"RATELIMITD_REGIONS_LISTEN=127.0.0.1:"+ports[name], "RATELIMITD_REGIONS_TLS_CACERT="+file("ca.crt", ca.PEM),
 			"RATELIMITD_REGIONS_TLS_CERT="+file(name+".crt", pair.Cert), "RATELIMITD_REGIONS_TLS_KEY="+file(name+".key", pair.Key))
 		services[name] = s
 		of := rls(s)

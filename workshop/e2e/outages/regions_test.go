@@ -111,8 +111,7 @@ func startWorld(t *testing.T, rules string) *world {
 // start starts a replica.
 func (w *world) start(name string, i int) {
 	w.t.Helper()
-	host, port, _ := strings.Cut(w.listen[name][i], ":")
-	p := startProcess(w.t, w.env[name], "serve", "--rules", w.rules[name], "--regions-host", host, "--regions-port", port)
+	p := startProcess(w.t, w.env[name], "serve", "--rules", w.rules[name], "--regions-listen", w.listen[name][i])
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	both := w.replicas[name]
