@@ -25,7 +25,7 @@ var fileOrder = map[string][]string{
 		"kuadrant.go", "describe.go", "decisions.go", "reservations.go", "json.go", "quota.go", // the services
 		"quota_encode.go", "reservation_answer.go", "reservation_id.go", "reservation_request.go", "quota_decode.go", "json_fault.go", // their messages
 		"method.go", "batched.go", "call.go", "intake.go", // calls
-		"quota_metrics.go", "metrics.go", "decode.go", "encode.go", "options.go", "trace.go", "b3.go", "certificates.go", "ratelimit.go", // what all use
+		"metrics.go", "decode.go", "encode.go", "options.go", "trace.go", "b3.go", "certificates.go", "ratelimit.go", // what all use
 	},
 }
 

@@ -569,13 +569,13 @@ func TestResetInRedis(t *testing.T) {
 // receivedBy is how many messages a process has received about resets and refunds of others.
 func receivedBy(t *testing.T, p *servicetest.Process) int {
 	t.Helper()
-	return counted(t, p, "ratelimitd_invalidations_received_total")
+	return counted(t, p, `ratelimitd_invalidations_total{event="received"}`)
 }
 
 // sentBy is how many of these messages a process has sent.
 func sentBy(t *testing.T, p *servicetest.Process) int {
 	t.Helper()
-	return counted(t, p, "ratelimitd_invalidations_sent_total")
+	return counted(t, p, `ratelimitd_invalidations_total{event="sent"}`)
 }
 
 func counted(t *testing.T, p *servicetest.Process, name string) int {

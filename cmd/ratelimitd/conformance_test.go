@@ -138,7 +138,7 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 		value, _, _ := strings.Cut(rest, "\n")
 		return value
 	}
-	const emptied = "ratelimitd_invalidations_forgot_all_total"
+	const emptied = `ratelimitd_invalidations_total{event="forgot_all"}`
 	if backend != "memory" {
 		// When a replica is connected it forgets the denials that it has learnt before.
 		await(t, "it hears of other replicas' resets", func() bool { return metric("ratelimitd_invalidations_connected") == "1" })

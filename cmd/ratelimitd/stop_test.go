@@ -30,8 +30,8 @@ func TestKnownRefusalStopsTheOthers(t *testing.T) {
 	if want := []uint32{over, 0, ok, 8, over, 0, ok, 7}; !slices.Equal(got, want) {
 		t.Errorf("codes and what is left: %v, want %v", got, want)
 	}
-	const name = "ratelimitd_rule_over_limit_cache_hits_total{"
-	if all := shown(t, "http://"+p.HTTP+"/metrics", name); !slices.Contains(all, name+`domain="d",rule="b"} 100`) {
+	const name = "ratelimit_service_rate_limit_d_b_over_limit_with_local_cache"
+	if all := shown(t, "http://"+p.HTTP+"/metrics", name); !slices.Contains(all, name+" 100") {
 		t.Errorf("hits that the cache refused: %q", all)
 	}
 }

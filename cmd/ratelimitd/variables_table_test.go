@@ -577,6 +577,7 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 			return one(t, fmt.Sprintf(url, addr), more...), l
 		}
 	}
+	pool := either(prefix == "REDIS", "ratelimit_redis_pool_cx_active", "ratelimit_redis_per_second_pool_cx_active")
 	rows := []variable{
 		{name: "URL", prepare: func(t *testing.T) (map[string]string, look) {
 			env := one(t, redistest.Start(t).Addr)
@@ -584,9 +585,9 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 				if i.err != nil {
 					return "does not start"
 				}
-				return metric(`ratelimitd_redis_connections{redis="`+strings.ToLower(prefix)+`"} 1`)(t, i) + healthy(t, i)
+				return metric(pool+" 1")(t, i) + healthy(t, i)
 			}
-		}, unset: either(prefix == "REDIS", "green", "does not start"), set: `ratelimitd_redis_connections{redis="` + strings.ToLower(prefix) + `"} 1green`,
+		}, unset: either(prefix == "REDIS", "green", "does not start"), set: pool + " 1green",
 			with: map[string]string{"REDIS_URL": "127.0.0.1:1", "REDIS_PERSECOND": either(prefix == "REDIS", "false", "true")}, bad: map[string]string{"http://a:1": "redis"}},
 		{name: "TYPE", value: "cluster", prepare: first("cluster", "%s"), unset: "not cluster", set: "cluster"},
 		{name: "SOCKET_TYPE", value: "tcp", prepare: func(t *testing.T) (map[string]string, look) {

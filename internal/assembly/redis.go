@@ -72,9 +72,6 @@ func (c *Counters) connect(tasks *Tasks, o *Options, r *Redis, resets *redis.Inv
 	if err != nil {
 		return nil, err
 	}
-	if r.Metrics != nil {
-		found.Connections.Register(r.Metrics)
-	}
 	found.Store = redis.New(redis.Options{
 		Client: client, Timeout: r.Timeout, Settings: r.Connect.Settings, Logger: o.Logger, KeyPrefix: o.KeyPrefix,
 		Sharded: r.Sharded, Connections: found.Connections, LyftKeys: o.LyftKeys, LyftJitter: o.LyftJitter, Invalidations: resets,

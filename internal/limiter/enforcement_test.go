@@ -94,18 +94,18 @@ func TestLimitInShadow(t *testing.T) {
 	if diff := cmp.Diff([]int64{7, 7}, f.used("k=a")); diff != "" { // refused hits count in a fixed window
 		t.Error(diff)
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_refused_hits_total Hits that this limit denied.
-# TYPE ratelimitd_limit_refused_hits_total counter
-ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="k"} 0
-ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="k"} 2
-# HELP ratelimitd_limit_unenforced_hits_total Hits that passed only because this limit is not enforced.
-# TYPE ratelimitd_limit_unenforced_hits_total counter
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 2
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="k"} 0
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+# TYPE ratelimitd_limit_hits_total counter
+ratelimitd_limit_hits_total{domain="d",limit="new",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="k"} 2
+ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="refused",rule="k"} 2
+ratelimitd_limit_hits_total{domain="d",limit="now",result="unenforced",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="warned",rule="k"} 0
 # HELP ratelimitd_rule_over_limit_hits_total Hits over the limit, including those that shadow mode let pass.
 # TYPE ratelimitd_rule_over_limit_hits_total counter
 ratelimitd_rule_over_limit_hits_total{domain="d",rule="k"} 2
-`), "ratelimitd_limit_refused_hits_total", "ratelimitd_limit_unenforced_hits_total", "ratelimitd_rule_over_limit_hits_total"); err != nil {
+`), "ratelimitd_limit_hits_total", "ratelimitd_rule_over_limit_hits_total"); err != nil {
 		t.Error(err)
 	}
 }
@@ -281,10 +281,12 @@ func TestUnenforcedHitsOfRefusedRequests(t *testing.T) {
 		}})
 		f.decide(request(2, "k=a", "full=a"))
 		f.decide(request(1, "k=a", "free=a"))
-		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits that passed only because this limit is not enforced.
-# TYPE ratelimitd_limit_unenforced_hits_total counter
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 1
-`), "ratelimitd_limit_unenforced_hits_total"); err != nil {
+		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+# TYPE ratelimitd_limit_hits_total counter
+ratelimitd_limit_hits_total{domain="d",limit="new",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="k"} 1
+ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="k"} 0
+`), "ratelimitd_limit_hits_total"); err != nil {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
@@ -505,17 +507,18 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("request %d: %s", i+1, got)
 		}
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_unenforced_hits_total Hits that passed only because this limit is not enforced.
-# TYPE ratelimitd_limit_unenforced_hits_total counter
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="",rule="one"} 0
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="day",rule="k"} 2
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="hard",rule="k"} 0
-# HELP ratelimitd_limit_warned_hits_total Hits admitted with at least warn_at percent of the limit in use.
-# TYPE ratelimitd_limit_warned_hits_total counter
-ratelimitd_limit_warned_hits_total{domain="d",limit="",rule="one"} 1
-ratelimitd_limit_warned_hits_total{domain="d",limit="day",rule="k"} 0
-ratelimitd_limit_warned_hits_total{domain="d",limit="hard",rule="k"} 2
-`), "ratelimitd_limit_unenforced_hits_total", "ratelimitd_limit_warned_hits_total"); err != nil {
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+# TYPE ratelimitd_limit_hits_total counter
+ratelimitd_limit_hits_total{domain="d",limit="",result="refused",rule="one"} 1
+ratelimitd_limit_hits_total{domain="d",limit="",result="unenforced",rule="one"} 0
+ratelimitd_limit_hits_total{domain="d",limit="",result="warned",rule="one"} 1
+ratelimitd_limit_hits_total{domain="d",limit="day",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="day",result="unenforced",rule="k"} 2
+ratelimitd_limit_hits_total{domain="d",limit="day",result="warned",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="hard",result="refused",rule="k"} 1
+ratelimitd_limit_hits_total{domain="d",limit="hard",result="unenforced",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="hard",result="warned",rule="k"} 2
+`), "ratelimitd_limit_hits_total"); err != nil {
 		t.Error(err)
 	}
 }
@@ -594,19 +597,21 @@ func TestMetricsOfLimitsCountAllRefusedHits(t *testing.T) {
 		f.decide(request(1, "k=a"))
 		f.decide(request(1, "e=a"))
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_refused_hits_total Hits that this limit denied.
-# TYPE ratelimitd_limit_refused_hits_total counter
-ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="e"} 1000
-ratelimitd_limit_refused_hits_total{domain="d",limit="new",rule="k"} 0
-ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="e"} 0
-ratelimitd_limit_refused_hits_total{domain="d",limit="now",rule="k"} 0
-# HELP ratelimitd_limit_unenforced_hits_total Hits that passed only because this limit is not enforced.
-# TYPE ratelimitd_limit_unenforced_hits_total counter
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="e"} 0
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="new",rule="k"} 1000
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="e"} 0
-ratelimitd_limit_unenforced_hits_total{domain="d",limit="now",rule="k"} 0
-`), "ratelimitd_limit_refused_hits_total", "ratelimitd_limit_unenforced_hits_total"); err != nil {
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+# TYPE ratelimitd_limit_hits_total counter
+ratelimitd_limit_hits_total{domain="d",limit="new",result="refused",rule="e"} 1000
+ratelimitd_limit_hits_total{domain="d",limit="new",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="e"} 0
+ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="k"} 1000
+ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="e"} 0
+ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="refused",rule="e"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="unenforced",rule="e"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="unenforced",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="warned",rule="e"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="warned",rule="k"} 0
+`), "ratelimitd_limit_hits_total"); err != nil {
 		t.Error(err)
 	}
 }

@@ -66,22 +66,22 @@ func (l *Limiter) limitFamily() metric.Family {
 	}
 }
 
-func (m *metrics) limitFamilies() []metric.Family {
-	family := func(name, help string, of func(*limitSeries) uint64) metric.Family {
-		return metric.Family{Name: name, Help: help, Labels: []string{"domain", "rule", "limit"}, Counts: func(emit metric.Emit) {
+// limitHits declares the hits under the limits of such rules.
+func (m *metrics) limitHits() metric.Family {
+	return metric.Family{
+		Name:   "ratelimitd_limit_hits_total",
+		Help:   "Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).",
+		Labels: []string{"domain", "rule", "limit", "result"},
+		Counts: func(emit metric.Emit) {
 			for _, s := range m.limits.All() {
-				if s != m.limits.Other || s.Refused.Load()+s.Passed.Load()+s.Warned.Load() > 0 {
-					emit(float64(of(s)), s.Domain, s.Rule, s.Limit)
+				refused, passed, warned := s.Refused.Load(), s.Passed.Load(), s.Warned.Load()
+				if s == m.limits.Other && refused+passed+warned == 0 {
+					continue
 				}
+				emit(float64(refused), s.Domain, s.Rule, s.Limit, "refused")
+				emit(float64(passed), s.Domain, s.Rule, s.Limit, "unenforced")
+				emit(float64(warned), s.Domain, s.Rule, s.Limit, "warned")
 			}
-		}}
-	}
-	return []metric.Family{
-		family("ratelimitd_limit_refused_hits_total", "Hits that this limit denied.",
-			func(s *limitSeries) uint64 { return s.Refused.Load() }),
-		family("ratelimitd_limit_unenforced_hits_total", "Hits that passed only because this limit is not enforced.",
-			func(s *limitSeries) uint64 { return s.Passed.Load() }),
-		family("ratelimitd_limit_warned_hits_total", "Hits admitted with at least warn_at percent of the limit in use.",
-			func(s *limitSeries) uint64 { return s.Warned.Load() }),
+		},
 	}
 }

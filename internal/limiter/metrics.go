@@ -179,7 +179,7 @@ func (m *metrics) countDomain(in *names, domain string, n int, b []byte) []byte 
 	return b
 }
 
-// hitCount is a number of hits by rule, which is a metric and a statistic of envoyproxy/ratelimit.
+// hitCount is a number of hits by rule, which is a statistic of envoyproxy/ratelimit and, if it has a name, a metric of ours.
 type hitCount struct {
 	name, help string
 	statistic  string // the end of its name in envoyproxy/ratelimit
@@ -194,10 +194,10 @@ var hitCounts = []hitCount{
 		"over_limit", func(s *series) *atomic.Uint64 { return &s.Over }, false},
 	{"ratelimitd_rule_near_limit_hits_total", "Admitted hits above NEAR_LIMIT_RATIO of the limit.",
 		"near_limit", func(s *series) *atomic.Uint64 { return &s.Near }, false},
-	{"ratelimitd_rule_over_limit_cache_hits_total", "Hits that the denial cache denied.",
+	{"", "",
 		"over_limit_with_local_cache", func(s *series) *atomic.Uint64 { return &s.Cached }, false},
-	{"ratelimitd_rule_within_limit_hits_total", "Hits admitted.",
-		"within_limit", func(s *series) *atomic.Uint64 { return &s.Within }, true},
+	{"", "",
+		"within_limit", func(s *series) *atomic.Uint64 { return &s.Within }, false},
 	{"ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit that passed because no limit is enforced for the caller.",
 		"shadow_mode", func(s *series) *atomic.Uint64 { return &s.Shadow }, false},
 }
@@ -218,6 +218,9 @@ func (m *metrics) families() []metric.Family {
 	ruleLabels := []string{"domain", "rule"} // the rule has the whole path, at any depth
 	var all []metric.Family
 	for _, h := range hitCounts {
+		if h.name == "" {
+			continue
+		}
 		all = append(all, metric.Family{Name: h.name, Help: h.help, Labels: ruleLabels, Counts: m.byRule(func(s *series) uint64 {
 			if h.unlimited {
 				return h.of(s).Load() + s.Unlimited.Load()
@@ -225,9 +228,7 @@ func (m *metrics) families() []metric.Family {
 			return h.of(s).Load()
 		}, alwaysRule)})
 	}
-	all = append(all, m.limitFamilies()...)
-	all = append(all, m.classFamily())
-	return append(all,
+	return append(all, m.limitHits(), m.classFamily(),
 		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began, enforced or not.", Labels: ruleLabels,
 			Counts: m.byRule(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},
 		metric.Family{Name: "ratelimitd_no_rule_requests_total", Help: "Requests that passed because no rule of the domain matches.", Labels: []string{"domain"},
@@ -241,7 +242,6 @@ func (m *metrics) families() []metric.Family {
 		metric.Counters("ratelimitd_decisions_total", "Requests decided; code: OK or OVER_LIMIT.", "code", []string{OK.String(), OverLimit.String()}, m.decisions[OK:]),
 		metric.Counter("ratelimitd_global_shadow_mode_total", "Requests over a limit that SHADOW_MODE let pass.", m.shadowed.Load),
 		metric.Counter("ratelimitd_unknown_domain_requests_total", "Requests that passed because their domain has no rules.", m.unknown.Load),
-		metric.Counter("ratelimitd_invalid_requests_total", "Requests rejected: malformed, or no rules are loaded.", m.invalid.Load),
 		metric.Counter("ratelimitd_backend_errors_total", "Requests that the store did not answer.", m.failed.requests.Load),
 		metric.Counters("ratelimitd_degraded_descriptors_total",
 			"Descriptors that on_error decided.",

@@ -261,7 +261,7 @@ func TestStatisticsOfTheReference(t *testing.T) {
 	if diff := cmp.Diff(want, m.statistics()); diff != "" {
 		t.Errorf("statistics (-want +got):\n%s", diff)
 	}
-	m.want(7, "ratelimitd_rule_within_limit_hits_total", "rule=free") // envoyproxy/ratelimit does not count unlimited rules
+	m.want(7, "ratelimitd_rule_hits_total", "rule=free") // envoyproxy/ratelimit does not count unlimited rules
 }
 
 // BenchmarkDecideBeyondTheBound measures values beyond the bound on names, from all goroutines at once.

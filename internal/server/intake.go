@@ -35,7 +35,7 @@ func connOfRequest(r *http.Request) *intake.Conn {
 type longStreams struct {
 	*intake.Streams
 	reflections *intake.Streams // how many of them are reflection
-	refused     map[intake.Refusal]prometheus.Counter
+	refused     *prometheus.CounterVec
 }
 
 const (
@@ -45,22 +45,12 @@ const (
 	// maxReflections is how many of them may be reflection. People use it by hand, and each stream may keep an answer of 50 KB in memory
 	// that its client does not read.
 	maxReflections = 16
-
-	// overReflections is why a reflection stream beyond that is rejected.
-	overReflections intake.Refusal = "reflection"
 )
-
-func newLongStreams(registry prometheus.Registerer) (*longStreams, error) {
-	s := &longStreams{intake.NewStreams(maxLongStreams), intake.NewStreams(maxReflections), make(map[intake.Refusal]prometheus.Counter)}
-	return s, registerStreams(registry, s.Streams, s.refused, "ratelimitd_long_streams", "Open health watches and reflection streams.",
-		"Health watches and reflection streams rejected, because too many were open; reason: all (of the replica), peer (of one address), connection or reflection.",
-		overReflections)
-}
 
 // admit admits a health watch.
 func (s *longStreams) admit(conn *intake.Conn) (end func(), refusal string) {
 	if why := s.Begin(conn); why != "" {
-		s.refused[why].Inc()
+		s.refused.WithLabelValues(watchKind, string(why)).Inc()
 		return nil, tooManyLongStreams
 	}
 	return func() { s.End(conn) }, ""
@@ -69,7 +59,7 @@ func (s *longStreams) admit(conn *intake.Conn) (end func(), refusal string) {
 // admitReflection admits a stream of reflection.
 func (s *longStreams) admitReflection(conn *intake.Conn) (func(), string) {
 	if s.reflections.Begin(nil) != "" {
-		s.refused[overReflections].Inc()
+		s.refused.WithLabelValues(watchKind, string(overReflections)).Inc()
 		return nil, tooManyLongStreams
 	}
 	endLong, refusal := s.admit(conn)

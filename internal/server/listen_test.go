@@ -123,9 +123,9 @@ func TestTooManyConnectionsAreRefused(t *testing.T) {
 		}
 	}
 	checkMetrics(t, registry, map[string]float64{
-		`ratelimitd_connections{listener=grpc}`:               2,
-		`ratelimitd_connections_refused_total{listener=grpc}`: 2,
-		`ratelimitd_connections_refused_total{listener=http}`: 0,
+		`ratelimitd_connections{listener=grpc}`:                              2,
+		`ratelimitd_connections_closed_total{listener=grpc reason=too_many}`: 2,
+		`ratelimitd_connections_closed_total{listener=http reason=too_many}`: 0,
 	})
 	if n := strings.Count(r.log.String(), "too many connections"); n != 1 {
 		t.Errorf("logged %d times:\n%s", n, r.log)

@@ -39,12 +39,12 @@ func TestLongStreamsDoNotCountAsCalls(t *testing.T) {
 		asked := reflect(t, conn)
 		asked.services()
 	}
-	checkMetrics(t, registry, map[string]float64{`ratelimitd_long_streams`: watches + maxReflections, `ratelimitd_calls_in_flight`: 0})
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_streams{kind=watch}`: watches + maxReflections, `ratelimitd_calls_in_flight`: 0})
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
 		t.Error(err)
 	}
 	_ = conn.Close()
-	soon(t, "the streams have ended", func() bool { return gathered(t, registry)[`ratelimitd_long_streams`] == 0 })
+	soon(t, "the streams have ended", func() bool { return gathered(t, registry)[`ratelimitd_streams{kind=watch}`] == 0 })
 }
 
 // One peer gets nearly half of the long streams over one connection. Calls are not affected.
@@ -68,7 +68,7 @@ func TestLongStreamsAreBounded(t *testing.T) {
 		}
 	}
 	m := gathered(t, registry)
-	if counted := m[`ratelimitd_long_streams_refused_total{reason=connection}`] + m[`ratelimitd_long_streams_refused_total{reason=peer}`]; refused == 0 || counted != float64(refused) {
+	if counted := m[`ratelimitd_streams_refused_total{kind=watch reason=connection}`] + m[`ratelimitd_streams_refused_total{kind=watch reason=peer}`]; refused == 0 || counted != float64(refused) {
 		t.Errorf("%d streams were refused, and %v counted", refused, counted)
 	}
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
@@ -102,7 +102,7 @@ func TestReflectionStreamsAreBounded(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	checkMetrics(t, registry, map[string]float64{
-		`ratelimitd_long_streams`: maxReflections, `ratelimitd_long_streams_refused_total{reason=reflection}`: 1,
+		`ratelimitd_streams{kind=watch}`: maxReflections, `ratelimitd_streams_refused_total{kind=watch reason=reflection}`: 1,
 	})
 	watch, err := healthv1.NewHealthClient(r.conn).Watch(within(t), &healthv1.HealthCheckRequest{})
 	if err == nil {

@@ -1,12 +1,15 @@
 package server
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
 // metrics counts answers and measures how long they took. The handles that a call needs are resolved once.
@@ -59,6 +62,43 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 		}
 	}
 	return m, nil
+}
+
+// The kinds of streams in metrics.
+const (
+	quotaKind = "quota"
+	watchKind = "watch"
+)
+
+// Why a stream is rejected, in addition to the reasons of package intake.
+const (
+	overBytes       intake.Refusal = "bytes"      // a quota stream for which there is no memory
+	overReflections intake.Refusal = "reflection" // a stream of reflection beyond maxReflections
+)
+
+// newStreamMetrics returns what counts rejected streams, by kind and reason. It registers that and the numbers of open streams.
+func newStreamMetrics(registry prometheus.Registerer, quota, watches *intake.Streams) (*prometheus.CounterVec, error) {
+	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "ratelimitd_streams_refused_total",
+		Help: "Streams rejected, because too many were open; reason: all (of the replica), peer (of one address), connection, bytes or reflection.",
+	}, []string{"kind", "reason"})
+	for _, why := range []intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection} {
+		refused.WithLabelValues(quotaKind, string(why))
+		refused.WithLabelValues(watchKind, string(why))
+	}
+	refused.WithLabelValues(quotaKind, string(overBytes))
+	refused.WithLabelValues(watchKind, string(overReflections))
+	if registry == nil {
+		return refused, nil
+	}
+	open := func(kind string, of *intake.Streams) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "ratelimitd_streams",
+			Help:        "Open streams; kind: quota (RLQS) or watch (health watches and reflection).",
+			ConstLabels: prometheus.Labels{"kind": kind},
+		}, func() float64 { return float64(of.Open()) })
+	}
+	return refused, errors.Join(registry.Register(refused), registry.Register(open(quotaKind, quota)), registry.Register(open(watchKind, watches)))
 }
 
 // observe counts an answer to a request that arrived at start. The zero time means that its message never arrived.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -40,7 +41,7 @@ type quotaService struct {
 	bound    *intake.Streams
 	most     int // bytes of a message
 	shared   *endpoint.Shared
-	metrics  *quotaMetrics
+	refused  *prometheus.CounterVec
 	requests Requests
 	large    chan struct{} // has room for the large reports that are read at a time
 	scratch  chan *quotaReport
@@ -48,9 +49,9 @@ type quotaService struct {
 }
 
 // newQuota makes the service.
-func (s *Server) newQuota(opts *Options, streams *intake.Streams, m *quotaMetrics) *quotaService {
+func (s *Server) newQuota(opts *Options, streams *intake.Streams, refused *prometheus.CounterVec) *quotaService {
 	q := &quotaService{
-		streams: opts.Quota, bound: streams, shared: s.shared, metrics: m, requests: opts.Requests,
+		streams: opts.Quota, bound: streams, shared: s.shared, refused: refused, requests: opts.Requests,
 		most:     int(min(maxReportBytes, opts.Connections.MaxBytes)), // no longer message can arrive
 		large:    make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 		scratch:  make(chan *quotaReport, runtime.GOMAXPROCS(0)),
@@ -91,11 +92,11 @@ const streamSize = 8 << 10
 // admit admits a stream, or returns why it does not. end ends the stream.
 func (q *quotaService) admit(conn *intake.Conn) (end func(), refusal string) {
 	if conn != nil && !conn.HasRoom(streamSize) {
-		q.metrics.refused[overBytes].Inc()
+		q.refused.WithLabelValues(quotaKind, string(overBytes)).Inc()
 		return nil, "too much is kept for clients"
 	}
 	if why := q.bound.Begin(conn); why != "" {
-		q.metrics.refused[why].Inc()
+		q.refused.WithLabelValues(quotaKind, string(why)).Inc()
 		return nil, "too many quota streams"
 	}
 	if conn == nil {
@@ -169,9 +170,6 @@ func (s *quotaStream) report(message []byte) error {
 	case r.domain != "" && r.domain != s.domain:
 		return errOtherDomain
 	}
-	s.metrics.reports.Inc()
-	s.metrics.usages.Add(float64(len(r.usages)))
-	s.metrics.skipped.Add(float64(r.skipped))
 	s.assignments.Report(time.Now(), s.domain, r.usages)
 	return nil
 }
@@ -193,7 +191,6 @@ func (s *quotaStream) sendActions(ctx context.Context) error {
 			if err := s.wire.Send(message); err != nil {
 				return err
 			}
-			s.metrics.actions.Add(float64(n))
 		}
 		s.assignments.Sent(time.Now())
 		clear(all)

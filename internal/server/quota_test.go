@@ -208,7 +208,7 @@ func TestQuotaStream(t *testing.T) {
 		t.Errorf("the client is %q, %v", q.clients[0], err)
 	}
 	checkMetrics(t, registry, map[string]float64{
-		`ratelimitd_quota_reports_total`: 51, `ratelimitd_quota_usages_total`: 101, `ratelimitd_quota_actions_total`: 101, `ratelimitd_quota_streams`: 0, `ratelimitd_calls_in_flight`: 0,
+		`ratelimitd_streams{kind=quota}`: 0, `ratelimitd_calls_in_flight`: 0,
 	})
 }
 
@@ -295,7 +295,6 @@ func TestQuotaStreamIsEndedByBadMessages(t *testing.T) {
 	}
 	soon(t, "only two streams are left", func() bool { return q.open() == 2 })
 	exchangeQuota(t, other, "edge", bucket())
-	checkMetrics(t, registry, map[string]float64{`ratelimitd_quota_usages_skipped_total`: 1})
 }
 
 // A report has its own bound: other messages keep theirs.
@@ -426,7 +425,7 @@ func TestQuotaStreamsDoNotCountAsCalls(t *testing.T) {
 		}
 	}
 	soon(t, "all streams are open", func() bool { return q.open() == most })
-	checkMetrics(t, registry, map[string]float64{`ratelimitd_quota_streams`: most, `ratelimitd_calls_in_flight`: 0})
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_streams{kind=quota}`: most, `ratelimitd_calls_in_flight`: 0})
 	for range 40 {
 		if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
 			t.Fatal(err)
@@ -441,8 +440,8 @@ func TestQuotaStreamsDoNotCountAsCalls(t *testing.T) {
 	}
 	soon(t, "all streams are closed", func() bool { return q.open() == 0 })
 	soon(t, "their goroutines are gone", func() bool { return runtime.NumGoroutine() < before+50 })
-	soon(t, "none is counted", func() bool { return gathered(t, registry)[`ratelimitd_quota_streams`] == 0 })
-	checkMetrics(t, registry, map[string]float64{`ratelimitd_quota_streams`: 0, `ratelimitd_calls_in_flight`: 0})
+	soon(t, "none is counted", func() bool { return gathered(t, registry)[`ratelimitd_streams{kind=quota}`] == 0 })
+	checkMetrics(t, registry, map[string]float64{`ratelimitd_streams{kind=quota}`: 0, `ratelimitd_calls_in_flight`: 0})
 }
 
 func TestQuotaStreamsAreBounded(t *testing.T) {
@@ -472,7 +471,7 @@ func TestQuotaStreamsAreBounded(t *testing.T) {
 		t.Errorf("one peer has %d of 20 streams", opened)
 	}
 	checkMetrics(t, registry, map[string]float64{
-		`ratelimitd_quota_streams_refused_total{reason=connection}`: 1, `ratelimitd_quota_streams_refused_total{reason=peer}`: 1, `ratelimitd_quota_streams_refused_total{reason=all}`: 0,
+		`ratelimitd_streams_refused_total{kind=quota reason=connection}`: 1, `ratelimitd_streams_refused_total{kind=quota reason=peer}`: 1, `ratelimitd_streams_refused_total{kind=quota reason=all}`: 0,
 	})
 }
 

@@ -70,12 +70,8 @@ func New(opts Options) (*Server, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	streams := intake.NewStreams(opts.QuotaStreamsMax)
-	ofQuota, err := newQuotaMetrics(registry, streams)
-	if err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
-	long, err := newLongStreams(registry)
-	if err != nil {
+	long := &longStreams{Streams: intake.NewStreams(maxLongStreams), reflections: intake.NewStreams(maxReflections)}
+	if long.refused, err = newStreamMetrics(registry, streams, long.Streams); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	bytes := newClientBytes(&opts, calls)
@@ -97,7 +93,7 @@ func New(opts Options) (*Server, error) {
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	if opts.Quota != nil {
-		s.quota = s.newQuota(&opts, streams, ofQuota)
+		s.quota = s.newQuota(&opts, streams, long.refused)
 	}
 	var methods []*method
 	s.services, methods = s.newServices(&opts)

@@ -120,11 +120,11 @@ descriptors:
 					}
 					return nil
 				})
-				waits := services["us"].metrics(t)["ratelimitd_region_waits_total"]
+				waits := services["us"].metrics(t)[`ratelimitd_region_attempts_total{result="waited"}`]
 				if got := some(limit); got.OverLimit != limit && timeout != "0.02s" || got.OK > 0 {
 					t.Errorf("after the limit is used up: %+v", got)
 				}
-				if more := services["us"].metrics(t)["ratelimitd_region_waits_total"] - waits; more > 0 {
+				if more := services["us"].metrics(t)[`ratelimitd_region_attempts_total{result="waited"}`] - waits; more > 0 {
 					t.Errorf("%v of the requests after it was used up have waited for the home", more)
 				}
 			})

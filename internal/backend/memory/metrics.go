@@ -11,8 +11,7 @@ const mostDomains = 100
 
 // metrics are the metrics of a store.
 type metrics struct {
-	refused, dropped atomic.Uint64
-	taken            *metric.Names[domainTakes]
+	taken *metric.Names[domainTakes]
 }
 
 // domainTakes are the takes of a domain that shared counters have answered.
@@ -29,8 +28,6 @@ func newMetrics() metrics {
 func (s *Store) families() []metric.Family {
 	m := &s.metrics
 	return []metric.Family{
-		metric.Counter("ratelimitd_memory_refused_counters_total", "Attempts that failed, because no shared counter was left.", m.refused.Load),
-		metric.Counter("ratelimitd_memory_dropped_refunds_total", "Refunds and resets dropped, because their hits are in a shared counter.", m.dropped.Load),
 		{
 			Name: "ratelimitd_memory_shared_takes_total", Help: "Attempts answered by a shared counter, because memory is full.",
 			Labels: []string{"domain"}, Counts: m.emitTaken,

@@ -71,9 +71,6 @@ func counted(t *backend.Take, o *backend.Outcome) bool {
 // dropRefund answers a refund whose hits were counted in a shared counter, from a copy of its state. The hits stay there: the
 // refund could give back what another caller has used.
 func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Outcome, at backend.Times) {
-	if !state.Unused() {
-		s.metrics.dropped.Add(1)
-	}
 	read := *t
 	read.Hits = 0
 	*o = backend.Peek(&read, state, at.Of(t.Limit))

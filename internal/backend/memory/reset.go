@@ -36,8 +36,7 @@ func (s *Store) drop(named *backend.Counter) {
 		sh.table.store(r, &backend.State{}, expires)
 	case expires > 0 && s.occupy(share):
 		sh.table.add(hash, named.Key, share.number, &counter{expires: expires})
-	case expires > 0:
-		s.metrics.dropped.Add(1)
+	case expires > 0: // its hits stay in the shared counter
 	case r != nil:
 		holder := s.shareNumbered(r.share())
 		sh.table.remove(hash, named.Key)

@@ -118,12 +118,6 @@ ratelimitd_memory_counters 1
 # HELP ratelimitd_memory_counters_max Maximum counters and reservations in memory.
 # TYPE ratelimitd_memory_counters_max gauge
 ratelimitd_memory_counters_max 1
-# HELP ratelimitd_memory_dropped_refunds_total Refunds and resets dropped, because their hits are in a shared counter.
-# TYPE ratelimitd_memory_dropped_refunds_total counter
-ratelimitd_memory_dropped_refunds_total 2
-# HELP ratelimitd_memory_refused_counters_total Attempts that failed, because no shared counter was left.
-# TYPE ratelimitd_memory_refused_counters_total counter
-ratelimitd_memory_refused_counters_total 0
 # HELP ratelimitd_memory_shared_takes_total Attempts answered by a shared counter, because memory is full.
 # TYPE ratelimitd_memory_shared_takes_total counter
 ratelimitd_memory_shared_takes_total{domain="d"} 3

@@ -86,7 +86,6 @@ func (s *Store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *b
 			ok = s.takeGroup(at, r.Takes[start:end], r.Outcomes[start:end])
 		}
 		if !ok {
-			s.metrics.refused.Add(1)
 			backend.Fail(r.Outcomes[start:end])
 			err = errFull
 		}

@@ -104,8 +104,7 @@ func New(opts Options) *Cache {
 		c.shards[i].refusals = make(map[string]refusal)
 	}
 	metric.Register(opts.Metrics,
-		metric.Counter("ratelimitd_over_limit_cache_hits_total", "Attempts that the denial cache denied.", c.Hits),
-		metric.Gauge("ratelimitd_over_limit_cache_entries", "Denials in the denial cache.", c.Len))
+		metric.Counter("ratelimitd_over_limit_cache_hits_total", "Attempts that the denial cache denied.", c.Hits))
 	return c
 }
 

@@ -68,8 +68,18 @@ type Invalidations struct {
 	denied    atomic.Bool // Redis does not let this user use the stream, or there is none behind a proxy
 	connected atomic.Bool
 
-	sent, received, everything, dropped atomic.Int64
+	events [len(eventNames)]atomic.Uint64
 }
+
+// The events that are counted.
+const (
+	eventSent = iota
+	eventReceived
+	eventDropped
+	eventForgotAll
+)
+
+var eventNames = [...]string{eventSent: "sent", eventReceived: "received", eventDropped: "dropped", eventForgotAll: "forgot_all"}
 
 const (
 	keptMessages = 256 // in the stream
@@ -93,10 +103,9 @@ func NewInvalidations(opts InvalidationsOptions) *Invalidations {
 	_, _ = rand.Read(name) // it never fails
 	v := &Invalidations{opts: opts, name: hex.EncodeToString(name), wake: make(chan struct{}, 1)}
 	metric.Register(opts.Metrics,
-		metric.Counter("ratelimitd_invalidations_sent_total", "Messages sent about reset or refunded counters.", v.sent.Load),
-		metric.Counter("ratelimitd_invalidations_received_total", "Messages received about reset or refunded counters.", v.received.Load),
-		metric.Counter("ratelimitd_invalidations_forgot_all_total", "Times that this replica forgot all denials and leases, after connecting or missing a message.", v.everything.Load),
-		metric.Counter("ratelimitd_invalidations_dropped_total", "Counters covered by one message for all, because too many waited.", v.dropped.Load),
+		metric.Counters("ratelimitd_invalidations_total",
+			"Messages about reset or refunded counters; event: sent, received, dropped (counters covered by one message for all, because too many waited) or forgot_all (this replica forgot all denials and leases, after connecting or missing a message).",
+			"event", eventNames[:], v.events[:]),
 		metric.Gauge("ratelimitd_invalidations_connected", "1 while this replica learns of other replicas' resets and refunds.", func() float64 { return metric.Bool(v.connected.Load()) }))
 	return v
 }
@@ -169,7 +178,7 @@ func (v *Invalidations) add(p *pending, key []byte) {
 		return
 	}
 	if !p.add(key) {
-		v.dropped.Add(1)
+		v.events[eventDropped].Add(1)
 	}
 	select {
 	case v.wake <- struct{}{}:
@@ -231,7 +240,7 @@ func (v *Invalidations) send(ctx context.Context, m message) error {
 	if err != nil {
 		return fmt.Errorf("send an invalidation: %w", err)
 	}
-	v.sent.Add(1)
+	v.events[eventSent].Add(1)
 	return nil
 }
 
@@ -444,7 +453,7 @@ func (v *Invalidations) handle(m *goredis.XMessage) {
 	if m.Values[fieldBy] == v.name {
 		return
 	}
-	defer v.received.Add(1)
+	defer v.events[eventReceived].Add(1)
 	if all, ok := m.Values[fieldAll].(string); ok {
 		v.forgetAll(all == fieldResets)
 	}
@@ -457,6 +466,6 @@ func (v *Invalidations) handle(m *goredis.XMessage) {
 }
 
 func (v *Invalidations) forgetAll(cleared bool) {
-	v.everything.Add(1)
+	v.events[eventForgotAll].Add(1)
 	v.opts.ForgetAll(cleared)
 }

@@ -102,19 +102,21 @@ func named(keys ...string) (all []backend.Counter) {
 	return all
 }
 
-// value returns a metric.
-func (l *listener) value(t *testing.T, name string) float64 {
+// count returns how often an event is counted.
+func (l *listener) count(t *testing.T, event string) float64 {
 	t.Helper()
 	families, err := l.metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if m := f.GetMetric()[0]; f.GetName() == name {
-			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "ratelimitd_invalidations_total" && m.GetLabel()[0].GetValue() == event {
+				return m.GetCounter().GetValue()
+			}
 		}
 	}
-	t.Fatalf("no metric %s", name)
+	t.Fatalf("no event %s", event)
 	return 0
 }
 
@@ -149,7 +151,7 @@ func TestProcessesShareInvalidations(t *testing.T) {
 			a.silent(t)
 			// A message is counted when Redis has answered, which may be after the others have heard it.
 			redistest.Eventually(t, "one message for the reset, and one or two for the refunds", func(context.Context) error {
-				if sent := a.value(t, "ratelimitd_invalidations_sent_total"); sent != 2 && sent != 3 {
+				if sent := a.count(t, "sent"); sent != 2 && sent != 3 {
 					return fmt.Errorf("%v messages", sent)
 				}
 				return nil
@@ -230,7 +232,7 @@ func TestMissedInvalidations(t *testing.T) {
 	do("XADD", invalidationsKey, "*", "n", "6", "resets", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
 	a.await(t, "all")
 	b.await(t, "all")
-	if n := b.value(t, "ratelimitd_invalidations_forgot_all_total"); n < 7 {
+	if n := b.count(t, "forgot_all"); n < 7 {
 		t.Errorf("forgot everything %v times, want at least 7", n)
 	}
 }
@@ -250,7 +252,7 @@ func TestInvalidationsWait(t *testing.T) {
 	if err := a.Cleared(within, named("k")); err == nil {
 		t.Error("a reset that nobody else learned of was no error")
 	}
-	if n := a.value(t, "ratelimitd_invalidations_dropped_total"); n == 0 {
+	if n := a.count(t, "dropped"); n == 0 {
 		t.Error("nothing was dropped: the test shows nothing")
 	}
 	r.Restart(t)

@@ -3,8 +3,6 @@ package redisconn
 import (
 	"sync"
 	"sync/atomic"
-
-	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
 // Connections counts the connections of one client. The zero value is ready.
@@ -22,14 +20,6 @@ func (c *Connections) Closed() uint64 { return c.closed.Load() }
 func (c *Connections) Open() uint64 {
 	closed := c.closed.Load() // first, so that the difference is not negative
 	return c.opened.Load() - closed
-}
-
-// Register makes them metrics.
-func (c *Connections) Register(metrics metric.Registry) {
-	metrics.Register(
-		metric.Gauge("ratelimitd_redis_connections", "Open connections to Redis.", c.Open),
-		metric.Counter("ratelimitd_redis_connections_opened_total", "Connections to Redis opened.", c.Opened),
-		metric.Counter("ratelimitd_redis_connections_closed_total", "Connections to Redis closed, by either side.", c.Closed))
 }
 
 // add counts a connection. It returns a function that counts its end, once.

@@ -19,14 +19,6 @@ type metrics struct {
 func (m *metrics) families() []metric.Family {
 	return []metric.Family{
 		metric.Gauge("ratelimitd_xds_connected", "1 while a stream to the xDS server is open.", m.open),
-		metric.Counter("ratelimitd_xds_streams_total", "Streams opened to the xDS server.", m.streams.Load),
-		{
-			Name: "ratelimitd_xds_responses_total", Help: "Sets of rules from the xDS server; result: accepted or refused.", Labels: []string{"result"},
-			Counts: func(emit metric.Emit) {
-				emit(float64(m.accepted.Load()), "accepted")
-				emit(float64(m.refused.Load()), "refused")
-			},
-		},
 	}
 }
 

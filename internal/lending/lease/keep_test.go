@@ -280,7 +280,6 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%d families are registered", r.families)
 	}
 	for key, want := range map[string]float64{
-		"ratelimitd_lease_counters": 1, "ratelimitd_lease_permits_held": 10,
 		"ratelimitd_lease_permits_total leased": 1, "ratelimitd_lease_permits_total used": 2, "ratelimitd_lease_permits_total returned": 3, "ratelimitd_lease_permits_total expired": 4,
 		"ratelimitd_lease_acquisitions_total granted": 5, "ratelimitd_lease_acquisitions_total refused": 6, "ratelimitd_lease_acquisitions_total failed": 7,
 		"ratelimitd_lease_local_takes_total": 8,
@@ -416,4 +415,18 @@ func TestWhatGoesToTheStore(t *testing.T) {
 	if err := all.Peek(t.Context(), noon, &r); err != nil || r.Outcomes[0].Allowed || r.Outcomes[0].Used != 1200 {
 		t.Errorf("a bucket without tokens: %v, %+v", err, r.Outcomes)
 	}
+}
+
+// permits is the number of permits that are held and not used.
+func (l *Leases) permits() int64 {
+	n := int64(0)
+	for i := range l.shards {
+		sh := &l.shards[i]
+		sh.mu.Lock()
+		for _, c := range sh.counters {
+			n += c.pool
+		}
+		sh.mu.Unlock()
+	}
+	return n
 }

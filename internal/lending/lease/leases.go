@@ -90,17 +90,3 @@ func (l *Leases) shard(key []byte) (*shard, uint64) {
 
 // Len is the number of counters that are leased from, or were a moment ago.
 func (l *Leases) Len() int { return int(l.held.Load()) }
-
-// permits is the number of permits that are held and not used.
-func (l *Leases) permits() int64 {
-	n := int64(0)
-	for i := range l.shards {
-		sh := &l.shards[i]
-		sh.mu.Lock()
-		for _, c := range sh.counters {
-			n += c.pool
-		}
-		sh.mu.Unlock()
-	}
-	return n
-}

@@ -18,8 +18,6 @@ type counts struct {
 func (l *Leases) families() []metric.Family {
 	c := &l.counts
 	return []metric.Family{
-		metric.Gauge("ratelimitd_lease_counters", "Counters of which this replica holds leased permits.", l.held.Load),
-		metric.Gauge("ratelimitd_lease_permits_held", "Leased permits not used yet.", l.permits),
 		{
 			Name: "ratelimitd_lease_permits_total", Help: "Permits; state: leased (all), used, returned or expired.", Labels: []string{"state"},
 			Counts: func(emit metric.Emit) {

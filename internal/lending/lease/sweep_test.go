@@ -133,7 +133,7 @@ func TestColdCountersAndTheBound(t *testing.T) {
 	if n := r.Len(); n > 10 {
 		t.Errorf("%d counters are leased from, the bound is 10", n)
 	}
-	if n, err := testutil.GatherAndCount(metrics); err != nil || n != 10 {
+	if n, err := testutil.GatherAndCount(metrics); err != nil || n != 8 {
 		t.Errorf("%d metrics, %v", n, err)
 	}
 }

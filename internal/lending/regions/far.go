@@ -322,7 +322,6 @@ func (f *far) ask(batch []*inFlight) {
 	for i, q := range batch {
 		queries[i] = q.query
 	}
-	f.of.counts.queries.Add(int64(len(batch)))
 	err := f.exchange(f.of.stopping, queries, func(i int, a *Answer) {
 		if i < len(batch) {
 			batch[i].answer(a)
@@ -350,9 +349,6 @@ func (f *far) exchange(ctx context.Context, queries []Query, answered func(int, 
 		p.answers(time.Since(sent), state.Rules)
 		f.hears(state)
 	}, answered)
-	if err != nil {
-		f.of.counts.failed.Add(1)
-	}
 	p.ended(err)
 	return err
 }

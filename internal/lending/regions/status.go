@@ -13,18 +13,21 @@ import (
 // counts are totals of this replica.
 type counts struct {
 	waited, unanswered   atomic.Int64
-	queries, failed      atomic.Int64 // calls that failed
 	otherHome, forgotten atomic.Int64
 }
 
 func (s *Store) families() []metric.Family {
 	c := &s.counts
 	return []metric.Family{
-		metric.Counter("ratelimitd_region_waits_total", "Attempts that waited for the home of their counter.", c.waited.Load),
-		metric.Counter("ratelimitd_region_leased_total", "Attempts that permits of another region answered, without a trip.", s.leased),
-		metric.Counter("ratelimitd_region_unanswered_total", "Attempts whose home gave no answer in time: on_error decided.", c.unanswered.Load),
-		metric.Counter("ratelimitd_region_queries_total", "Queries sent to other regions.", c.queries.Load),
-		metric.Counter("ratelimitd_region_failed_calls_total", "Failed calls to other regions. One call carries many queries.", c.failed.Load),
+		{
+			Name: "ratelimitd_region_attempts_total", Labels: []string{"result"},
+			Help: "Attempts under limits whose home is another region; result: leased (its permits answered, without a trip), waited (for the home) or unanswered (waited in vain: on_error decided).",
+			Counts: func(emit metric.Emit) {
+				emit(float64(s.leased()), "leased")
+				emit(float64(c.waited.Load()), "waited")
+				emit(float64(c.unanswered.Load()), "unanswered")
+			},
+		},
 		metric.Counter("ratelimitd_region_other_home_total", "Limits that this region counted for another one although its rules name another home.", c.otherHome.Load),
 		metric.Gauge("ratelimitd_region_unseen_hits", "The most hits of one counter in mode eventual that another region admitted between two of its answers, in the last 1 to 2 minutes.", s.unseen.load),
 		metric.Counter("ratelimitd_region_forgotten_tallies_total", "Attempts in mode eventual that counted as regional, because too many counters were in use.", c.forgotten.Load),

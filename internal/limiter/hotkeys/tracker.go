@@ -70,9 +70,7 @@ func New(now time.Time, o Options) *Tracker {
 	t.boards = append(t.boards, b)
 	metric.Register(o.Metrics,
 		metric.Counter("ratelimitd_hot_keys_dropped_total", "Uses not tracked, because a decision would have had to wait.", t.dropped.Load),
-		metric.Counter("ratelimitd_hot_keys_overflow_total", "Uses tracked in the shared list, because all lists are in use.", t.shared.Load),
-		metric.Gauge("ratelimitd_hot_keys_lists", "Lists of hot keys in use, with 128 keys each.", t.lists.Load),
-		metric.Gauge("ratelimitd_hot_keys_lists_max", "Maximum lists of hot keys.", func() int64 { return t.most }))
+		metric.Counter("ratelimitd_hot_keys_overflow_total", "Uses tracked in the shared list, because all lists are in use.", t.shared.Load))
 	return t
 }
 

@@ -311,12 +311,6 @@ func TestListsRunOut(t *testing.T) {
 # HELP ratelimitd_hot_keys_overflow_total Uses tracked in the shared list, because all lists are in use.
 # TYPE ratelimitd_hot_keys_overflow_total counter
 ratelimitd_hot_keys_overflow_total 207
-# HELP ratelimitd_hot_keys_lists Lists of hot keys in use, with 128 keys each.
-# TYPE ratelimitd_hot_keys_lists gauge
-ratelimitd_hot_keys_lists 3
-# HELP ratelimitd_hot_keys_lists_max Maximum lists of hot keys.
-# TYPE ratelimitd_hot_keys_lists_max gauge
-ratelimitd_hot_keys_lists_max 3
 # HELP ratelimitd_hot_keys_dropped_total Uses not tracked, because a decision would have had to wait.
 # TYPE ratelimitd_hot_keys_dropped_total counter
 ratelimitd_hot_keys_dropped_total 0

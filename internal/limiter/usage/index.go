@@ -45,7 +45,7 @@ type Index struct {
 	wake   chan struct{}
 	failed bool // the last batch
 
-	written, dropped atomic.Int64
+	dropped atomic.Int64
 }
 
 const (
@@ -81,8 +81,7 @@ func New(opts Options) *Index {
 	}
 	x := &Index{opts: opts, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
 	metric.Register(opts.Metrics,
-		metric.Counter("ratelimitd_usage_written_total", "Descriptors written to the index of rules with usage.", x.written.Load),
-		metric.Counter("ratelimitd_usage_dropped_total", "Descriptors not written to this index: too many waited, longer than 4 KiB, index full, or the store failed.", x.dropped.Load))
+		metric.Counter("ratelimitd_usage_dropped_total", "Descriptors not written to the index of rules with usage: too many waited, longer than 4 KiB, index full, or the store failed.", x.dropped.Load))
 	return x
 }
 
@@ -226,7 +225,6 @@ func (x *Index) Flush(ctx context.Context, now time.Time) {
 	}
 	x.failed = false
 	x.dropped.Add(int64(dropped))
-	x.written.Add(int64(len(items)))
 }
 
 // forget makes the next use of each counter record it again.

@@ -34,11 +34,12 @@ const (
 	pings
 	noPong
 	handshaking
+	tooMany // closed at once
 )
 
 var reasons = [...]string{
 	evicted: "evicted", noCall: "no_call", noMessage: "no_message", notReading: "not_reading", headers: "headers", tooManyBytes: "bytes",
-	frames: "frames", pings: "pings", noPong: "no_pong", handshaking: "handshake",
+	frames: "frames", pings: "pings", noPong: "no_pong", handshaking: "handshake", tooMany: "too_many",
 }
 
 // never is the time of the last call of a connection that has had no call.

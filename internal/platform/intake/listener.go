@@ -111,7 +111,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			}
 			return c, nil
 		}
-		l.metrics.refused.Inc()
+		l.metrics.closed[tooMany].Inc()
 		_ = raw.Close()
 		l.logRefusal()
 	}

@@ -5,7 +5,6 @@ import "github.com/prometheus/client_golang/prometheus"
 // Metrics are the metrics of all listeners and calls of a process.
 type Metrics struct {
 	open         *prometheus.GaugeVec
-	refused      *prometheus.CounterVec
 	closed       *prometheus.CounterVec
 	callsRefused *prometheus.CounterVec
 }
@@ -16,10 +15,6 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ratelimitd_connections",
 			Help: "Open connections; listener: grpc, http or regions.",
-		}, []string{"listener"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "ratelimitd_connections_refused_total",
-			Help: "Connections closed at once, because there were too many.",
 		}, []string{"listener"}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_connections_closed_total",
@@ -33,7 +28,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.open, m.refused, m.closed, m.callsRefused} {
+	for _, c := range []prometheus.Collector{m.open, m.closed, m.callsRefused} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
@@ -67,13 +62,12 @@ func (b *Budget) Collect(all chan<- prometheus.Metric) {
 
 // listenerMetrics are the metrics of one listener.
 type listenerMetrics struct {
-	open    prometheus.Gauge
-	refused prometheus.Counter
-	closed  [len(reasons)]prometheus.Counter
+	open   prometheus.Gauge
+	closed [len(reasons)]prometheus.Counter
 }
 
 func (m *Metrics) of(listener string) listenerMetrics {
-	l := listenerMetrics{open: m.open.WithLabelValues(listener), refused: m.refused.WithLabelValues(listener)}
+	l := listenerMetrics{open: m.open.WithLabelValues(listener)}
 	for why, name := range reasons {
 		if name != "" {
 			l.closed[why] = m.closed.WithLabelValues(listener, name)

@@ -29,8 +29,6 @@ func newQueue(to sdktrace.SpanExporter, metrics prometheus.Registerer) *queue {
 	q.SpanProcessor = sdktrace.NewBatchSpanProcessor(export{to, q}, sdktrace.WithMaxQueueSize(size))
 	if metrics != nil {
 		metrics.MustRegister(
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "ratelimitd_spans_waiting", Help: "Spans waiting for the collector."},
-				func() float64 { return float64(q.waiting.Load()) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ratelimitd_spans_dropped_total", Help: "Spans not sent: too many waited, or sending failed."},
 				func() float64 { return float64(q.dropped.Load()) }))
 	}

@@ -237,9 +237,6 @@ func TestACollectorThatHangsIsBounded(t *testing.T) {
 # HELP ratelimitd_spans_dropped_total Spans not sent: too many waited, or sending failed.
 # TYPE ratelimitd_spans_dropped_total counter
 ratelimitd_spans_dropped_total 900
-# HELP ratelimitd_spans_waiting Spans waiting for the collector.
-# TYPE ratelimitd_spans_waiting gauge
-ratelimitd_spans_waiting 100
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
 		t.Error(err)

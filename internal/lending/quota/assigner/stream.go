@@ -324,11 +324,9 @@ func (s *Stream) take(all []Action) []Action {
 		case sub.state == abandoning:
 			all = append(all, Action{ID: sub.bucket.id, Abandon: true})
 			s.writing = append(s.writing, written{s: sub})
-			s.a.metrics.abandoned.Inc()
 		case sub.state == active && sub.member != nil && sub.member.Held.Kind != quota.None:
 			all = append(all, Action{ID: sub.bucket.id, Assignment: sub.member.Held})
 			s.writing = append(s.writing, written{sub, sub.member.Held})
-			s.a.metrics.assigned[sub.member.Held.Kind].Inc()
 		}
 	}
 	s.keep(size - unkept)

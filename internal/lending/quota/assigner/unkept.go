@@ -192,11 +192,6 @@ func (s *Stream) takeUnkept(all []Action) (_ []Action, size int) {
 		act := &s.unkept[n]
 		n++
 		size += act.bytes()
-		if act.Abandon {
-			s.a.metrics.abandoned.Inc()
-		} else {
-			s.a.metrics.assigned[act.Assignment.Kind].Inc()
-		}
 		all = append(all, *act)
 	}
 	clear(s.unkept[:n])

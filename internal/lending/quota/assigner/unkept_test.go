@@ -2,12 +2,12 @@ package assigner_test
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
@@ -16,23 +16,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// gauges returns what metrics without labels say.
-func gauges(t *testing.T, r *prometheus.Registry) map[string]float64 {
-	t.Helper()
-	all, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := make(map[string]float64)
-	for _, f := range all {
-		for _, m := range f.GetMetric() {
-			if m.GetGauge() != nil {
-				got[f.GetName()] = m.GetGauge().GetValue()
-			}
-		}
-	}
-	return got
-}
+// room counts what is kept.
+type room struct{ kept atomic.Int64 }
+
+func (r *room) Add(bytes int64) { r.kept.Add(bytes) }
+
+func (*room) Free() int64 { return math.MaxInt64 }
 
 func heap() int64 {
 	var m runtime.MemStats
@@ -44,8 +33,8 @@ func heap() int64 {
 // Of buckets without a rule, and of ids that are too long, nothing is kept, however many a stream names.
 func TestNothingIsKeptWithoutARule(t *testing.T) {
 	racetest.Sequential(t)
-	registry := prometheus.NewRegistry()
-	inWorld(t, assigner.Options{Metrics: registry}, []descriptor.NodeSpec{node("k", limitOf(10, descriptor.Second))}, func(w *world) {
+	room := new(room)
+	inWorld(t, assigner.Options{Room: room}, []descriptor.NodeSpec{node("k", limitOf(10, descriptor.Second))}, func(w *world) {
 		for key, want := range map[string]quota.Kind{"nobody": quota.AllowAll, "k": quota.DenyAll} {
 			s := w.Open("client")
 			padding := strings.Repeat("x", 60_000)
@@ -63,8 +52,8 @@ func TestNothingIsKeptWithoutARule(t *testing.T) {
 			if more := heap() - before; more > 8<<20 {
 				t.Errorf("%s: %d ids of 60 kB take %d bytes", key, n, more)
 			}
-			if g := gauges(t, registry); g["ratelimitd_quota_bytes"] != 0 || g["ratelimitd_quota_buckets"] != 0 {
-				t.Errorf("%s: %v", key, g)
+			if g := room.kept.Load(); g != 0 {
+				t.Errorf("%s: %d bytes are kept", key, g)
 			}
 			s.Close(time.Now())
 		}
@@ -74,9 +63,9 @@ func TestNothingIsKeptWithoutARule(t *testing.T) {
 // The ids of all buckets have a bound in bytes, of which one stream gets half, and the memory is given back after the stream has ended.
 func TestBytesOfIDs(t *testing.T) {
 	racetest.Sequential(t)
-	registry := prometheus.NewRegistry()
+	room := new(room)
 	const most = 8 << 20
-	inWorld(t, assigner.Options{Metrics: registry, MaxBytes: most}, []descriptor.NodeSpec{node("k", limitOf(1_000_000, descriptor.Second))}, func(w *world) {
+	inWorld(t, assigner.Options{Room: room, MaxBytes: most}, []descriptor.NodeSpec{node("k", limitOf(1_000_000, descriptor.Second))}, func(w *world) {
 		before := heap()
 		fill := func() (*assigner.Stream, int) {
 			s, n := w.Open("client"), 0
@@ -92,22 +81,22 @@ func TestBytesOfIDs(t *testing.T) {
 			}
 		}
 		large, n := fill()
-		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most/2 || g < most/4 || n < 400 || n > 700 {
-			t.Errorf("one stream: %g bytes of %d, %d assignments", g, most, n)
+		if g := room.kept.Load(); g > most/2 || g < most/4 || n < 400 || n > 700 {
+			t.Errorf("one stream: %d bytes of %d, %d assignments", g, most, n)
 		}
 		if more := heap() - before; more > 2*most { // counters in memory have copies of their own
 			t.Errorf("one stream: %d bytes of memory", more)
 		}
 		small, n := fill()
-		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most || n < 150 {
-			t.Errorf("two streams: %g bytes of %d, %d assignments for the second", g, most, n)
+		if g := room.kept.Load(); g > most || n < 150 {
+			t.Errorf("two streams: %d bytes of %d, %d assignments for the second", g, most, n)
 		}
 		large.Close(time.Now())
 		small.Close(time.Now())
 		large, small = nil, nil
 		w.pass(11 * time.Minute) // limits without requests stay for ten minutes, if there is room
-		if g := gauges(t, registry); g["ratelimitd_quota_bytes"] != 0 || g["ratelimitd_quota_buckets"] != 0 {
-			t.Errorf("after the streams have ended: %v", g)
+		if g := room.kept.Load(); g != 0 {
+			t.Errorf("after the streams have ended: %d bytes are kept", g)
 		}
 		if more := heap() - before; more > most/2 {
 			t.Errorf("after the streams have ended: %d bytes of memory", more)
@@ -117,9 +106,9 @@ func TestBytesOfIDs(t *testing.T) {
 
 // A client that reports and does not read costs at most what there may be of all, and none of it after its end.
 func TestAnswersThatNobodyReads(t *testing.T) {
-	registry := prometheus.NewRegistry()
+	room := new(room)
 	const most = 1 << 20
-	inWorld(t, assigner.Options{Metrics: registry, MaxBytes: most}, []descriptor.NodeSpec{node("k", limitOf(10, descriptor.Second))}, func(w *world) {
+	inWorld(t, assigner.Options{Room: room, MaxBytes: most}, []descriptor.NodeSpec{node("k", limitOf(10, descriptor.Second))}, func(w *world) {
 		s := w.Open("client")
 		usages := make([]assigner.Usage, 1000)
 		for i := range usages {
@@ -128,16 +117,16 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 		for range 20 {
 			s.Report(time.Now(), "d", usages)
 		}
-		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most/2 || g < most/4 {
-			t.Errorf("%g bytes of %d", g, most)
+		if g := room.kept.Load(); g > most/2 || g < most/4 {
+			t.Errorf("%d bytes of %d", g, most)
 		}
 		all, err := next(s)
 		if err != nil || len(all) == 0 || len(all) > 500 {
 			t.Errorf("%d actions at once, %v", len(all), err)
 		}
 		s.Close(time.Now())
-		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g != 0 {
-			t.Errorf("%g bytes after its end", g)
+		if g := room.kept.Load(); g != 0 {
+			t.Errorf("%d bytes after its end", g)
 		}
 	})
 }
@@ -179,9 +168,9 @@ func TestRuleThatAppears(t *testing.T) {
 // assignments, and after their end nothing is left.
 func TestBytesOfAllThatIsKept(t *testing.T) {
 	racetest.Sequential(t)
-	registry := prometheus.NewRegistry()
+	room := new(room)
 	const most = 64 << 20
-	inWorld(t, assigner.Options{Metrics: registry, MaxBytes: most}, []descriptor.NodeSpec{node("k", limitOf(1000, descriptor.Hour))}, func(w *world) {
+	inWorld(t, assigner.Options{Room: room, MaxBytes: most}, []descriptor.NodeSpec{node("k", limitOf(1000, descriptor.Hour))}, func(w *world) {
 		usages := func(of string, n int) []assigner.Usage {
 			all := make([]assigner.Usage, n)
 			for i := range all {
@@ -197,8 +186,8 @@ func TestBytesOfAllThatIsKept(t *testing.T) {
 			s.Report(time.Now(), "d", usages(fmt.Sprint(i, "-"), 2000))
 			w.pass(time.Second)
 		}
-		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most || g < most*2/3 {
-			t.Errorf("40 streams: %g bytes of %d", g, most)
+		if g := room.kept.Load(); g > most || g < most*2/3 {
+			t.Errorf("40 streams: %d bytes of %d", g, most)
 		}
 		if more := heap() - before; more > most*3/2 { // counters in memory are not part of it
 			t.Errorf("40 streams: %d bytes of memory, the bound is %d", more, most)
@@ -213,12 +202,12 @@ func TestBytesOfAllThatIsKept(t *testing.T) {
 			s.Close(time.Now())
 		}
 		w.pass(2 * time.Minute) // what they held has expired, and the limits are an hour's
-		if g := gauges(t, registry)["ratelimitd_quota_bytes"]; g > most/2 {
-			t.Errorf("2 minutes after their end: %g bytes", g)
+		if g := room.kept.Load(); g > most/2 {
+			t.Errorf("2 minutes after their end: %d bytes", g)
 		}
 		w.pass(12 * time.Minute)
-		if g := gauges(t, registry); g["ratelimitd_quota_bytes"] != 0 || g["ratelimitd_quota_buckets"] != 0 {
-			t.Errorf("after their end: %v", g)
+		if g := room.kept.Load(); g != 0 {
+			t.Errorf("after their end: %d bytes are kept", g)
 		}
 	})
 }
