@@ -66,7 +66,7 @@ func (c *Counters) shareInvalidations(tasks *Tasks, o *Options) (*redis.Invalida
 func (c *Counters) connect(tasks *Tasks, o *Options, r *Redis, resets *redis.Invalidations) (*redis.Store, error) {
 	found := &Connected{Settings: r.Connect.Settings, Connections: new(redisconn.Connections), Breakers: new(redisconn.OpenBreakers)}
 	connect := r.Connect
-	connect.Connections = found.Connections
+	connect.Connections, connect.Lanes = found.Connections, redis.Lanes
 	connect.Breaker = &redisconn.BreakerOptions{Metrics: r.Metrics, Logger: o.Logger, Opened: found.Breakers}
 	client, err := r.Dial(tasks, connect)
 	if err != nil {

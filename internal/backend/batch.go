@@ -44,3 +44,7 @@ func (b *Batch) Send() {
 		b.outboxes = nil
 	}
 }
+
+// CallerWaits stands for the batch of a request whose caller waits for the answer in the goroutine that calls Start: the store may hold
+// it up, and settle the request in it. Nothing is gathered in CallerWaits.
+var CallerWaits = new(Batch)

@@ -61,7 +61,7 @@ type Decider interface {
 // Decide decides as Start does, and waits for the decision.
 func Decide(ctx context.Context, by Decider, now time.Time, req *Request, d *Decision) error {
 	w := async.NewWaiter()
-	decided, err := by.Start(ctx, now, nil, req, d, w.Done)
+	decided, err := by.Start(ctx, now, backend.CallerWaits, req, d, w.Done)
 	return Ended(w, decided, err)
 }
 

@@ -61,3 +61,16 @@ func PenaltyKey(key string, shadow bool) string {
 
 // SetFewReservations sets from how many reservations on a list is large.
 func (s *Store) SetFewReservations(n int) { s.small = n }
+
+// TakeHere settles a request in the calling goroutine, or returns false.
+func (s *Store) TakeHere(ctx context.Context, r *backend.Request) (bool, error) {
+	return s.queues.common.settleHere(ctx, time.Now().UnixMicro(), r)
+}
+
+// Working reports whether workers have been started: a request has entered the queue.
+func (s *Store) Working() bool {
+	q := s.queues.common
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.started
+}

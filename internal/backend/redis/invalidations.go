@@ -346,19 +346,19 @@ type position struct {
 
 // attach makes a connection, finds the end of the stream and forgets everything.
 func (v *Invalidations) attach(ctx context.Context) (*goredis.Conn, position, error) {
-	var node *goredis.Client
+	var conn *goredis.Conn
 	switch c := v.opts.Client.(type) {
-	case *goredis.Client:
-		node = c
 	case *goredis.ClusterClient:
-		var err error
-		if node, err = c.MasterForKey(ctx, v.opts.Key); err != nil {
+		node, err := c.MasterForKey(ctx, v.opts.Key)
+		if err != nil {
 			return nil, position{}, err
 		}
+		conn = node.EphemeralConn()
+	case interface{ EphemeralConn() *goredis.Conn }:
+		conn = c.EphemeralConn()
 	default:
 		return nil, position{}, fmt.Errorf("a client of type %T has no connection of its own", c)
 	}
-	conn := node.EphemeralConn()
 	at, err := v.end(ctx, conn)
 	if err == nil {
 		within, cancel := context.WithTimeout(ctx, readGrace)

@@ -23,12 +23,13 @@ type queue struct {
 	store *Store
 	base  time.Time // times are nanoseconds after it
 
-	mu      sync.Mutex
-	state   schedule
-	watched []*inFlight // whose deadlines are watched: waiting or sent, and some that are answered
-	ticking bool        // the timer that runs expire is set
-	started bool        // the workers run
-	closed  bool
+	mu        sync.Mutex
+	state     schedule
+	watched   []*inFlight // whose deadlines are watched: waiting or sent, and some that are answered
+	ticking   bool        // the timer that runs expire is set
+	started   bool        // the workers run
+	restUntil int64       // until when no caller sends its request itself
+	closed    bool
 
 	timer   *time.Timer
 	due     time.Time        // when the timer fires, if it is set
@@ -278,9 +279,24 @@ func (q *queue) next(batch []*inFlight) []*inFlight {
 	batch = q.state.take(batch[:0], q.release)
 	if len(batch) == 0 {
 		q.state.free()
+		q.rest()
 	}
 	q.wakeWorker() // for the requests that are left
 	return batch
+}
+
+// rest stops the timer if no caller waits: it would wake a process that may sleep. The caller holds the lock.
+func (q *queue) rest() {
+	if !q.ticking || !q.state.idle() {
+		return
+	}
+	q.watched = slices.DeleteFunc(q.watched, func(f *inFlight) bool {
+		f.watched = !f.isAnswered()
+		return !f.watched
+	})
+	if len(q.watched) == 0 {
+		q.ticking = !q.timer.Stop() // if it has fired, expire waits for the lock
+	}
 }
 
 // signal wakes a worker that waits for a free slot.

@@ -8,6 +8,8 @@ import (
 const (
 	// fewFlushes is how many flushes may be in flight at any time: with two, one is prepared while Redis works on the other.
 	fewFlushes = 2
+	// Lanes is how many connections of a store's client should be lanes: as many as flushes are usually in flight.
+	Lanes = fewFlushes
 	// mostFlushes is how many flushes may be in flight if Redis is far away: one more for each spread that passes, but no
 	// more than there are connections. With only two, a new request would wait for half a round trip, and might then have
 	// too little time left for its own.
@@ -54,6 +56,9 @@ func (s *schedule) begin(now int64) bool {
 	s.latest = now
 	return true
 }
+
+// idle reports whether nothing waits or is in flight.
+func (s *schedule) idle() bool { return len(s.waiting) == 0 && !s.claimed && s.flushes == 0 }
 
 // add lets requests wait. It returns true if they must be flushed at once: nothing waited before, and there is a free slot. It
 // has reserved the slot then, and claimed the requests.

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
@@ -20,7 +22,8 @@ import (
 // scriptCall is one run of a script: its arguments and its answer. Calls are reused. So a request allocates only the string
 // of its keys, and what the client needs to send a command.
 type scriptCall struct {
-	args []any // of the command, pointing into the fields below
+	args []any  // of the command, pointing into the fields below
+	text []byte // of the command, on a lane
 
 	scriptKeys
 	counters []keyedCounter // one per key
@@ -78,7 +81,7 @@ const (
 var scriptCalls = sync.Pool{New: func() any { return new(scriptCall) }}
 
 func (c *scriptCall) release() {
-	if max(cap(c.keyText), cap(c.packed), cap(c.reservationArg), cap(c.operations), cap(c.reply), 2*cap(c.keyTable)) > keepRoom {
+	if max(cap(c.keyText), cap(c.packed), cap(c.reservationArg), cap(c.operations), cap(c.reply), cap(c.text), 2*cap(c.keyTable)) > keepRoom {
 		return
 	}
 	c.reads = false
@@ -416,12 +419,66 @@ func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.
 		c.args = append(c.args, &c.reservationArg)
 	}
 	c.keyEnds, c.keyText = c.keyEnds[:counters], c.keyText[:c.keyEnds[counters-1]]
+	c.makeRoom()
+	return goredis.NewZeroCopyStringCmd(ctx, c.reply[:cap(c.reply)], c.args...)
+}
+
+// makeRoom makes room for the answer.
+func (c *scriptCall) makeRoom() {
 	room := 8 + 4 + 2 + 1 + answerSize*len(c.reservations) // the time, the entries that retry reads, and the line end on the wire
 	for k := range c.counters {
 		room += 4 + c.counters[k].room
 	}
 	c.reply = slices.Grow(c.reply[:0], room)
-	return goredis.NewZeroCopyStringCmd(ctx, c.reply[:cap(c.reply)], c.args...)
+}
+
+// sendOn sends EVALSHA for this call on a lane.
+func (c *scriptCall) sendOn(ctx context.Context, lane *redisconn.Lane, deadline time.Time) error {
+	c.makeRoom()
+	reply, err := lane.Do(ctx, deadline, c.wire(), c.reply)
+	if err != nil {
+		return err
+	}
+	if c.reply = reply; len(reply) < 8 {
+		return errReply
+	}
+	return nil
+}
+
+// wire returns the bytes of EVALSHA for this call, in the protocol of Redis.
+func (c *scriptCall) wire() []byte {
+	counters := len(c.keyEnds)
+	c.addReservationKeys()
+	keys, args := len(c.keyEnds), 1
+	if len(c.home) > 0 {
+		keys++
+	}
+	if len(c.reserved) > 0 {
+		args++
+	}
+	b := append(c.text[:0], '*')
+	b = append(strconv.AppendInt(b, int64(3+keys+args), 10), "\r\n$7\r\nevalsha\r\n"...)
+	b = appendWord(b, c.script.Hash)
+	b = appendWord(b, strconv.Itoa(keys))
+	if len(c.home) > 0 {
+		b = appendWord(b, c.home)
+	}
+	for k := range c.keyEnds {
+		b = appendWord(b, c.keyAt(k))
+	}
+	b = appendWord(b, c.packed)
+	if len(c.reserved) > 0 {
+		b = appendWord(b, c.reservationArg)
+	}
+	c.keyEnds, c.keyText = c.keyEnds[:counters], c.keyText[:c.keyEnds[counters-1]]
+	c.text = b
+	return b
+}
+
+// appendWord appends a word of a command.
+func appendWord[T ~string | ~[]byte](b []byte, word T) []byte {
+	b = append(strconv.AppendInt(append(b, '$'), int64(len(word)), 10), "\r\n"...)
+	return append(append(b, word...), "\r\n"...)
 }
 
 // retry reports whether the script did nothing and needs other arguments. The new arguments follow from the script's time

@@ -60,10 +60,11 @@ type Store struct {
 	queues   queues
 	failures failureLog
 
-	cluster bool         // the server is a cluster: counters are in slots
-	small   int          // from how many reservations on a list is large
-	large   atomic.Int64 // until when calls name the keys of large lists too, by the callers' clock in microseconds
-	ahead   atomic.Int64 // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
+	lanes   *redisconn.Lanes // for single calls, as far as they are free; nil: there are none
+	cluster bool             // the server is a cluster: counters are in slots
+	small   int              // from how many reservations on a list is large
+	large   atomic.Int64     // until when calls name the keys of large lists too, by the callers' clock in microseconds
+	ahead   atomic.Int64     // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
 
 	timeDenied atomic.Bool // the server does not give scripts the time
 	timeGiven  atomic.Bool // it does
@@ -83,7 +84,7 @@ func New(opts Options) *Store {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	s := &Store{opts: opts, small: fewReservations}
+	s := &Store{opts: opts, lanes: redisconn.LanesOf(opts.Client), small: fewReservations}
 	s.search.life, s.search.end = context.WithCancel(context.Background())
 	if opts.Sharded {
 		s.layout.Store(int32(Servers))
@@ -94,8 +95,8 @@ func New(opts Options) *Store {
 		s.cluster = true
 		s.layout.Store(int32(Slots))
 		connections = c.Options().PoolSize
-	case *goredis.Client:
-		connections = c.Options().PoolSize
+	case interface{ Options() *goredis.Options }:
+		connections = c.Options().PoolSize + s.lanes.Len()
 	}
 	s.queues.init(s, connections)
 	s.failures.log, s.failures.settings = opts.Logger, opts.Settings
@@ -134,6 +135,12 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 		}
 	}
 	q := s.queues.of(ctx, r)
+	if b == backend.CallerWaits {
+		b = nil
+		if settled, err := q.settleHere(ctx, now.UnixMicro(), r); settled {
+			return true, s.failed("count in Redis", err)
+		}
+	}
 	q.start(q.newRequest(ctx, now.UnixMicro(), r, done), b)
 	return false, nil
 }
@@ -264,8 +271,7 @@ func (s *Store) settle(ctx context.Context, at int64, r *backend.Request) error 
 }
 
 func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*backend.Request) error {
-	bounded, cancel := s.bound(ctx)
-	defer cancel()
+	deadline := s.deadline(ctx)
 	entries, large := 0, false
 	for try := 0; try < tries; try++ {
 		redisClock := !s.CallerClock()
@@ -274,12 +280,12 @@ func (s *Store) take(ctx context.Context, at int64, c *scriptCall, requests ...*
 		if err := c.pack(m, requests...); err != nil {
 			return unsendable{err}
 		}
-		if err := s.run(bounded, ctx, c); err != nil {
+		if err := s.run(ctx, deadline, c); err != nil {
 			if redisClock && goredis.HasErrorPrefix(err, noTime) {
 				s.useCallerClock(err)
 				continue
 			}
-			if len(requests) == 1 && goredis.HasErrorPrefix(err, tryAgain) && s.pause(bounded) {
+			if len(requests) == 1 && goredis.HasErrorPrefix(err, tryAgain) && s.pause(ctx, deadline) {
 				try--
 				continue
 			}
@@ -332,11 +338,15 @@ type unsendable struct{ error }
 func (e unsendable) Unwrap() error { return e.error }
 
 // pause waits before another attempt. It returns false if there is no time for one.
-func (s *Store) pause(ctx context.Context) bool {
+func (s *Store) pause(ctx context.Context, deadline time.Time) bool {
+	const wait = time.Millisecond
+	if !deadline.IsZero() && time.Until(deadline) < wait {
+		return false
+	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(time.Millisecond):
+	case <-time.After(wait):
 		return true
 	}
 }
@@ -355,14 +365,20 @@ func (s *Store) useCallerClock(err error) {
 	}
 }
 
-func (s *Store) run(bounded, ctx context.Context, c *scriptCall) error {
+func (s *Store) run(ctx context.Context, deadline time.Time, c *scriptCall) error {
 	if err := ctx.Err(); err != nil {
 		return s.failure(ctx, err)
 	}
-	err := s.send(bounded, c, "evalsha", c.script.Hash)
+	var err error
+	if lane := s.lane(ctx, deadline); lane != nil {
+		err = c.sendOn(ctx, lane, deadline)
+		lane.Release()
+	} else {
+		err = s.send(ctx, deadline, c, "evalsha", c.script.Hash)
+	}
 	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") {
 		// Redis has lost the script (restart, SCRIPT FLUSH, failover), or never had it. EVAL runs the script and caches it.
-		err = s.send(bounded, c, "eval", c.script.Text)
+		err = s.send(ctx, deadline, c, "eval", c.script.Text)
 	}
 	if err != nil {
 		return s.failure(ctx, err)
@@ -370,7 +386,20 @@ func (s *Store) run(bounded, ctx context.Context, c *scriptCall) error {
 	return nil
 }
 
-func (s *Store) send(ctx context.Context, c *scriptCall, name, script string) error {
+// lane returns a lane for a call, or nil. A call that its caller may cancel, or that may be in a hurry, would end the connection of a lane.
+func (s *Store) lane(ctx context.Context, deadline time.Time) *redisconn.Lane {
+	if ctx.Done() != nil || deadline.IsZero() {
+		return nil
+	}
+	return s.lanes.Take()
+}
+
+func (s *Store) send(ctx context.Context, deadline time.Time, c *scriptCall, name, script string) error {
+	if !deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
 	cmd := c.command(ctx, name, script)
 	if err := s.opts.Client.Process(ctx, cmd); err != nil {
 		return err
@@ -381,15 +410,24 @@ func (s *Store) send(ctx context.Context, c *scriptCall, name, script string) er
 	return nil
 }
 
-// bound applies the store's timeout, unless the caller's deadline is nearer.
+// bound applies the deadline of a call.
 func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if at := s.deadline(ctx); !at.IsZero() {
+		return context.WithDeadline(ctx, at)
+	}
+	return ctx, func() {}
+}
+
+// deadline returns when a call ends: after the store's timeout, or at the caller's deadline. Zero: never.
+func (s *Store) deadline(ctx context.Context) time.Time {
+	own, ok := ctx.Deadline()
 	if s.opts.Timeout < 0 {
-		return ctx, func() {}
+		return own
 	}
-	if d, ok := ctx.Deadline(); ok && time.Until(d) <= s.opts.Timeout {
-		return ctx, func() {}
+	if at := time.Now().Add(s.opts.Timeout); !ok || at.Before(own) {
+		return at
 	}
-	return context.WithTimeout(ctx, s.opts.Timeout)
+	return own
 }
 
 // failure turns the client's error into one that Take documents. ctx is the caller's.

@@ -26,7 +26,12 @@ const patience = 5 * time.Second
 // longest is how long a call in these tests may take on a busy machine.
 const longest = 20 * time.Second
 
-var connect = redisconntest.Connect
+// connect returns a client as the service makes it for its counters.
+func connect(t testing.TB, o redisconn.Options) goredis.UniversalClient {
+	t.Helper()
+	o.Lanes = redis.Lanes
+	return redisconntest.Connect(t, o)
+}
 
 func TestMain(m *testing.M) {
 	redisconn.LogTo(slog.New(slog.DiscardHandler))

@@ -230,7 +230,7 @@ const (
 
 // breakerCall is a call in flight.
 type breakerCall struct {
-	cancel context.CancelCauseFunc
+	cancel context.CancelCauseFunc // nil: it has a connection
 	trips  *metric.Durations
 	trial  bool
 	index  int // in breaker.inFlight
@@ -303,15 +303,29 @@ func (b *breaker) showState() {
 	}
 }
 
-// begin admits a call, or returns ErrBreakerOpen.
+// begin admits a call that may have to wait for a connection, or returns ErrBreakerOpen.
 func (b *breaker) begin(ctx context.Context) (context.Context, *breakerCall, error) {
+	c := new(breakerCall)
+	ctx, c.cancel = context.WithCancelCause(ctx)
+	if err := b.admit(c); err != nil {
+		c.cancel(nil)
+		return nil, nil, err
+	}
+	return ctx, c, nil
+}
+
+// admit begins a call, or returns ErrBreakerOpen.
+func (b *breaker) admit(c *breakerCall) error {
+	if b == nil {
+		return nil
+	}
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.metrics == nil {
 		b.measure()
 	}
-	c := &breakerCall{trips: b.metrics.trips}
+	c.trips, c.trial = b.metrics.trips, false
 	switch {
 	case b.state == breakerClosed:
 		if b.waitingSince == 0 || b.lastByte.Load() > b.waitingSince {
@@ -321,21 +335,22 @@ func (b *breaker) begin(ctx context.Context) (context.Context, *breakerCall, err
 		b.state, b.waitingSince, c.trial = breakerHalfOpen, now, true
 	default:
 		b.all.rejected.Add(1)
-		return nil, nil, ErrBreakerOpen
+		return ErrBreakerOpen
 	}
-	ctx, c.cancel = context.WithCancelCause(ctx)
 	c.index = len(b.inFlight)
 	b.inFlight = append(b.inFlight, c)
 	if !b.checking {
 		b.checking = true
 		b.timer.Reset(b.opts.Silence)
 	}
-	return ctx, c, nil
+	return nil
 }
 
 // end records what a finished call shows about the node.
 func (b *breaker) end(c *breakerCall, e evidence, err error) {
-	c.cancel(nil)
+	if c.cancel != nil {
+		c.cancel(nil)
+	}
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -416,7 +431,9 @@ func (b *breaker) tripSilent(now int64) {
 		b.trip(now, fmt.Errorf("%w: not a byte for %s", errSilent, b.opts.Silence))
 	}
 	for _, c := range b.inFlight {
-		c.cancel(errSilent)
+		if c.cancel != nil {
+			c.cancel(errSilent)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package redisconn
 import (
 	"errors"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -23,6 +24,8 @@ type conn struct {
 	breaker   *breaker  // of the server; may be nil
 	readBy    time.Time // when the answer that is being read has to be there; zero: whenever
 	readSince int64     // when SetReadDeadline was called, by the breaker's clock
+
+	aborted atomic.Bool // nobody waits for what is read
 }
 
 // Close implements net.Conn.
@@ -106,7 +109,29 @@ func (c *conn) extendRead() bool {
 		return false
 	}
 	left := c.breaker.opts.Silence - time.Duration(c.breaker.now()-max(c.readSince, c.breaker.lastByte.Load()))
-	return left > 0 && c.Conn.SetReadDeadline(earlier(c.readBy, now.Add(left))) == nil
+	return left > 0 && c.Conn.SetReadDeadline(earlier(c.readBy, now.Add(left))) == nil && !c.aborted.Load()
+}
+
+// abort ends the read that is in progress, and those after it. Any goroutine may call it.
+func (c *conn) abort() {
+	c.aborted.Store(true) // first: a read that moves its deadline looks at it afterwards
+	_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
+}
+
+// usable returns an error if a connection that is idle cannot serve a call.
+func (c *conn) usable() error {
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	socket, err := c.SyscallConn()
+	if err != nil || c.encrypted {
+		return err
+	}
+	waiting, err := unread(socket)
+	if err == nil && waiting {
+		err = errUnasked
+	}
+	return err
 }
 
 func earlier(a, b time.Time) time.Time {

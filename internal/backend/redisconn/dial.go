@@ -54,6 +54,10 @@ type Options struct {
 
 	Connections *Connections // counts the connections; nil: not counted
 
+	// Lanes is how many of the connections to a single server are for single calls, and not in the client's pool: see LanesOf. One
+	// connection is always left for the pool.
+	Lanes int
+
 	// Breaker gives every node a breaker: while a node does not answer, calls to it fail at once instead of waiting until their
 	// time is up. nil: none.
 	Breaker *BreakerOptions
@@ -135,7 +139,7 @@ func Dial(opts Options) (goredis.UniversalClient, error) {
 	case sentinel:
 		return dialSentinel(&opts, where, auth, pool, d, breakers), nil
 	default:
-		return dialSingle(where, auth, pool, d, breakers), nil
+		return dialSingle(where, auth, pool, d, breakers, opts.Lanes), nil
 	}
 }
 
@@ -203,14 +207,17 @@ func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all *breakers) goredis.UniversalClient {
+func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all *breakers, lanes int) goredis.UniversalClient {
+	b := all.newBreaker(where.hosts[0])
+	h := hook{retire: d.retire, unanswered: d.explain, login: &login{auth, where.db}, breaker: b, probes: p.probes()}
+	lanes = max(min(lanes, p.size-1), 0)
 	c := goredis.NewClient(&goredis.Options{
 		Network:                  where.network,
 		Addr:                     where.hosts[0],
 		Dialer:                   d.dial,
 		DialTimeout:              p.dial,
 		DialerRetries:            1, // the next call tries again, and a breaker decides when
-		PoolSize:                 p.size,
+		PoolSize:                 p.size - lanes,
 		MaxIdleConns:             p.keep,
 		PoolTimeout:              p.timeout,
 		ReadTimeout:              max(callTimeout, p.dial),
@@ -221,10 +228,13 @@ func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all 
 		MaintNotificationsConfig: noMaintenance(),
 		PipelinePoolSize:         -1,
 	})
-	b := all.newBreaker(where.hosts[0])
-	c.AddHook(hook{retire: d.retire, unanswered: d.explain, login: &login{auth, where.db}, warmup: &warmup{client: c}, breaker: b, probes: p.probes()})
+	h.warmup = &warmup{client: c}
+	c.AddHook(h)
 	b.install(c)
-	return c
+	if lanes == 0 {
+		return c
+	}
+	return &laned{c, newLanes(lanes, &laneServer{network: where.network, addr: where.hosts[0], timeout: p.dial, dialer: d, hook: h, breaker: b})}
 }
 
 func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions, d *dialer, all *breakers) goredis.UniversalClient {

@@ -13,6 +13,8 @@
 //     fails.
 //   - No error and no log line contains a password, or more than 512 bytes of a server's text.
 //
+// Lanes are connections to a single server besides the client's pool, for calls that need nothing of the client: they cost less.
+//
 // Ping asks whether Redis answers, for health checks. Connections counts the connections of a client, for metrics.
 //
 // A client may be used by any number of goroutines. The package does not know what is counted: package backend/redis does.
