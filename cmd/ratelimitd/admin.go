@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/ratelimitd/ratelimitd/internal/assembly/service"
+	"github.com/ratelimitd/ratelimitd/internal/operator"
 	"github.com/ratelimitd/ratelimitd/internal/operator/bearer"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
@@ -21,18 +23,20 @@ type adminOptions struct {
 	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" placeholder:"FILE" help:"Authorities for client certificates. If a token is set too, clients need both."`
 
 	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names of the admin port, in addition to localhost, DEBUG_HOST and IP addresses. *.example.org: every name below that."`
-	ClientSAN string   `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" help:"DNS name, IP or URI (spiffe://...) that a client certificate must contain."`
-
-	OperateSAN []string `name:"admin-tls-operate-san" env:"RATELIMITD_ADMIN_TLS_OPERATE_SAN" placeholder:"NAME" help:"Names in client certificates with the role operate; others get read. Unset: all get operate."`
+	ClientSAN []string `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" placeholder:"[ROLE] NAME" help:"DNS names, IPs or URIs (spiffe://...) with a role each, read or operate (the default). A client certificate must contain one. Unset: all get operate."`
 }
 
 // access sets up who may use the admin port.
 func (s *starting) access(_ context.Context, opts *service.Options) (err error) {
 	o, listen := &s.options.Admin, &s.options.Listen
 	a := &opts.Operators.Access
-	a.HostNames, a.Operators = o.HostNames, o.OperateSAN
-	if len(o.OperateSAN) > 0 && o.ClientCA == "" {
-		return errors.New("RATELIMITD_ADMIN_TLS_OPERATE_SAN is about client certificates: it needs RATELIMITD_ADMIN_TLS_CLIENT_CA")
+	a.HostNames = o.HostNames
+	if a.Names, err = operator.ParseCertificateNames(o.ClientSAN); err != nil {
+		return fmt.Errorf("RATELIMITD_ADMIN_TLS_CLIENT_SAN: %w", err)
+	}
+	var names []string
+	for _, n := range a.Names {
+		names = append(names, n.Name)
 	}
 	if o.Token != "" || o.TokenFile != "" {
 		tokens, err := bearer.New(bearer.Options{Token: o.Token, Name: "RATELIMITD_ADMIN_TOKEN", File: o.TokenFile})
@@ -46,7 +50,7 @@ func (s *starting) access(_ context.Context, opts *service.Options) (err error) 
 			"debug_host", listen.DebugHost)
 	}
 	if o.Cert == "" && o.Key == "" {
-		if o.ClientCA != "" || o.ClientSAN != "" {
+		if o.ClientCA != "" || len(names) > 0 {
 			return errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: client certificates need encrypted connections")
 		}
 		if a.Tokens != nil && !isLoopback(listen.DebugHost) {
@@ -56,9 +60,9 @@ func (s *starting) access(_ context.Context, opts *service.Options) (err error) 
 		return nil
 	}
 	variables := given("RATELIMITD_ADMIN_TLS_CERT", o.Cert, "RATELIMITD_ADMIN_TLS_KEY", o.Key,
-		"RATELIMITD_ADMIN_TLS_CLIENT_CA", o.ClientCA, "RATELIMITD_ADMIN_TLS_CLIENT_SAN", o.ClientSAN)
+		"RATELIMITD_ADMIN_TLS_CLIENT_CA", o.ClientCA, "RATELIMITD_ADMIN_TLS_CLIENT_SAN", strings.Join(names, ","))
 	files, err := tlsfiles.Load(tlsfiles.Options{
-		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: prom.With(s.registry),
+		Use: "admin", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Clients: names, Log: s.log, Metrics: prom.With(s.registry),
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", variables, err)

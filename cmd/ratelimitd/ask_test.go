@@ -372,13 +372,14 @@ func TestBadOperatorSettings(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"a short token":             {map[string]string{"RATELIMITD_ADMIN_TOKEN": "short-secret"}, "a token of fewer than 16 characters"},
-		"no file":                   {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": rules + "/gone"}, "RATELIMITD_ADMIN_TOKEN_FILE): read tokens: open"},
-		"an empty file":             {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokenFile(t)}, "there is no token in"},
-		"authorities alone":         {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": rules}, "need RATELIMITD_ADMIN_TLS_CERT"},
-		"a certificate alone":       {map[string]string{"RATELIMITD_ADMIN_TLS_CERT": rules}, "a certificate and its key come together"},
-		"operators, no authorities": {map[string]string{"RATELIMITD_ADMIN_TLS_OPERATE_SAN": "ann"}, "needs RATELIMITD_ADMIN_TLS_CLIENT_CA"},
-		"a name, no authorities":    {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann"}, "need RATELIMITD_ADMIN_TLS_CERT"},
+		"a short token":          {map[string]string{"RATELIMITD_ADMIN_TOKEN": "short-secret"}, "a token of fewer than 16 characters"},
+		"no file":                {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": rules + "/gone"}, "RATELIMITD_ADMIN_TOKEN_FILE): read tokens: open"},
+		"an empty file":          {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokenFile(t)}, "there is no token in"},
+		"authorities alone":      {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": rules}, "need RATELIMITD_ADMIN_TLS_CERT"},
+		"a certificate alone":    {map[string]string{"RATELIMITD_ADMIN_TLS_CERT": rules}, "a certificate and its key come together"},
+		"a name, no authorities": {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "read ann"}, "need RATELIMITD_ADMIN_TLS_CERT"},
+		"an unknown role":        {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann,reader bob"}, `RATELIMITD_ADMIN_TLS_CLIENT_SAN: "reader bob" has an unknown role`},
+		"an empty name":          {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann,,bob"}, "RATELIMITD_ADMIN_TLS_CLIENT_SAN: an item is empty"},
 	} {
 		env := map[string]string{"GRPC_PORT": "0", "PORT": "0", "DEBUG_PORT": "0"}
 		for k, v := range c.env {
@@ -394,15 +395,15 @@ func TestBadOperatorSettings(t *testing.T) {
 // TLS and mTLS on both ports, using the client's flags.
 func TestAskOverTLS(t *testing.T) {
 	ca, clients := tlstest.NewAuthority(t, "ca"), tlstest.NewAuthority(t, "clients")
-	pair, ann, eve := ca.Issue(t, "rl.test"), clients.Issue(t, "ann"), ca.Issue(t, "eve")
+	pair, ann, bob, cy, eve := ca.Issue(t, "rl.test"), clients.Issue(t, "ann"), clients.Issue(t, "bob"), clients.Issue(t, "cy"), ca.Issue(t, "eve")
 	v := tlstest.NewVolume(t, map[string][]byte{
 		"tls.crt": pair.Cert, "tls.key": pair.Key, "ca.crt": ca.PEM, "clients.crt": clients.PEM,
-		"ann.crt": ann.Cert, "ann.key": ann.Key, "eve.crt": eve.Cert, "eve.key": eve.Key,
+		"ann.crt": ann.Cert, "ann.key": ann.Key, "bob.crt": bob.Cert, "bob.key": bob.Key, "cy.crt": cy.Cert, "cy.key": cy.Key, "eve.crt": eve.Cert, "eve.key": eve.Key,
 	})
 	p := startProcess(t, map[string]string{
 		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": v.Path("tls.crt"), "GRPC_SERVER_TLS_KEY": v.Path("tls.key"), "GRPC_CLIENT_TLS_CACERT": v.Path("clients.crt"),
 		"RATELIMITD_ADMIN_TLS_CERT": v.Path("tls.crt"), "RATELIMITD_ADMIN_TLS_KEY": v.Path("tls.key"), "RATELIMITD_ADMIN_TLS_CLIENT_CA": v.Path("clients.crt"),
-		"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann",
+		"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann, read bob",
 	}, "--rules", rulesOf(t, edgeRules))
 	trust := []string{"--ca", v.Path("ca.crt"), "--server-name", "rl.test"}
 	as := func(who string) []string {
@@ -422,6 +423,9 @@ func TestAskOverTLS(t *testing.T) {
 		"reset":                    {append([]string{"reset", "-s", p.Debug}, as("ann")...), 0, "cleared"},
 		"reset, no certificate":    {append([]string{"reset", "-s", p.Debug}, trust...), 1, "UNAVAILABLE"},
 		"reset, another authority": {append([]string{"reset", "-s", p.Debug}, as("eve")...), 1, "UNAVAILABLE"},
+		"reset, only reads":        {append([]string{"reset", "-s", p.Debug}, as("bob")...), 1, "this needs the role operate"},
+		"peek, only reads":         {append([]string{"peek", "-s", p.Debug}, as("bob")...), 0, "state"},
+		"peek, no listed name":     {append([]string{"peek", "-s", p.Debug}, as("cy")...), 1, "UNAVAILABLE"},
 		"reset, plain text":        {[]string{"reset", "-s", p.Debug}, 1, "UNAVAILABLE"},
 		"peek":                     {append([]string{"peek", "-s", p.Debug}, as("ann")...), 0, "state"},
 	} {

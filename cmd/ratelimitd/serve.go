@@ -217,8 +217,12 @@ func (s *starting) encrypt(_ context.Context, opts *service.Options) error {
 	}
 	variables := given("GRPC_SERVER_TLS_CERT", o.Cert, "GRPC_SERVER_TLS_KEY", o.Key,
 		"GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN)
+	var clients []string
+	if o.ClientSAN != "" {
+		clients = []string{o.ClientSAN}
+	}
 	files, err := tlsfiles.Load(tlsfiles.Options{
-		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Name: o.ClientSAN, Log: s.log, Metrics: prom.With(s.registry),
+		Use: "grpc", Cert: o.Cert, Key: o.Key, CA: o.ClientCA, Clients: clients, Log: s.log, Metrics: prom.With(s.registry),
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", variables, err)

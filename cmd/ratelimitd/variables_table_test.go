@@ -365,8 +365,7 @@ func variablesOfOperators(t *testing.T) []variable {
 		{name: "RATELIMITD_ADMIN_TLS_CERT", value: cert, with: map[string]string{"RATELIMITD_ADMIN_TLS_KEY": key}, look: shakes(true), unset: "does not start", set: "certificate of debug", bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_ADMIN_TLS_KEY", value: key, with: map[string]string{"RATELIMITD_ADMIN_TLS_CERT": cert}, look: shakes(true), unset: "does not start", set: "certificate of debug", bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_ADMIN_TLS_CLIENT_CA", value: ca, with: secure, look: shakes(true, other.Issue(t, "stranger").TLS(t)), unset: "certificate of debug", set: "refuses the client", bad: map[string]string{"/none": "/none"}},
-		{name: "RATELIMITD_ADMIN_TLS_CLIENT_SAN", value: "ann", with: merged(secure, map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": ca}), look: shakes(true, authority.Issue(t, "bob").TLS(t)), unset: "certificate of debug", set: "refuses the client", anything: true},
-		{name: "RATELIMITD_ADMIN_TLS_OPERATE_SAN", value: "ann,spiffe://test/ann", with: merged(secure, map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": ca}), look: profiles(authority.Issue(t, "bob").TLS(t)), unset: "200 OK", set: "403 Forbidden", anything: true},
+		{name: "RATELIMITD_ADMIN_TLS_CLIENT_SAN", value: "spiffe://test/ann, read bob", with: merged(secure, map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": ca}), look: profiles(authority.Issue(t, "bob").TLS(t)), unset: "200 OK", set: "403 Forbidden", bad: map[string]string{"reader bob": "unknown role", "ann,,read bob": "empty", "read": "no name"}},
 		{name: "RATELIMITD_DEBUG_HOST_NAMES", value: "ratelimitd.example,*.local", look: running(func(t *testing.T, i *instance) string {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.debug()+"/stats", http.NoBody)
 			if err != nil {

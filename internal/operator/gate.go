@@ -101,7 +101,7 @@ type refusal struct {
 }
 
 // check sets the owner of the token, and the role. It returns nil if the request passes. Where certificates are required, a connection without
-// one fails in the handshake; check looks for the certificate all the same.
+// a good one fails in the handshake; check looks for the certificate and its names all the same.
 func (g *gate) check(r *http.Request, who *identity) *refusal {
 	if !g.names.know(r) {
 		return &refusal{connect.CodePermissionDenied, nameUnknown, nil}
@@ -123,7 +123,9 @@ func (g *gate) check(r *http.Request, who *identity) *refusal {
 	case g.certificates && who.certificate == "":
 		return &refusal{connect.CodeUnauthenticated, "a client certificate is required", nil}
 	case g.certificates:
-		who.role = g.access.certificateRole(r.TLS.VerifiedChains[0][0])
+		if who.role = g.access.certificateRole(r.TLS.VerifiedChains[0][0]); who.role == "" {
+			return &refusal{connect.CodePermissionDenied, "the client certificate has none of the names that may use this port", nil}
+		}
 	}
 	if g.tokens != nil {
 		token, ok := bearerToken(r)

@@ -50,9 +50,9 @@ type Access struct {
 	TLS         *tls.Config // nil: plain text
 	ClientCerts bool        // TLS verifies a certificate of every client
 
-	// Operators are DNS names, IP addresses or URIs. A certificate with one of them has the role operate, other certificates
-	// have the role read. Empty: every certificate has the role operate.
-	Operators []string
+	// Names are the names that give client certificates their role. A certificate with several has the highest of their roles; one
+	// with none is rejected. Empty: every certificate has the role operate.
+	Names []CertificateName
 
 	// HostNames are the host names that requests may use for this port, besides localhost, the host of Addr and IP
 	// addresses. *.example.org is every name below that, and * every name.

@@ -2,11 +2,12 @@ package operator
 
 import (
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"net/http"
-	"net/url"
-	"slices"
 	"strings"
 
+	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 	adminconnect "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1/adminv1connect"
 )
 
@@ -94,16 +95,42 @@ func isRead(r *http.Request) bool {
 // allows reports whether a role is enough.
 func (n need) allows(role string) bool { return role == roleOperate || role == n.role }
 
-// certificateRole is the role of a client certificate. Only those with one of the names operate, if there are names.
-func (a *Access) certificateRole(leaf *x509.Certificate) string {
-	if len(a.Operators) == 0 {
-		return roleOperate
-	}
-	for _, name := range a.Operators {
-		isName := func(uri *url.URL) bool { return uri.String() == name }
-		if !strings.Contains(name, "://") && leaf.VerifyHostname(name) == nil || slices.ContainsFunc(leaf.URIs, isName) {
-			return roleOperate
+// CertificateName gives a role, read or operate, to the client certificates that are for a name: a DNS name, an IP address or a URI.
+type CertificateName struct{ Role, Name string }
+
+// ParseCertificateNames reads items of the form [ROLE] NAME. The default role is operate, as in a file of tokens.
+func ParseCertificateNames(items []string) ([]CertificateName, error) {
+	var names []CertificateName
+	for _, item := range items {
+		words := strings.Fields(item)
+		isRole := len(words) > 0 && (words[0] == roleRead || words[0] == roleOperate)
+		switch {
+		case len(words) == 0:
+			return nil, errors.New("an item is empty: write [ROLE] NAME")
+		case len(words) == 1 && isRole:
+			return nil, fmt.Errorf("%q has no name: write [ROLE] NAME", item)
+		case len(words) == 1:
+			names = append(names, CertificateName{roleOperate, words[0]})
+		case len(words) == 2 && isRole:
+			names = append(names, CertificateName{words[0], words[1]})
+		case len(words) == 2:
+			return nil, fmt.Errorf("%q has an unknown role: write read or operate before the name", item)
+		default:
+			return nil, fmt.Errorf("%q is more than a role and a name: separate names with commas", item)
 		}
 	}
-	return roleRead
+	return names, nil
+}
+
+// certificateRole is the role of a client certificate. It is empty if the certificate is for none of the names.
+func (a *Access) certificateRole(leaf *x509.Certificate) (role string) {
+	if len(a.Names) == 0 {
+		return roleOperate
+	}
+	for _, n := range a.Names {
+		if role != roleOperate && tlsfiles.Named(leaf, n.Name) == nil {
+			role = n.Role
+		}
+	}
+	return role
 }

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -125,41 +126,86 @@ func TestRolesOfPages(t *testing.T) {
 	}
 }
 
-// A certificate operates, unless there is a list of names and it has none of them. With tokens both need the role.
+// A certificate operates, unless there is a list of names: then its names say. With tokens both need the role.
 func TestRolesOfCertificates(t *testing.T) {
 	ca, clients := tlstest.NewAuthority(t, "ca"), tlstest.NewAuthority(t, "clients")
-	reset := func(r *running, name string, authorization ...string) codes.Code {
-		config := &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", Certificates: []tls.Certificate{clients.Issue(t, "somebody", name).TLS(t)}}
+	// role is what a client with a certificate for some names can do.
+	role := func(r *running, names string, authorization ...string) string {
+		certificate := clients.Issue(t, append([]string{"CN=somebody"}, strings.Fields(names)...)...)
+		config := &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", Certificates: []tls.Certificate{certificate.TLS(t)}}
 		conn := dial(t, r.DebugAddr, grpc.WithTransportCredentials(credentials.NewTLS(config)))
 		defer conn.Close()
 		client := adminv1.NewCounterServiceClient(conn)
-		if _, err := client.Peek(with(within(t), authorization...), &adminv1.PeekRequest{Domain: "d", Entries: kv("k=v")}); err != nil {
-			t.Errorf("Peek as %s: %v", name, err)
+		_, peeked := client.Peek(with(within(t), authorization...), &adminv1.PeekRequest{Domain: "d", Entries: kv("k=v")})
+		_, reset := client.Reset(with(within(t), authorization...), &adminv1.ResetRequest{Domain: "d", Entries: kv("k=v")})
+		switch [2]codes.Code{status.Code(peeked), status.Code(reset)} {
+		case [2]codes.Code{codes.OK, codes.OK}:
+			return roleOperate
+		case [2]codes.Code{codes.OK, codes.PermissionDenied}:
+			return roleRead
+		case [2]codes.Code{codes.PermissionDenied, codes.PermissionDenied}:
+			return "none"
 		}
-		_, err := client.Reset(with(within(t), authorization...), &adminv1.ResetRequest{Domain: "d", Entries: kv("k=v")})
-		return status.Code(err)
+		return fmt.Sprint(peeked, reset)
 	}
 	const ann, bob = "spiffe://test/ann", "spiffe://test/bob"
 	everybody := adminTLS(t, ca, clients, nil)
-	if c := reset(everybody, bob); c != codes.OK {
-		t.Errorf("without names: %s", c)
+	named := func(tokens Tokens, items ...string) *running {
+		names, err := ParseCertificateNames(items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return adminTLSWith(t, ca, clients, Access{Names: names, Tokens: tokens})
 	}
-	some := adminTLSWith(t, ca, clients, Access{Operators: []string{ann, "ops.test"}})
-	both := adminTLSWith(t, ca, clients, Access{Operators: []string{ann}, Tokens: owners{annsToken: "ann", bobsToken: "bob read"}})
+	some := named(nil, ann, "read "+bob, " operate  ops.test ", "read dash.test", "read both.test", "both.test", "10.0.0.1")
+	both := named(owners{annsToken: "ann", bobsToken: "bob read"}, ann, "read "+bob)
 	for name, c := range map[string]struct {
-		got  codes.Code
-		want codes.Code
+		got  string
+		want string
 	}{
-		"one of the names":                     {reset(some, ann), codes.OK},
-		"a DNS name":                           {reset(some, "ops.test"), codes.OK},
-		"none of the names":                    {reset(some, bob), codes.PermissionDenied},
-		"a certificate and a token":            {reset(both, ann, "Bearer "+annsToken), codes.OK},
-		"the token only reads":                 {reset(both, ann, "Bearer "+bobsToken), codes.PermissionDenied},
-		"the certificate only reads":           {reset(both, bob, "Bearer "+annsToken), codes.PermissionDenied},
-		"neither is for more than for reading": {reset(both, bob, "Bearer "+bobsToken), codes.PermissionDenied},
+		"no list":                              {role(everybody, bob), roleOperate},
+		"no list, no names":                    {role(everybody, ""), roleOperate},
+		"a name without a role":                {role(some, ann), roleOperate},
+		"a name that reads":                    {role(some, bob), roleRead},
+		"a DNS name that operates":             {role(some, "ops.test"), roleOperate},
+		"a DNS name that reads":                {role(some, "dash.test"), roleRead},
+		"an IP address":                        {role(some, "10.0.0.1"), roleOperate},
+		"none of the names":                    {role(some, "spiffe://test/eve"), "none"},
+		"a longer URI":                         {role(some, ann+"/more"), "none"},
+		"no names":                             {role(some, ""), "none"},
+		"two names, the first operates":        {role(some, ann+" dash.test"), roleOperate},
+		"two names, the last operates":         {role(some, "dash.test ops.test"), roleOperate},
+		"two names, one is listed":             {role(some, "eve.test dash.test"), roleRead},
+		"one name, listed with both roles":     {role(some, "both.test"), roleOperate},
+		"all names below test":                 {role(some, "*.test"), roleOperate},
+		"all names below another":              {role(some, "*.ops.test"), "none"},
+		"a certificate and a token":            {role(both, ann, "Bearer "+annsToken), roleOperate},
+		"the token only reads":                 {role(both, ann, "Bearer "+bobsToken), roleRead},
+		"the certificate only reads":           {role(both, bob, "Bearer "+annsToken), roleRead},
+		"neither is for more than for reading": {role(both, bob, "Bearer "+bobsToken), roleRead},
+		"a token, and none of the names":       {role(both, "spiffe://test/eve", "Bearer "+annsToken), "none"},
+		"a token that reads, and no name":      {role(both, "spiffe://test/eve", "Bearer "+bobsToken), "none"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %s, want %s", name, c.got, c.want)
+		}
+	}
+}
+
+func TestParseCertificateNames(t *testing.T) {
+	for item, want := range map[string]string{
+		"":                    "an item is empty",
+		"  ":                  "an item is empty",
+		"read":                `"read" has no name`,
+		" operate ":           `has no name`,
+		"reader ann":          `"reader ann" has an unknown role: write read or operate`,
+		"Operate ann":         "unknown role",
+		"ann read":            "unknown role",
+		"read operate ann":    "more than a role and a name",
+		"read spiffe://a b c": "more than a role and a name",
+	} {
+		if names, err := ParseCertificateNames([]string{"ann", item}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v %v, want %q", item, names, err, want)
 		}
 	}
 }

@@ -130,7 +130,7 @@ func TestMutualTLS(t *testing.T) {
 	ca, stranger := tlstest.NewAuthority(t, "ca"), tlstest.NewAuthority(t, "stranger")
 	pair := ca.Issue(t, "rl.test")
 	content := map[string][]byte{"tls.crt": pair.Cert, "tls.key": pair.Key, "ca.crt": ca.PEM}
-	s := startTLS(t, content, tlsfiles.Options{Name: "envoy.test", Rescan: time.Hour})
+	s := startTLS(t, content, tlsfiles.Options{Clients: []string{"envoy.test"}, Rescan: time.Hour})
 	for _, tt := range []struct {
 		name  string
 		certs []tls.Certificate
@@ -146,7 +146,7 @@ func TestMutualTLS(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s, registry := s, prometheus.NewRegistry()
 			if tt.said != "" { // a log of its own: there is at most one line a second
-				s = startTLSOn(t, content, tlsfiles.Options{Name: "envoy.test", Rescan: time.Hour}, endpoint.Options{Metrics: registry})
+				s = startTLSOn(t, content, tlsfiles.Options{Clients: []string{"envoy.test"}, Rescan: time.Hour}, endpoint.Options{Metrics: registry})
 			}
 			show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // even one that the server does not ask for
 				return &append(tt.certs, tls.Certificate{})[0], nil

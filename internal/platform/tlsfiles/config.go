@@ -14,8 +14,8 @@ func (f *Files) Server() (*tls.Config, error) {
 	if f.o.Cert == "" {
 		return nil, fmt.Errorf("serve TLS for %s: a server needs a certificate and a key", f.o.Use)
 	}
-	if f.o.Name != "" && f.o.CA == "" {
-		return nil, fmt.Errorf("serve TLS for %s: the name %q for client certificates needs a CA that signs them", f.o.Use, f.o.Name)
+	if len(f.o.Clients) > 0 && f.o.CA == "" {
+		return nil, fmt.Errorf("serve TLS for %s: names for client certificates (%q) need a CA that signs them", f.o.Use, f.o.Clients)
 	}
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -32,9 +32,9 @@ func (f *Files) server() *tls.Config {
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	c.ClientCAs = v.pool
 	c.SessionTicketsDisabled = true // with a ticket a client could reconnect after its CA was removed
-	if f.o.Name != "" {
+	if len(f.o.Clients) > 0 {
 		c.VerifyConnection = func(s tls.ConnectionState) error {
-			if err := named(s.PeerCertificates[0], f.o.Name); err != nil {
+			if err := oneOf(s.PeerCertificates[0], f.o.Clients); err != nil {
 				return &tls.CertificateVerificationError{UnverifiedCertificates: s.PeerCertificates, Err: err}
 			}
 			return nil
@@ -74,7 +74,7 @@ func (f *Files) Client() *tls.Config {
 			if err := chained(s.PeerCertificates, c.RootCAs); err != nil || f.o.SkipName {
 				return err
 			}
-			return named(s.PeerCertificates[0], f.o.Name)
+			return Named(s.PeerCertificates[0], f.o.Name)
 		}
 	}
 	return c
@@ -97,8 +97,21 @@ func chained(shown []*x509.Certificate, roots *x509.CertPool) error {
 	return nil
 }
 
-// named checks that a certificate is for a name. A URI must be equal; host names follow the rules of HTTPS.
-func named(leaf *x509.Certificate, name string) error {
+// oneOf checks that a certificate is for at least one of the names.
+func oneOf(leaf *x509.Certificate, names []string) (err error) {
+	for _, name := range names {
+		if err = Named(leaf, name); err == nil {
+			return nil
+		}
+	}
+	if len(names) > 1 {
+		err = fmt.Errorf("none of the names %s: %w", strings.Join(names, ", "), err)
+	}
+	return err
+}
+
+// Named checks that a certificate is for a name. A URI must be equal; host names and IP addresses follow the rules of HTTPS.
+func Named(leaf *x509.Certificate, name string) error {
 	if !strings.Contains(name, "://") {
 		return leaf.VerifyHostname(name)
 	}

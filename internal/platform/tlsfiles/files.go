@@ -27,9 +27,13 @@ type Options struct {
 	// OnlyCA makes a client with a CA trust only that CA.
 	OnlyCA bool
 
-	// Name must be among the alternative names of the peer's certificate: a DNS name, an IP address or a URI. A server
-	// without a Name accepts every certificate of the CA. A client without one expects the name that it dialled.
+	// Name must be among the alternative names of the server's certificate: a DNS name, an IP address or a URI. Empty: the
+	// client expects the name that it dialled.
 	Name string
+
+	// Clients are names such as Name. A server rejects a client whose certificate is for none of them. Empty: it accepts every
+	// certificate of the CA.
+	Clients []string
 
 	// SkipName makes a client ignore the name: it checks only that the authority signed the certificate.
 	SkipName bool

@@ -267,7 +267,7 @@ func TestRescanFindsWhatWasNotReported(t *testing.T) {
 
 func TestClientsNeedACertificateOfTheCA(t *testing.T) {
 	ca, stranger := tlstest.NewAuthority(t, "one"), tlstest.NewAuthority(t, "two")
-	f := watched(t, tlsfiles.Options{Name: "client.test", Rescan: time.Hour}, files(ca.Issue(t, "server.test"), ca))
+	f := watched(t, tlsfiles.Options{Clients: []string{"client.test"}, Rescan: time.Hour}, files(ca.Issue(t, "server.test"), ca))
 	config := server(t, f.Files)
 	for _, tt := range []struct {
 		name  string
@@ -310,11 +310,11 @@ func TestClientsNeedACertificateOfTheCA(t *testing.T) {
 func TestANameMayBeAURI(t *testing.T) {
 	const name = "spiffe://cluster.local/ns/edge/sa/gateway"
 	ca := tlstest.NewAuthority(t, "one")
-	f := watched(t, tlsfiles.Options{Name: name, Rescan: time.Hour}, files(ca.Issue(t, "server.test"), ca))
+	f := watched(t, tlsfiles.Options{Clients: []string{"other.test", name}, Rescan: time.Hour}, files(ca.Issue(t, "server.test"), ca))
 	for _, tt := range []struct {
 		names []string
 		ok    bool
-	}{{[]string{name}, true}, {[]string{name + "/more"}, false}, {[]string{"gateway"}, false}} {
+	}{{[]string{name}, true}, {[]string{name + "/more"}, false}, {[]string{"gateway"}, false}, {[]string{"other.test"}, true}, {[]string{"other.test", "gateway"}, true}} {
 		_, serverErr, _ := shake(t, server(t, f.Files), &tls.Config{ServerName: "server.test", RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Issue(t, tt.names...).TLS(t)}})
 		if (serverErr == nil) != tt.ok {
 			t.Errorf("%s: %v", tt.names, serverErr)
@@ -326,7 +326,7 @@ func TestANameMayBeAURI(t *testing.T) {
 func TestACertificateWithoutAlternativeNames(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "one")
 	for name, ok := range map[string]bool{"": true, "gateway": false, "spiffe://cluster.local/gateway": false, "10.0.0.1": false} {
-		f := watched(t, tlsfiles.Options{Name: name, Rescan: time.Hour}, files(ca.Issue(t, "server.test"), ca))
+		f := watched(t, tlsfiles.Options{Clients: strings.Fields(name), Rescan: time.Hour}, files(ca.Issue(t, "server.test"), ca))
 		_, serverErr, _ := shake(t, server(t, f.Files), &tls.Config{ServerName: "server.test", RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Issue(t, "CN=gateway").TLS(t)}})
 		if (serverErr == nil) != ok {
 			t.Errorf("%q: %v", name, serverErr)
@@ -460,7 +460,7 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", tt.o, err, tt.want)
 		}
 	}
-	for _, o := range []tlsfiles.Options{{}, {Cert: v.Path("one.crt"), Key: v.Path("one.key"), Name: "client.test"}} {
+	for _, o := range []tlsfiles.Options{{}, {Cert: v.Path("one.crt"), Key: v.Path("one.key"), Clients: []string{"client.test"}}} {
 		f, err := tlsfiles.Load(o)
 		if err != nil {
 			t.Fatal(err)
