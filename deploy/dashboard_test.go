@@ -53,6 +53,8 @@ descriptors:
 var mayBeZero = []string{
 	"Panics A",                                  // a defect
 	"Hot keys without a list of their own A",    // needs several decisions at one moment
+	"Hot keys without a list of their own B",    // needs more busy rules than there are lists
+	"Metric series by rule B",                   // needs more names than are kept
 	"Connected to the xDS server A",             // the process finds no server
 	"Other regions A",                           // the other region is not there
 	"Queries for another home A",                // the same
@@ -70,10 +72,10 @@ var mayBeZero = []string{
 //   - Answers that are not decisions: requests without a domain
 //   - Answers that no limit decided: an unknown domain, a key without a rule, SHADOW_MODE, and on_error
 //   - Breakers, Requests that Redis did not count: a Redis for limits per second that is not there
-//   - Denial cache, Leased permits, Hot keys without a list of their own: their settings, small enough, and a rule with lease
+//   - Denial cache, Leased permits: the setting, and a rule with lease
 //   - Reloads, Files with errors, Rules gone: files that change, one with an error, and a directory that is emptied
 //   - Different sets of rules: the two processes have different ones
-//   - Metric series: detailed_metric with more values than names are kept
+//   - Metric series by rule: detailed_metric
 //   - Time until certificates expire: a certificate for the admin port
 //   - Other regions, Attempts whose home is another region: a region that is not there, and a rule whose home it is
 //   - Overrides: a file with one
