@@ -128,10 +128,6 @@ type answerOptions struct {
 	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Header with the requests left."`
 	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" otherwise:"RateLimit-Reset" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
 
-	RetrySpread int `name:"retry-after-spread" env:"RATELIMITD_RETRY_AFTER_SPREAD" range:"0..100" default:"0" help:"Percent by which each Retry-After is longer than the wait, at most, at random: clients that are denied together do not come back together."`
-
-	HideShadow bool `name:"hide-shadow-limits" env:"RATELIMITD_HIDE_SHADOW_LIMITS" help:"Leave limits of shadow rules out of answers. Unset: Envoy's own x-ratelimit headers show them."`
-
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Send dynamic metadata with answers."`
 	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Add the rule that decided, what is left and how long to wait to dynamic metadata."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Fraction of a limit, from 0 to 1, above which hits count as near the limit."`
@@ -147,8 +143,6 @@ func (o *answerOptions) settings() limiter.Settings {
 		StopWhenOver:   o.Stop,
 		OnError:        descriptor.ParseOnError(o.OnError),
 		HeaderNames:    limiter.HeaderNames{Limit: o.LimitHeader, Remaining: o.RemainingHeader, Reset: o.ResetHeader},
-		RetrySpread:    o.RetrySpread,
-		HideShadow:     o.HideShadow,
 		Metadata:       o.Metadata,
 		Explain:        o.Explain,
 		CalendarMonths: o.CalendarMonths,

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -415,24 +414,7 @@ func variablesOfAnswers() []variable {
 		{name: "LIMIT_RESET_HEADER", value: "My-Reset", with: headersOn, look: func(t *testing.T, i *instance) string {
 			return either(clientHeader("My-Reset")(t, i) != "", "there", "not there")
 		}, unset: "not there", set: "there"},
-		{name: "RATELIMITD_RETRY_AFTER_SPREAD", value: "100", with: map[string]string{"RATELIMITD_RESPONSE_HEADERS": "retry-after"}, look: func(t *testing.T, i *instance) string {
-			waits := make(map[int]bool) // in tens of seconds: 5 requests pass, and 20 get the end of the day, or later
-			for range 25 {
-				if n, err := strconv.Atoi(clientHeader("Retry-After")(t, i)); err == nil {
-					waits[n/10] = true
-				}
-			}
-			return either(len(waits) > 4, "spread", "the same")
-		}, unset: "the same", set: "spread"},
 		{name: "RESPONSE_DYNAMIC_METADATA", value: "true", look: dynamic("domain"), unset: "nothing", set: "domain"},
-		{name: "RATELIMITD_HIDE_SHADOW_LIMITS", value: "true", rules: []string{strings.ReplaceAll(fiveADay, "key: k", "key: k\n    shadow_mode: true")}, look: running(func(t *testing.T, i *instance) string {
-			got, err := ratelimitv3.NewRateLimitServiceClient(dial(t, i.grpc())).ShouldRateLimit(t.Context(), heavy(7, ask("d", "k", "v")))
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := got.GetStatuses()[0]
-			return fmt.Sprintf("%s %d", s.GetCode(), s.GetCurrentLimit().GetRequestsPerUnit())
-		}), unset: "OK 5", set: "OK 0"},
 		{name: "RATELIMITD_DECISION_METADATA", value: "true", look: dynamic("decision"), unset: "nothing", set: "decision"},
 		{name: "NEAR_LIMIT_RATIO", value: "0", look: then(answers(times(4, ask("d", "k", "v"))...), near), unset: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 0`, set: `ratelimitd_rule_near_limit_hits_total{domain="d",rule="k"} 4`},
 		{name: "USE_CALENDAR_MONTH_RATE_LIMIT", value: "true", rules: []string{strings.Replace(fiveADay, "day", "month", 1)}, look: running(func(t *testing.T, i *instance) string {

@@ -3,7 +3,6 @@ package limiter
 import (
 	"iter"
 	"math"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -32,7 +31,7 @@ func (w *work) addHeaders(d *Decision) {
 	if families, own := w.snap.settings.headers(w.domain); families != 0 || len(own) > 0 {
 		w.addDegraded(d)
 		if families&descriptor.HeadersRetryAfter != 0 && d.Code == OverLimit && !w.snap.settings.Shadow {
-			if wait := w.retryAfter(d); wait > 0 {
+			if wait := d.retryAfter(); wait > 0 {
 				d.addHeader("Retry-After", seconds(wait))
 			}
 		}
@@ -103,21 +102,9 @@ func (w *work) tightest(d *Decision) int {
 	return best
 }
 
-// retryAfter returns the time after which clients should repeat the denied request, or 0 if it will never pass. All headers of an answer have the
-// same one. With RetrySpread it is longer by some whole seconds, so that clients who are denied together do not come back together.
-func (w *work) retryAfter(d *Decision) time.Duration {
-	if w.retry == 0 {
-		w.retry = w.untilPass(d)
-		if longer := int64(ceilSeconds(w.retry)/time.Second) * int64(w.snap.settings.RetrySpread) / 100; longer > 0 {
-			w.retry += time.Duration(rand.Int64N(longer+1)) * time.Second //nolint:gosec // nobody gains by guessing it
-		}
-	}
-	return w.retry
-}
-
-// untilPass returns the time until the denied request would pass, or 0 if it never will. The longest wait of the limits
+// retryAfter returns the time until the denied request would pass, or 0 if it never will. The longest wait of the limits
 // that denied it counts.
-func (w *work) untilPass(d *Decision) time.Duration {
+func (d *Decision) retryAfter() time.Duration {
 	longest := time.Duration(0)
 	for i := range d.Statuses {
 		st := &d.Statuses[i]

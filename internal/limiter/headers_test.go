@@ -1,7 +1,6 @@
 package limiter_test
 
 import (
-	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -242,39 +241,5 @@ func TestUsedWithClasses(t *testing.T) {
 	d := f.decide(request(1, "kind=batch"))
 	if used, left := header(d, "Used"), header(d, "RateLimit-Remaining"); used != "6" || left != "58" { // 36 are kept
 		t.Errorf("%s used and %s left, want 6 and 58", used, left)
-	}
-}
-
-// With RetrySpread, clients get a longer wait, each a time of its own, and never too short. The headers of one answer agree, and what is
-// exact stays exact.
-func TestRetryAfterSpread(t *testing.T) {
-	headers := &descriptor.Headers{Families: descriptor.HeadersRetryAfter | descriptor.HeadersIETF, Own: []descriptor.OwnHeader{own("Again", descriptor.FieldRetryAfter)}}
-	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{Headers: headers}, Children: []descriptor.NodeSpec{
-		perMinute("k", "", 1), perMinute("short", "", 1, limitOf(descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Second}})),
-	}}}, descriptor.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := newFixture(t, limiter.Settings{})
-	for _, spread := range []int{0, 50, 100} {
-		f.Swap(tree, limiter.Settings{RetrySpread: spread})
-		f.ask(1, "k=a")
-		f.ask(1, "short=a")
-		least, most := math.MaxInt, 0
-		for range 500 {
-			d := f.decide(request(1, "k=a"))
-			n, err := strconv.Atoi(header(d, "Retry-After"))
-			if err != nil || header(d, "Again") != header(d, "Retry-After") || header(d, "RateLimit") != `"minute";r=0;t=50` || d.Statuses[0].RetryAfter != 50*time.Second {
-				t.Fatalf("%d %%: %v %v", spread, d.Headers, err)
-			}
-			least, most = min(least, n), max(most, n)
-		}
-		longest := 50 + 50*spread/100
-		if least < 50 || most > longest || most-least < (longest-50)/2 {
-			t.Errorf("%d %%: from %d to %d seconds, want from 50 to %d", spread, least, most, longest)
-		}
-		if got := header(f.decide(request(1, "short=a")), "Retry-After"); spread < 100 && got != "1" {
-			t.Errorf("%d %% of a second: %s", spread, got)
-		}
 	}
 }

@@ -62,9 +62,6 @@ func (w *work) status(s *subject) Status {
 	} else {
 		st.Delay = w.longestDelay(s)
 	}
-	if w.snap.settings.HideShadow && s.shadow() {
-		st.Limited, st.Limit, st.Reset = false, CurrentLimit{}, 0
-	}
 	return st
 }
 

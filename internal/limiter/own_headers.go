@@ -141,7 +141,7 @@ func (w *work) appendField(d *Decision, f descriptor.HeaderField, of described, 
 		w.text.bytes = appendPrintable(w.text.bytes, of.limit.Name)
 		return of.limit.Name != ""
 	case descriptor.FieldRetryAfter:
-		wait := w.retryAfter(d)
+		wait := d.retryAfter()
 		if when != descriptor.HeaderRefused || wait <= 0 {
 			return false
 		}

@@ -49,15 +49,9 @@ type Settings struct {
 	Headers     descriptor.HeaderFamilies // headers for clients, in domains that do not set their own; 0: none
 	HeaderNames HeaderNames               // the names for descriptor.HeadersReference
 
-	// RetrySpread is by how many percent a Retry-After is longer than the wait, at most. Each answer draws its own number.
-	RetrySpread int
-
 	// CalendarMonths makes windows of one month in requests' own limits follow the calendar in UTC. For rules' months
 	// descriptor.Compile has the same option.
 	CalendarMonths bool
-
-	// HideShadow leaves the current limit out of the statuses of shadow rules, because Envoy writes it to x-ratelimit headers.
-	HideShadow bool
 
 	Metadata bool // answers carry dynamic metadata
 	Explain  bool // dynamic metadata shows which rule decided; implies Metadata

@@ -31,8 +31,6 @@ type state struct {
 	needs   need
 	tally   tally
 	pending pending
-
-	retry time.Duration // what retryAfter has returned
 }
 
 // question is what is asked, and by which rules and at what time it is answered.
