@@ -61,6 +61,10 @@ const (
 	// maxIdleStreams is how many streams the map of an idle connection may have room for.
 	maxIdleStreams = 64
 
+	// pingDelay is how long the answer to a ping waits for the answer to a call. Clients of grpc-go send a ping with most calls, and each
+	// write costs them and this side a system call, and wakes them.
+	pingDelay = time.Millisecond
+
 	// maxStreamID is in a GOAWAY that still lets the client's requests in flight arrive.
 	maxStreamID = 1<<31 - 1
 )
@@ -90,6 +94,8 @@ type guarded struct {
 	mu       sync.Mutex
 	handling bool   // the reading goroutine will flush when the batch is handled
 	out      []byte // what is not written yet
+	pongs    int    // bytes at the beginning of out that answer pings
+	pongTime *time.Timer
 	streams  map[uint32]*stream
 
 	mostStreams int // since streams was made
@@ -171,7 +177,7 @@ func (c *reader) serve() {
 		if !c.hasFrame() {
 			c.handle()
 			c.now = time.Time{} // what the next read delivers arrives later
-			c.flush()
+			c.flushRead()
 			c.sock.await(maxUnsent)
 			if c.large {
 				c.renewFramer()
@@ -329,6 +335,10 @@ func (c *conn) flush() {
 	p := c.out
 	c.out = c.spare[:0]
 	c.spare = nil
+	if c.pongs > 0 {
+		c.pongs = 0
+		c.pongTime.Stop()
+	}
 	leave := c.leaving && !c.left && len(c.streams) == 0 && c.lastServed != maxStreamID && c.open == 0
 	left := c.left // this side of the connection is closed, or soon will be
 	c.left = c.left || leave
@@ -344,6 +354,35 @@ func (c *conn) flush() {
 	}
 	if leave {
 		go c.leave()
+	}
+}
+
+// flushRead writes the output after a read. If that is nothing but answers to pings, they wait for the answer to a call in flight.
+func (c *conn) flushRead() {
+	c.mu.Lock()
+	waits := c.pongs > 0 && c.pongs == len(c.out) && c.open > 0 && !c.leaving
+	if waits {
+		c.pongTime.Reset(pingDelay)
+	}
+	c.mu.Unlock()
+	if !waits {
+		c.flush()
+	}
+}
+
+// pong answers a ping.
+func (c *conn) pong(data [8]byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := len(c.out) == c.pongs
+	c.out = appendPing(c.out, true, data)
+	if !first {
+		return
+	}
+	c.pongs = len(c.out)
+	if c.pongTime == nil {
+		c.pongTime = time.AfterFunc(time.Hour, c.flush)
+		c.pongTime.Stop()
 	}
 }
 

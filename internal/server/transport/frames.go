@@ -146,9 +146,7 @@ func (c *reader) ping(f *http2.PingFrame, now time.Time) error {
 		_ = c.overBound(intake.TooManyPings)
 		return tooManyPings{}
 	}
-	c.mu.Lock()
-	c.out = appendPing(c.out, true, f.Data)
-	c.mu.Unlock()
+	c.pong(f.Data)
 	return nil
 }
 

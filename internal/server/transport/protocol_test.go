@@ -188,6 +188,41 @@ func TestStreamStates(t *testing.T) {
 	}
 }
 
+// The answer to a ping waits for the answer to a call, but not for long: a call may take as long as its store.
+func TestPingsAreAnsweredWithCalls(t *testing.T) {
+	h := hold()
+	inBubble(t, h, nil, func(t *testing.T, _ *Server, dial func() *rawClient) {
+		c := dial()
+		answered := func() bool {
+			n := len(c.seen)
+			return n > 0 && c.seen[n-1].kind == http2.FramePing && c.seen[n-1].ack
+		}
+		for _, took := range []time.Duration{0, pingDelay / 2, time.Minute} {
+			synctest.Wait() // nobody is about to write
+			began := time.Now()
+			id := c.begin([]byte("a"))
+			c.ok(c.fr.WritePing(false, [8]byte{'p'}))
+			go func() {
+				call := h.take(t)
+				time.Sleep(took) //nolint:forbidigo // virtual time
+				call.Reply(echoed(call.Message))
+			}()
+			c.until("the answer to the ping", answered)
+			if passed := time.Since(began); passed != min(took, pingDelay) {
+				t.Errorf("a call of %v: the ping is answered after %v", took, passed)
+			}
+			c.until("the answer to the call", func() bool { return c.answer(id).ended })
+			c.seen = nil
+		}
+		began := time.Now()
+		c.ok(c.fr.WritePing(false, [8]byte{'q'}))
+		c.until("the answer to the ping", answered)
+		if passed := time.Since(began); passed != 0 {
+			t.Errorf("without a call, after %v", passed)
+		}
+	})
+}
+
 func TestPings(t *testing.T) {
 	addr, _ := start(t, echo{}, func(o *Options) { o.MinPingInterval = time.Hour })
 	c := rawDial(t, addr)
