@@ -52,6 +52,7 @@ func newCall() *call {
 	return &call{done: make(chan struct{}, 1), timer: t}
 }
 
+// release keeps a call for later, unless its buffer is large.
 func (c *Client) release(call *call) {
 	if cap(call.wire) <= maxBatchBytes {
 		call.ctx, call.response, call.err = nil, nil, nil

@@ -119,12 +119,12 @@ func (c *Client) decided(ctx context.Context, r *limits.Request, d *limits.Decis
 func (c *Client) decide(ctx context.Context, r *limits.Request, start time.Time) (d limits.Decision, err error) {
 	call := c.calls.Get().(*call)
 	if call.wire, err = appendRequest(call.wire[:0], r); err != nil {
-		c.calls.Put(call)
+		c.release(call)
 		return d, err
 	}
 	known, ask := c.denials.find(call.wire, start)
 	if known != nil && !ask {
-		c.calls.Put(call)
+		c.release(call)
 		return known.decision(start), nil
 	}
 	call.ctx, call.deadline = ctx, deadline(ctx, start, c.timeout)
