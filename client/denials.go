@@ -64,13 +64,13 @@ func (d *denials) find(key []byte, now time.Time) (known *denial, ask bool) {
 
 // learn remembers an answer of the service if it is a denial, and otherwise forgets what was known of the request.
 func (d *denials) learn(key []byte, answer *limits.Decision, known *denial, now time.Time) {
-	refused := !answer.Allowed && answer.Source == limits.Counted && answer.RetryAfter != 0 && len(key) <= maxDenialKey
-	if d == nil || !refused && known == nil {
+	denied := !answer.Allowed && answer.Source == limits.Counted && answer.RetryAfter != 0 && len(key) <= maxDenialKey
+	if d == nil || !denied && known == nil {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !refused {
+	if !denied {
 		delete(d.known, string(key))
 		return
 	}

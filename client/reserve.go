@@ -89,7 +89,7 @@ func reserveRequest(r *limits.Request, o limits.ReserveOptions) *ratelimitdv1.Re
 
 // toReserve is an amount to hold: at least one hit, because there is no reservation of nothing.
 func toReserve(a *limits.Amount) *ratelimitdv1.Amount {
-	n := a.Counted()
+	n := a.OrOneHit()
 	if n.Peek {
 		n.Hits = 1
 	}

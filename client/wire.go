@@ -56,7 +56,7 @@ func appendRequest(b []byte, r *limits.Request) ([]byte, error) {
 
 // appendAmount appends a ratelimitd.v1.Amount.
 func appendAmount(b []byte, num protowire.Number, a *limits.Amount, valid *bool) []byte {
-	n := a.Counted()
+	n := a.OrOneHit()
 	return appendNested(b, num, func(b []byte) []byte {
 		if n.Hits > 0 {
 			b = protowire.AppendVarint(protowire.AppendTag(b, 1, protowire.VarintType), n.Hits)

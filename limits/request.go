@@ -48,8 +48,8 @@ type Amount struct {
 	Peek bool
 }
 
-// Counted returns the amount with the default filled in: one hit for the zero value, and nothing for a peek.
-func (a *Amount) Counted() Amount {
+// OrOneHit returns the amount with the default filled in: one hit for the zero value, and nothing for a peek.
+func (a *Amount) OrOneHit() Amount {
 	switch {
 	case a.Peek:
 		return Amount{Peek: true}

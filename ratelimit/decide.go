@@ -115,7 +115,7 @@ func (c *call) read(r *Request) {
 		if from.Amount != nil {
 			amount = from.Amount
 		}
-		n := amount.Counted()
+		n := amount.OrOneHit()
 		exact(&d, &n)
 		c.request.Descriptors = append(c.request.Descriptors, d)
 	}

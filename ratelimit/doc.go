@@ -12,7 +12,7 @@
 //
 // Allow answers yes or no. Decide also returns what is left and when to try again. Wait blocks until a request may pass. Reserve sets
 // hits aside for a request whose cost is known only at its end. The types of requests and answers come from package limits. This
-// package names them too, so that one import is enough.
+// package names them too.
 //
 // A Limiter may be used by any number of goroutines. The package has no global state, and Close ends every goroutine that Open
 // began. It listens on no port, serves no metrics and reads no environment; Options.Observer measures decisions, and package limitsprom

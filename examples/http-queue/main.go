@@ -74,7 +74,7 @@ func (q *queue) handler() http.Handler {
 	limit := httplimit.New(q.limiter, httplimit.Options{
 		Domain:      "mail",
 		Descriptors: []httplimit.Descriptor{{httplimit.Header("X-Sender", "sender").Or("none")}},
-		Refused:     q.keep,
+		Denied:      q.keep,
 	})
 	return limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if m, ok := read(w, r); ok {

@@ -156,13 +156,13 @@ func (s *server) ask(ctx context.Context, c *Call) (*limits.Reservation, error) 
 		_ = grpc.SetHeader(ctx, md) // an earlier interceptor may have sent the headers
 	}
 	if !d.Allowed {
-		return nil, refused(d)
+		return nil, denied(d)
 	}
 	return held, nil
 }
 
-// refused returns the error of a call that is denied.
-func refused(d *limits.Decision) error {
+// denied returns the error of a call that is denied.
+func denied(d *limits.Decision) error {
 	if d.Source == limits.FailClosed {
 		return status.Error(codes.Unavailable, "the rate limit cannot be checked")
 	}

@@ -43,9 +43,9 @@ type Transport struct {
 	// as long as the one before. Default 1 s.
 	FirstWait time.Duration
 
-	// Headers are read, in this order, if an answer has no Retry-After, such as "RateLimit-Reset" or "X-Rate-Limit-Reset". A value is
-	// a number of seconds, with decimals or without, a Unix time or a date. Default none.
-	Headers []string
+	// WaitHeaders are read, in this order, if an answer has no Retry-After, such as "RateLimit-Reset" or "X-Rate-Limit-Reset". A
+	// value is a number of seconds, with decimals or without, a Unix time or a date. Default none.
+	WaitHeaders []string
 
 	// Forbidden also repeats requests that were answered with 403 and Retry-After, as GitHub answers.
 	Forbidden bool
@@ -189,11 +189,11 @@ func idempotent(r *http.Request) bool {
 
 const retryAfter = "Retry-After"
 
-// waitOf returns how long the client is to wait, if the answer says it.
+// waitOf returns the wait that the answer asks for.
 func (t *Transport) waitOf(h http.Header) (time.Duration, bool) {
 	wait, said := waitIn(h, retryAfter)
-	for i := 0; !said && i < len(t.Headers); i++ {
-		wait, said = waitIn(h, t.Headers[i])
+	for i := 0; !said && i < len(t.WaitHeaders); i++ {
+		wait, said = waitIn(h, t.WaitHeaders[i])
 	}
 	return wait, said
 }

@@ -106,7 +106,7 @@ func TestRepeats(t *testing.T) {
 		{"infinity", after("inf"), time.Second},
 		{"a negative number", after("-5"), time.Second},
 	} {
-		times, _ := refusing(t, &httplimit.Transport{Headers: []string{"x-rate-limit-reset", "RateLimit-Reset"}}, []answer{{429, c.headers}}, func(t *testing.T, client *http.Client) {
+		times, _ := refusing(t, &httplimit.Transport{WaitHeaders: []string{"x-rate-limit-reset", "RateLimit-Reset"}}, []answer{{429, c.headers}}, func(t *testing.T, client *http.Client) {
 			r, err := client.Get("http://server/")
 			if err != nil || r.StatusCode != http.StatusOK {
 				t.Fatalf("%s: %+v %v", c.name, r, err)

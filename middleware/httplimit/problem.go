@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Problem is for Options.Refused. It answers with application/problem+json (RFC 9457) and a problem type of
+// Problem is for Options.Denied. It answers with application/problem+json (RFC 9457) and a problem type of
 // draft-ietf-httpapi-ratelimit-headers: quota-exceeded; abnormal-usage-detected if a penalty is active; or temporary-reduced-capacity if
 // the counters could not be read. The status is the same as without Problem. With the headers "ietf" in the rules, the body names the policy
 // that was exceeded, as the header RateLimit does.

@@ -32,9 +32,9 @@ type Options struct {
 	// them. If the rules say which headers clients get, these are always added instead.
 	Headers bool
 
-	// Refused answers a request that is denied. The headers are set; it writes status and body. d.Source is limits.FailClosed
+	// Denied answers a request that is denied. The headers are set; it writes status and body. d.Source is limits.FailClosed
 	// if there is no decision. Default: 429, or 503 without a decision, and a short text.
-	Refused func(w http.ResponseWriter, r *http.Request, d limits.Decision)
+	Denied func(w http.ResponseWriter, r *http.Request, d limits.Decision)
 
 	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other value denies it.
 	OnFailure limits.OnFailure
@@ -49,18 +49,18 @@ type Options struct {
 // New panics if the options cannot be used.
 func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
 	check(o.Domain, o.Descriptors)
-	gate := &gate.Gate{Decider: d, OnFailure: o.OnFailure, Logger: o.Logger}
+	g := &gate.Gate{Decider: d, OnFailure: o.OnFailure, Logger: o.Logger}
 	if o.Actual != nil {
 		var ok bool
-		if gate.Reserver, ok = d.(limits.Reserver); !ok {
+		if g.Reserver, ok = d.(limits.Reserver); !ok {
 			panic("httplimit: Options.Actual needs a Decider that is a limits.Reserver")
 		}
 	}
-	if o.Refused == nil {
-		o.Refused = refused
+	if o.Denied == nil {
+		o.Denied = denied
 	}
 	return func(next http.Handler) http.Handler {
-		h := &handler{options: o, gate: gate, next: next}
+		h := &handler{options: o, gate: g, next: next}
 		if o.Mux != nil {
 			h.mux = o.Mux
 		} else if m, ok := next.(*http.ServeMux); ok {
@@ -99,7 +99,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case !d.Allowed:
-		h.options.Refused(w, r, *d)
+		h.options.Denied(w, r, *d)
 	case h.options.Actual == nil:
 		h.next.ServeHTTP(w, r)
 	default:
@@ -128,7 +128,7 @@ func (h *handler) charge(w http.ResponseWriter, r *http.Request, held *limits.Re
 	returned = true
 }
 
-func refused(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
+func denied(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
 	if d.Source == limits.FailClosed {
 		http.Error(w, "the rate limit cannot be checked", http.StatusServiceUnavailable)
 		return

@@ -268,7 +268,7 @@ func TestPattern(t *testing.T) {
 
 func TestOwnRefusal(t *testing.T) {
 	a := &gatetest.Decider{Answer: limits.Decision{RetryAfter: 1500 * time.Millisecond}}
-	limit := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: byCustomer, Refused: func(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
+	limit := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: byCustomer, Denied: func(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusTooManyRequests)
 		_, _ = fmt.Fprintf(w, `{"title": "too many requests", "status": 429, "detail": "come back in %s"}`, d.RetryAfter)
@@ -476,7 +476,7 @@ descriptors:
     rate_limit: {name: never, unit: second, requests_per_unit: 0, penalty: 1h}
 `
 	gatetest.Each(t, rules, func(t *testing.T, l gatetest.Counting) {
-		limit := httplimit.New(l, httplimit.Options{Domain: "api", Descriptors: byCustomer, Refused: httplimit.Problem})
+		limit := httplimit.New(l, httplimit.Options{Domain: "api", Descriptors: byCustomer, Denied: httplimit.Problem})
 		url := serve(t, limit(http.HandlerFunc(hello)))
 		for customer, want := range map[string]string{
 			"ann": `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"too many requests","status":429,"violated-policies":["yearly"]}`,
