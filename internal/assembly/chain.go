@@ -22,7 +22,7 @@ type Layers struct {
 // Regions is a store that sends limits with another home to that region. Its maker also runs it.
 type Regions interface {
 	backend.Store
-	Cleared() // counters of this region were cleared, by whichever of its replicas
+	Cleared() // counters of this region were cleared, by any of its replicas
 }
 
 // Chain is a store with its layers. Before Put it has none, and its methods do nothing.

@@ -99,17 +99,16 @@ func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error)
 	return append(append(errs, c.otherRegions(d)...), c.otherWays(d)...)
 }
 
-// otherRegions returns an error if `regions` does not fit to another file. Its value was given to the limits when their file was
-// read, so each file of a domain has to say it.
-func (c *claim) otherRegions(d *descriptor.DomainSpec) (errs []*yamlform.Error) {
+// otherRegions returns an error if one file of a domain has `regions` and another has not. Its value was given to the limits when
+// their file was read, so each file of a domain has to say it.
+func (c *claim) otherRegions(d *descriptor.DomainSpec) []*yamlform.Error {
 	for _, first := range c.specs {
-		switch {
-		case (first.Regions == nil) != (d.Regions == nil):
-			return append(errs, yamlform.Position(d.Position).Errorf(
-				"only one of the files of domain %s has `regions`, the other is at %s: say it in both, it holds for the limits of its own file", yamlform.Quote(d.Name), where(first.Position)))
+		if (first.Regions == nil) != (d.Regions == nil) {
+			return []*yamlform.Error{yamlform.Position(d.Position).Errorf(
+				"only one of the files of domain %s has `regions`, the other is at %s: say it in both, it holds for the limits of its own file", yamlform.Quote(d.Name), where(first.Position))}
 		}
 	}
-	return errs
+	return nil
 }
 
 func (l *ledger) add(d *descriptor.DomainSpec) {

@@ -1,7 +1,7 @@
 package limiter
 
-// apply makes the charges of one descriptor: one for each limit of its rule, or one for the limit that the request brings along. The order
-// matters: what becomes of the request's own limit depends on which limits are active, and the cost and the scale come from the
+// apply makes the charges of one descriptor: one for each limit of its rule, or one for the request's own limit. The order
+// matters: what becomes of that limit depends on which limits are active, and the cost and the scale come from the
 // rule that remains.
 func (w *work) apply(s *subject, d *Descriptor) {
 	s.first, s.end = len(w.charges), len(w.charges)

@@ -21,7 +21,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// asked is a page of a listener, asked with these headers; "Host" is one of them.
+// asked gets a page of a listener with these headers; "Host" may be one of them.
 func asked(t *testing.T, client *http.Client, method, url string, header map[string]string) (code int, h http.Header, body string) {
 	t.Helper()
 	return send(t, client, method, url, header, http.NoBody)

@@ -195,5 +195,5 @@ func appendNumber(b []byte, v float64) []byte {
 	return protowire.AppendFixed64(append(b, 2<<3|byte(protowire.Fixed64Type)), math.Float64bits(v))
 }
 
-// validText is s with what is not UTF-8 replaced: a caller could not read an answer that has it.
+// validText is s with invalid UTF-8 replaced: clients reject answers that contain it.
 func validText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -35,7 +35,7 @@ type jsonHandler struct {
 	decodingSmall, decodingLarge chan struct{} // have a place for each body that is being decoded
 }
 
-// From these sizes in bytes on, a body is medium or large, and at most this many requests with such a body are in flight at once.
+// A body of at least this many bytes is medium or large. At most this many requests with such a body are in flight at once.
 // A large one can cost ten times its size. Medium ones could fill the memory if thousands of clients sent them slowly. An
 // ordinary body has a few hundred bytes.
 const (

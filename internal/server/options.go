@@ -105,7 +105,7 @@ type Calls struct {
 
 // Connections bounds the connections of callers, and how long they may be idle or slow.
 type Connections struct {
-	Max        int    // of gRPC, and of HTTP as many again; default 10,000
+	Max        int    // of gRPC; HTTP has the same bound, counted separately; default 10,000
 	MaxStreams uint32 // calls at once on one gRPC connection; default 1,000
 
 	// PeerShare is the part of Max that one peer (an address, or a /64 of IPv6) keeps when all are in use: from 0 to 1,

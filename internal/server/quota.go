@@ -24,8 +24,7 @@ const (
 	// cutAfter is how long a stream that ends may take to write the message that it is writing.
 	cutAfter = time.Second
 
-	// largeReport is the size from which on reports are read one after another, in bytes: what is read takes several times as much
-	// memory.
+	// Reports of at least largeReport bytes are read one after another: what is read takes several times as much memory.
 	largeReport = 64 << 10
 )
 

@@ -117,9 +117,8 @@ func (s *Server) Answered() uint64 { return s.metrics.grpc.total() }
 // stopping, health stays red.
 func (s *Server) SetServing(serving bool) { s.readiness.set(serving) }
 
-// SetMissing marks something as missing or restored. what describes it ("no answer from Redis") to whoever asks for health
-// over HTTP. While anything is missing, health is red whatever SetServing said, but requests are still answered. It may be
-// called at any time.
+// SetMissing marks something as missing or restored. what is the text that /healthcheck shows, such as "no answer from Redis".
+// While anything is missing, health is red whatever SetServing said, but requests are still answered. It may be called at any time.
 func (s *Server) SetMissing(what string, missing bool) {
 	s.readiness.setMissing(what, missing)
 }

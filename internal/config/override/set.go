@@ -153,8 +153,8 @@ func (s *Set) Each() iter.Seq2[Identity, Numbers] {
 	}
 }
 
-// Ended returns overrides that ended at a time or before it, in seconds since the Unix epoch, at most most of them.
-func (s *Set) Ended(at int64, most int) (all []Identity) {
+// Ended returns at most n overrides that ended at or before a time, in seconds since the Unix epoch.
+func (s *Set) Ended(at int64, n int) (all []Identity) {
 	if s == nil {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (s *Set) Ended(at int64, most int) (all []Identity) {
 			if end := sh.numbers(i).ExpiresAt; end == 0 || end > at {
 				continue
 			}
-			if len(all) == most {
+			if len(all) == n {
 				return all
 			}
 			all = append(all, readIdentity(sh.identity(i)))

@@ -86,11 +86,11 @@ const (
 // Between is a whole number from least to most, both included.
 func Between(least, most uint64) Type { return Type{Kind: Number, Least: least, Most: most} }
 
-// Uint32 is a whole number of 32 bits that is at least least.
-func Uint32(least uint32) Type { return Between(uint64(least), math.MaxUint32) }
+// Uint32 is a whole number of 32 bits, of at least minimum.
+func Uint32(minimum uint32) Type { return Between(uint64(minimum), math.MaxUint32) }
 
-// Uint53 is a whole number of 53 bits that is at least least. JSON, Redis' Lua and the metadata of answers have it exactly.
-func Uint53(least uint64) Type { return Between(least, 1<<53-1) }
+// Uint53 is a whole number of 53 bits, of at least minimum. JSON, Redis' Lua and the metadata of answers have it exactly.
+func Uint53(minimum uint64) Type { return Between(minimum, 1<<53-1) }
 
 // OneOf is one of some names. An empty name cannot be written; it keeps the place of a value without a name.
 func OneOf(names ...string) Type { return Type{Kind: Choice, Names: names} }

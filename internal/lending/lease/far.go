@@ -145,7 +145,7 @@ func (l *Leases) useFar(c *forwarded, t *backend.Take, o *backend.Outcome, now t
 	if k == nil {
 		return false, nil
 	}
-	k.touched, k.hits, k.from = now, t.Hits, t.Rule // the rule of before a reload would keep all rules of then in memory
+	k.touched, k.hits, k.from = now, t.Hits, t.Rule // a rule from before a reload would keep the whole old tree in memory
 	if used = l.use(k, t, o, now); used {
 		if c != nil {
 			c.takes = append(c.takes, forwardedTake{shard: sh, c: k, aside: t.Hits, generation: k.generation})

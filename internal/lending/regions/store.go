@@ -228,7 +228,7 @@ func errResetThere(home string) error {
 	return fmt.Errorf("the counter belongs to the region %s: reset it there", home)
 }
 
-// Cleared is called after counters of this region were cleared, by whichever of its replicas: other regions forget their denials.
+// Cleared is called after counters of this region were cleared, by any of its replicas: other regions forget their denials.
 func (s *Store) Cleared() { s.resets.Add(1) }
 
 // begin begins a call that the store makes on its own. It returns false after the store has stopped. The end of the call is s.sending.Done.
@@ -281,7 +281,7 @@ type said struct {
 	what map[string]bool
 }
 
-// first reports whether a text was not said before. Only so many are remembered, and then nothing is said.
+// first reports whether a text is new. After 1,000 texts it always returns false.
 func (s *said) first(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -162,7 +162,7 @@ func (c *conn) setEnded(st *stream) {
 	c.mu.Unlock()
 }
 
-// largeMessage is the size from which on messages are decoded one after another, in bytes. What is decoded takes several times as much
+// Messages of at least largeMessage bytes are decoded one after another. What is decoded takes several times as much
 // memory, and the goroutines of many connections may be in the middle of that at a time.
 const largeMessage = 64 << 10
 

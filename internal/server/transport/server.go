@@ -54,7 +54,7 @@ type Options struct {
 	MaxHeaderBytes  uint32 // of the header fields of a request; default 256 KiB
 	MaxStreams      uint32 // open requests on one connection; default 1,000
 
-	WriteTimeout     time.Duration // a client that lets no answer be sent for this time is disconnected; 0: never
+	WriteTimeout     time.Duration // a client that does not read for this time is disconnected; 0: never
 	PingAfter        time.Duration // a client that sends nothing for this time gets a ping; 0: never
 	PingTimeout      time.Duration // for the answer to that ping; then the connection is closed
 	MinPingInterval  time.Duration // a client that pings more often is disconnected; 0: no bound

@@ -40,7 +40,7 @@ func (s *Services) RegisterService(desc *grpc.ServiceDesc, service any) {
 	s.register(desc, service, nil)
 }
 
-// Admitting returns s for services whose streams admit admits, as StreamMethod has it.
+// Admitting returns a registrar for services whose streams ask admit first: see StreamMethod.Admit.
 func (s *Services) Admitting(admit func(*intake.Conn) (end func(), refusal string)) *Admitting {
 	return &Admitting{s, admit}
 }

@@ -37,7 +37,7 @@ const streamSize = 16 << 10
 
 const noRoom = "too much is kept for clients"
 
-// minCompressed is the size in bytes from which on messages are compressed for a client that compresses its own.
+// Messages of at least minCompressed bytes are compressed for a client that compresses its own.
 const minCompressed = 1 << 10
 
 var (

@@ -86,7 +86,7 @@ func (b *bucket) takeCharge(short bool) uint64 {
 	return n
 }
 
-// plausible returns how many of the requests that a client says it has passed it can have passed.
+// plausible bounds the passed requests that a client reports by what it was allowed to pass.
 func (s *subscription) plausible(now time.Time, allowed uint64) uint64 {
 	p := s.bucket.pool
 	if _, fixed := p.planner.Fixed(); fixed {

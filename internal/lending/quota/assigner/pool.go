@@ -41,7 +41,7 @@ type pool struct {
 	empty time.Time // since when there has been no subscription
 }
 
-// shortWindow is the length from which on a window's counter is worth a look between reports.
+// The counter of a window of at least shortWindow is worth a look between reports.
 const shortWindow = 30 * time.Second
 
 // slack is how long clients pass requests before we know of it: two reports.
