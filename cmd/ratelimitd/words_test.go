@@ -32,7 +32,7 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 		{"check -o", 2, "", "--output: needs a value"},
 		{"serve --port", 2, "", "--port: needs a value"},
 		{"check " + rules + "/rules0_test.yaml", 2, "", "rules0_test.yaml is a test file: ratelimitd test runs it"},
-		{"check --disable nothing " + rules, 2, "", `unknown code "nothing": there are refused, no-region, `},
+		{"check --disable nothing " + rules, 2, "", `unknown code "nothing": there are never-matches, not-inherited, `},
 		{"explain -d edge a=b --limit 10", 2, "", "--limit 10: write requests per window, like 10/minute or 10/30s"},
 		{"explain -d edge --rules " + rules + " method=GET,path=/search --limit 10/min", 0, "10 per minute", ""},
 		{"explain -d edge --rules " + rules + " method=GET,path=/search --at 2026-03-10", 0, "of the first that is denied\n           Retry-After: 24451200\n", ""},

@@ -23,7 +23,7 @@ type Finding struct {
 	Line     int      `json:"line,omitempty"` // from 1; 0 if the file as a whole is meant
 	Col      int      `json:"col,omitempty"`  // from 1, in characters
 	Severity Severity `json:"severity"`
-	Code     string   `json:"code"`
+	Code     string   `json:"code,omitempty"`   // empty for an error: nobody can accept it
 	Message  string   `json:"message"`          // what is wrong, and why it matters
 	Fix      string   `json:"fix,omitempty"`    // what to write instead; empty where Message says it
 	Source   string   `json:"source,omitempty"` // the line of the file
@@ -39,6 +39,14 @@ func (f *Finding) Text() string {
 	default:
 		return f.Message + "; " + f.Fix
 	}
+}
+
+// label is the code in brackets, or nothing.
+func (f *Finding) label() string {
+	if f.Code == "" {
+		return "" // an error
+	}
+	return " [" + f.Code + "]"
 }
 
 // Position is file:line:col, or only the file.

@@ -28,7 +28,10 @@ func WriteGitHub(to io.Writer, r *Report, info bool) error {
 		if f.Line > 0 {
 			at = fmt.Sprintf(",line=%d,col=%d", f.Line, f.Col)
 		}
-		fmt.Fprintf(w, "::%s file=%s%s,title=%s::%s\n", command, escapeProperty.Replace(f.File), at, escapeProperty.Replace(f.Code), escapeData.Replace(f.Text()))
+		if f.Code != "" {
+			at += ",title=" + f.Code
+		}
+		fmt.Fprintf(w, "::%s file=%s%s::%s\n", command, escapeProperty.Replace(f.File), at, escapeData.Replace(f.Text()))
 	}
 	return w.Flush()
 }

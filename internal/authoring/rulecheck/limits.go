@@ -31,7 +31,7 @@ func (c *checker) limits(n *node) {
 			if n.inherits {
 				advice = "write the limit here too"
 			}
-			c.add(Warning, f.at, codeFlagWithout, advice,
+			c.add(Warning, f.at, codeNoEffect, advice,
 				"`%s` applies to a descriptor's own limit, and this descriptor has none: it has no effect here", f.text)
 		}
 		if len(n.children) == 0 && !n.inherits {
@@ -46,7 +46,7 @@ func (c *checker) limits(n *node) {
 		l := &n.limits[i]
 		if n.rule.Unlimited {
 			if _, given := l.given["requests_per_unit"]; given {
-				c.add(Warning, l.position("requests_per_unit"), codeUnlimitedNumber, "leave out one of them",
+				c.add(Warning, l.position("requests_per_unit"), codeNoEffect, "leave out one of them",
 					"`unlimited: true` and `requests_per_unit`: nothing is counted, and the number has no effect")
 			}
 			continue
@@ -83,10 +83,10 @@ func (c *checker) enforcement(n *node, l *limit) {
 	switch {
 	case key == "":
 	case n.rule.Shadow:
-		c.add(Warning, l.position(key), codeShadowTwice, "remove `shadow_mode`, which holds for all limits of the descriptor, or this key",
+		c.add(Warning, l.position(key), codeNoEffect, "remove `shadow_mode`, which holds for all limits of the descriptor, or this key",
 			"`%s` has no effect: `shadow_mode` puts the limit in shadow for everyone", key)
 	case l.Enforcement == descriptor.EnforcedForSome && oneCounter(n.rule):
-		c.add(Warning, l.position(key), codeShareOfOne, "write `shadow: true`, or remove it; a share needs a level with a counter for each caller",
+		c.add(Warning, l.position(key), codeSharedCounter, "write `shadow: true`, or remove it; a share needs a level with a counter for each caller",
 			"`enforce_percent` of one counter: every level that leads here has one value, or its values share a counter, so the limit is enforced for all callers or for none")
 	}
 }
@@ -135,7 +135,7 @@ func (c *checker) delay(d *domain) {
 	})
 	for _, at := range d.delays {
 		if !waits {
-			c.add(Warning, at, codeDelayAlone, "remove it, or write `algorithm: leaky_bucket` with a `burst` above `nodelay`",
+			c.add(Warning, at, codeNoEffect, "remove it, or write `algorithm: leaky_bucket` with a `burst` above `nodelay`",
 				"`envoy_delay` has no effect: no limit of the domain lets requests wait")
 		}
 	}
@@ -147,7 +147,7 @@ func (c *checker) requests(n *node, l *limit) {
 		return
 	}
 	if _, given := l.given["requests_per_unit"]; !given {
-		c.add(Warning, l.at, codeNoRequests, "write how many requests pass, or `requests_per_unit: 0` if none",
+		c.add(Warning, l.at, codeZeroLimit, "write how many requests pass, or `requests_per_unit: 0` if none",
 			"`requests_per_unit` is left out, which means 0: nothing passes")
 		return
 	}
@@ -241,7 +241,7 @@ func (c *checker) leases(d *domain) {
 				if l.Regions != nil && l.Regions.HasHome() && other.Lease { // permits of both answer a request far from the home
 					continue
 				}
-				c.add(Warning, l.position("lease"), codeLeaseInList, "remove it: only the single limit of a rule can be leased",
+				c.add(Warning, l.position("lease"), codeNoEffect, "remove it: only the single limit of a rule can be leased",
 					"`lease` of the limit %s has no effect: a request counts under the limit %s too, and both are counted in one trip to Redis",
 					yamlform.Quote(l.name), yamlform.Quote(other.name))
 				break

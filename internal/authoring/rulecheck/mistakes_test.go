@@ -94,6 +94,9 @@ func TestDocuments(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| [%d](mistakes/%s) | %s%s | %s |\n", i+1, m.name, m.title, flag, strings.Join(lines, "<br>"))
 		for _, f := range m.found {
+			if f.Code == "" {
+				continue // an error
+			}
 			if worse := seen[f.Code]; worse == "" || worse == Info {
 				if worse != f.Severity {
 					example[f.Code] = m.name

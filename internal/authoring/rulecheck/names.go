@@ -42,7 +42,7 @@ func (c *checker) names(d *domain) {
 	names := sorted(first)
 	for _, r := range replaces {
 		if _, known := first[r.text]; !known {
-			c.add(Warning, r.at, codeReplacesNobody, fixName(r.text, names),
+			c.add(Warning, r.at, codeNoSuchLimit, fixName(r.text, names),
 				"`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", yamlform.Quote(r.text), yamlform.Quote(d.name))
 		}
 	}
@@ -68,7 +68,7 @@ func (c *checker) sent(d *domain) {
 				continue
 			}
 			if l.Requests > descriptor.MaxHeaderInteger {
-				c.add(Info, l.position("requests_per_unit"), codeLongNumber, "write a smaller number if clients read it",
+				c.add(Info, l.position("requests_per_unit"), codeNotForHeaders, "write a smaller number if clients read it",
 					"the headers `ietf` have numbers of at most 15 digits: they show %d", uint64(descriptor.MaxHeaderInteger))
 			}
 			if l.name != "" || l.Algorithm == descriptor.Concurrency {
@@ -90,10 +90,10 @@ func (c *checker) sentName(l *limit) {
 	quoted := func(r rune) bool { return r < ' ' || r == 0x7f || r == '"' || r == '\\' }
 	switch {
 	case strings.ContainsFunc(l.name, quoted):
-		c.add(Warning, l.position("name"), codeNameEscaped, "leave them out",
+		c.add(Warning, l.position("name"), codeNotForHeaders, "leave them out",
 			"the name %s has quotes, backslashes or control characters: the protocol has them as in URLs, such as %%0A", yamlform.Quote(l.name))
 	case strings.ContainsFunc(l.name, func(r rune) bool { return r > '~' }):
-		c.add(Info, l.position("name"), codeNameEscaped, "use ASCII if clients read it",
+		c.add(Info, l.position("name"), codeNotForHeaders, "use ASCII if clients read it",
 			"the name %s has characters that are not ASCII: headers have them as in URLs, such as %%C3%%BC", yamlform.Quote(l.name))
 	}
 }

@@ -9,6 +9,8 @@ import (
 // WritePlain writes one line for each finding, which editors and problem matchers understand:
 //
 //	file:line:col: severity: message [code]
+//
+// An error has no code.
 func WritePlain(to io.Writer, r *Report, info bool) error {
 	w := bufio.NewWriter(to)
 	for i := range r.Findings {
@@ -20,5 +22,5 @@ func WritePlain(to io.Writer, r *Report, info bool) error {
 }
 
 func (f *Finding) plain() string {
-	return fmt.Sprintf("%s: %s: %s [%s]", clean(f.Position()), f.Severity, clean(f.Text()), f.Code)
+	return fmt.Sprintf("%s: %s: %s%s", clean(f.Position()), f.Severity, clean(f.Text()), f.label())
 }

@@ -216,7 +216,7 @@ func (c *checker) hides(nodes []*node, alone *node) {
 			}
 		}
 		if len(missing) > 0 {
-			c.add(Warning, n.valueAt, codeHidesChildren, "write `inherit: true`, or other limits for these levels below this descriptor",
+			c.add(Warning, n.valueAt, codeNotInherited, "write `inherit: true`, or other limits for these levels below this descriptor",
 				"a request that matches %s does not reach %s below `%s` without a value (%s), so those limits do not apply to it",
 				n.what(), strings.Join(missing, ", "), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 		}
@@ -233,7 +233,7 @@ func (c *checker) cannotReserve(nodes []*node, alone *node) {
 		if n == alone || n.rule == nil || n.rule.Unlimited || n.rule.Reservable() {
 			continue
 		}
-		c.add(Warning, n.valueAt, codeNoReservations, "write `reservations` here too",
+		c.add(Warning, n.valueAt, codeNotInherited, "write `reservations` here too",
 			"a request with `%s` matches no rule under %s and passes: the limit of `%s` without a value (%s) has `reservations`, and this one has none",
 			descriptor.ReserveID, n.what(), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 	}

@@ -18,7 +18,7 @@ func (c *checker) home(n *node, l *limit) {
 		if near := yamlform.Closest(home, c.regions); near != "" {
 			fix = "did you mean `" + near + "`?"
 		}
-		c.add(Error, l.position("regions"), codeNoRegion, fix,
+		c.add(Error, l.position("regions"), "", fix,
 			"%s is the home of the rule %s, and no region: the regions are %s", yamlform.Quote(home), rule, strings.Join(c.regions, ", "))
 		return
 	}

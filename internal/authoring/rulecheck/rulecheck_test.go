@@ -54,8 +54,13 @@ func checkText(texts ...string) []Finding {
 func brief(all []Finding, info bool) []string {
 	var out []string
 	for i := range all {
-		if f := &all[i]; info || f.Severity != Info {
-			out = append(out, fmt.Sprintf("%s %s", f.Position(), f.Code))
+		f := &all[i]
+		said := f.Code
+		if f.Severity == Error {
+			said = "error"
+		}
+		if info || f.Severity != Info {
+			out = append(out, f.Position()+" "+said)
 		}
 	}
 	return out
@@ -83,13 +88,13 @@ func ruleFileCases(t testing.TB) []ruleFileCase {
 
 // What envoyproxy/ratelimit refuses is an error with a position. What it accepts is no error, but a warning if it is a mistake.
 func TestRuleFiles(t *testing.T) {
-	ours := map[string]bool{"no-requests": true, "same-yaml-key-twice": false, "two-documents": true, "replaces-unknown": true, "too-many-requests": true}
+	ours := map[string]bool{"zero-limit": true, "same-yaml-key-twice": false, "two-documents": true, "replaces-unknown": true, "too-many-requests": true}
 	warned := map[string]string{
-		"no-requests":             "a.yaml:4:17 no-requests",
+		"zero-limit":              "a.yaml:4:17 zero-limit",
 		"zero-requests":           "a.yaml:4:48 zero-limit",
-		"replaces-unknown":        "a.yaml:4:45 replaces-nobody",
+		"replaces-unknown":        "a.yaml:4:45 no-such-limit",
 		"same-name-twice":         "a.yaml:6:24 name-twice",
-		"unlimited-with-requests": "a.yaml:4:54 unlimited-number",
+		"unlimited-with-requests": "a.yaml:4:54 no-effect",
 	}
 	for _, c := range ruleFileCases(t) {
 		want := c.Loads
@@ -139,7 +144,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"nothing", rules("  - {key: k, " + limit + "}"), nil},
 		{"quiet hours", rules("  - {key: k, rate_limit: {unit: day, requests_per_unit: 0, active: {hours: 21:00-08:00}}}"), nil},
-		{"quiet hours without a number", rules("  - {key: k, rate_limit: {unit: day, active: {hours: 21:00-08:00}}}"), []string{"a.yaml:3:26 no-requests"}},
+		{"quiet hours without a number", rules("  - {key: k, rate_limit: {unit: day, active: {hours: 21:00-08:00}}}"), []string{"a.yaml:3:26 zero-limit"}},
 		{"an expression that a wildcard takes everything from", rules(
 			"  - {key: k, value: a*, "+limit+"}", "  - {key: k, value_regex: 'ab[0-9]', "+limit+"}", "  - {key: k, value_regex: '[ab]x', "+limit+"}", "  - {key: k, "+limit+"}"),
 			[]string{"a.yaml:4:27 never-matches"}},
@@ -198,13 +203,13 @@ func TestCheck(t *testing.T) {
 			[]string{"a.yaml:4:5 same-text", "a.yaml:4:21 star-alone", "a.yaml:5:164 same-text", "a.yaml:6:5 same-text"}},
 		{"texts of keys of our own", rules("  - {key: a, value: b, "+limit+"}", "  - {key: a, value_regex: b, "+limit+"}", "  - {key: a_b, descriptors: [{key: a, value: b, "+limit+"}]}"), []string{"a.yaml:5:5 same-text"}},
 		{"an alias is reported once", rules("  - {key: a, rate_limit: &l {unit: minute}}", "  - {key: b, rate_limit: {<<: *l, requests_per_unit: 5}}", "  - {key: c, descriptors: &d [{key: e, value: /x*, "+limit+"}]}", "  - {key: f, descriptors: *d}"),
-			[]string{"a.yaml:3:26 no-requests", "a.yaml:5:47 star-boundary"}},
+			[]string{"a.yaml:3:26 zero-limit", "a.yaml:5:47 star-boundary"}},
 		{"merged keys", rules("  - &one {key: a, value: /x*, shadow_mode: true}", "  - {<<: *one, key: b, "+limit+"}"),
-			[]string{"a.yaml:3:5 no-limit", "a.yaml:3:26 star-boundary", "a.yaml:3:44 flag-without-limit"}},
+			[]string{"a.yaml:3:5 no-limit", "a.yaml:3:26 star-boundary", "a.yaml:3:44 no-effect"}},
 		{"the network that Envoy sends as text", rules("  - {key: masked_remote_address, value: 192.168.0.0/16, " + limit + "}"), nil},
 		{"a network under another key", rules("  - {key: address, value: 192.168.0.0/16, " + limit + "}"), []string{"a.yaml:3:27 value-literal"}},
 		{"shadow mode on the levels above shadow rules", rules("  - {key: a, value: b, shadow_mode: true, descriptors: [{key: c, shadow_mode: true, descriptors: [{key: d, shadow_mode: true, " + limit + "}]}]}"), nil},
-		{"shadow mode above a rule that is enforced", rules("  - {key: a, value: b, shadow_mode: true, descriptors: [{key: c, shadow_mode: true, " + limit + "}, {key: d, " + limit + "}]}"), []string{"a.yaml:3:37 flag-without-limit"}},
+		{"shadow mode above a rule that is enforced", rules("  - {key: a, value: b, shadow_mode: true, descriptors: [{key: c, shadow_mode: true, " + limit + "}, {key: d, " + limit + "}]}"), []string{"a.yaml:3:37 no-effect"}},
 		{"several limits, each of use", rules("  - key: k", "    rate_limits:", "      - {name: a, unit: minute, requests_per_unit: 10}", "      - {name: b, unit: hour, requests_per_unit: 599}"), nil},
 		{"several limits, the long one of no use", rules("  - key: k", "    rate_limits:", "      - {name: a, unit: minute, requests_per_unit: 10}", "      - {name: b, unit: hour, requests_per_unit: 600}"), []string{"a.yaml:6:9 never-refuses"}},
 		{"several limits, the short one of no use", rules("  - key: k", "    rate_limits:", "      - {name: a, unit: minute, requests_per_unit: 100}", "      - {name: b, unit: hour, requests_per_unit: 100}"), []string{"a.yaml:5:9 never-refuses"}},
@@ -216,8 +221,8 @@ func TestCheck(t *testing.T) {
 		{"accepted for nothing", rules("  - {key: k, " + limit + "} # check: ok star-boundary meant"), []string{"a.yaml:3:65 directive"}},
 		{"accepted, misspelt", rules("  - {key: k, value: /x*, "+limit+"} # check: ok star-bounds meant", "  - {key: j, "+limit+"} # check: off"),
 			[]string{"a.yaml:3:21 star-boundary", "a.yaml:3:77 directive", "a.yaml:4:65 directive"}},
-		{"errors cannot be accepted", rules("  - {key: k, unit: day} # check: ok refused no"), []string{"a.yaml:3:14 refused"}},
-		{"a file with errors has no warnings", rules("  - {key: k, value: /x*, unit: day}"), []string{"a.yaml:3:26 refused"}},
+		{"errors cannot be accepted", rules("  - {key: k, unit: day} # check: ok no-limit no"), []string{"a.yaml:3:14 error"}},
+		{"a file with errors has no warnings", rules("  - {key: k, value: /x*, unit: day}"), []string{"a.yaml:3:26 error"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			all := checkText(c.text)
@@ -236,7 +241,7 @@ func TestCheckTogether(t *testing.T) {
 		"domain: e\ndescriptors:\n  - {key: k, rate_limit: {name: m, unit: day, requests_per_unit: 1}}\n",
 		"domain: f\nnothing: 1\n",
 	), false)
-	want := []string{"b.yaml:3:21 never-matches", "b.yaml:3:45 name-twice", "b.yaml:3:99 replaces-nobody", "d.yaml:2:1 refused"}
+	want := []string{"b.yaml:3:21 never-matches", "b.yaml:3:45 name-twice", "b.yaml:3:99 no-such-limit", "d.yaml:2:1 error"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -282,11 +287,11 @@ func TestRun(t *testing.T) {
 		want  []string
 	}{
 		{Options{Paths: []string{filepath.Join(dir, "live")}}, 3, []string{
-			"live/a.yaml:2:36 no-requests", "live/link.yaml refused", "live/sub/b.yaml:1:9 refused"}},
-		{Options{Paths: []string{filepath.Join(dir, "live")}, Merge: true, Disable: []string{"no-requests"}}, 3, []string{
-			"live/link.yaml refused"}},
-		{Options{Paths: []string{live, staging, live}}, 2, []string{"live/a.yaml:2:36 no-requests", "staging/a.yaml:2:36 no-requests"}},
-		{Options{Paths: []string{filepath.Join(dir, "staging"), staging}}, 2, []string{"staging/a.yaml:2:36 no-requests"}},
+			"live/a.yaml:2:36 zero-limit", "live/link.yaml error", "live/sub/b.yaml:1:9 error"}},
+		{Options{Paths: []string{filepath.Join(dir, "live")}, Merge: true, Disable: []string{"zero-limit"}}, 3, []string{
+			"live/link.yaml error"}},
+		{Options{Paths: []string{live, staging, live}}, 2, []string{"live/a.yaml:2:36 zero-limit", "staging/a.yaml:2:36 zero-limit"}},
+		{Options{Paths: []string{filepath.Join(dir, "staging"), staging}}, 2, []string{"staging/a.yaml:2:36 zero-limit"}},
 	} {
 		r, err := Run(c.o)
 		if err != nil {
@@ -304,7 +309,7 @@ func TestRun(t *testing.T) {
 		{Paths: []string{filepath.Join(dir, "gone")}},
 		{Paths: []string{t.TempDir()}},
 		{Paths: []string{live}, Disable: []string{"zero-limits"}},
-		{Paths: []string{live}, Disable: []string{"refused"}},
+		{Paths: []string{live}, Disable: []string{""}},
 	} {
 		if _, err := Run(o); err == nil {
 			t.Errorf("%+v: no error", o)
@@ -333,7 +338,7 @@ func TestExcerpt(t *testing.T) {
 // The report has lines that try to control the terminal, exceed its width, and break out of an annotation.
 func TestFormats(t *testing.T) {
 	r := &Report{Files: 2, Findings: []Finding{
-		{File: "a,b.yaml", Line: 3, Col: 7, Severity: Error, Code: "refused", Message: "100% \x1b[31mred", Source: "\tkey: \x1b[2Jx"},
+		{File: "a,b.yaml", Line: 3, Col: 7, Severity: Error, Message: "100% \x1b[31mred", Source: "\tkey: \x1b[2Jx"},
 		{File: "b.yaml", Line: 1, Col: 205, Severity: Warning, Code: "star-alone", Message: "line one\nline two", Fix: "write less", Source: strings.Repeat("ab", 100) + "key: '*'" + strings.Repeat("c", 300)},
 		{File: "c.yaml", Severity: Info, Code: "per-second", Message: "slow"},
 	}}
@@ -341,7 +346,7 @@ func TestFormats(t *testing.T) {
 		write func(*bytes.Buffer) error
 		want  string
 	}{
-		"text": {func(b *bytes.Buffer) error { return WriteText(b, r, TextOptions{}) }, `a,b.yaml:3:7: error: 100% ` + "\ufffd" + `[31mred [refused]
+		"text": {func(b *bytes.Buffer) error { return WriteText(b, r, TextOptions{}) }, `a,b.yaml:3:7: error: 100% ` + "\ufffd" + `[31mred
     3 |  key: ` + "\ufffd" + `[2Jx
       |       ^
 
@@ -352,9 +357,9 @@ b.yaml:1:205: warning: line one` + "\ufffd" + `line two [star-alone]
 
 2 files: 1 error, 1 warning, 1 note (--info shows them)
 `},
-		"plain": {func(b *bytes.Buffer) error { return WritePlain(b, r, true) }, "a,b.yaml:3:7: error: 100% \ufffd[31mred [refused]\n" +
+		"plain": {func(b *bytes.Buffer) error { return WritePlain(b, r, true) }, "a,b.yaml:3:7: error: 100% \ufffd[31mred\n" +
 			"b.yaml:1:205: warning: line one\ufffdline two; write less [star-alone]\nc.yaml: info: slow [per-second]\n"},
-		"github": {func(b *bytes.Buffer) error { return WriteGitHub(b, r, true) }, "::error file=a%2Cb.yaml,line=3,col=7,title=refused::100%25 \x1b[31mred\n" +
+		"github": {func(b *bytes.Buffer) error { return WriteGitHub(b, r, true) }, "::error file=a%2Cb.yaml,line=3,col=7::100%25 \x1b[31mred\n" +
 			"::warning file=b.yaml,line=1,col=205,title=star-alone::line one%0Aline two; write less\n::notice file=c.yaml,title=per-second::slow\n"},
 	} {
 		var b bytes.Buffer

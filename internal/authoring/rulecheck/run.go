@@ -90,7 +90,7 @@ func Check(files []config.File, o *Options, now time.Time) []Finding {
 		if warnings, loads := tolerated[e.File]; loads {
 			fix = tolerance(e, warnings)
 		}
-		all = append(all, Finding{File: e.File, Line: e.Line, Col: e.Col, Severity: Error, Code: codeRefused, Message: e.Msg, Fix: fix})
+		all = append(all, Finding{File: e.File, Line: e.Line, Col: e.Col, Severity: Error, Message: e.Msg, Fix: fix})
 	}
 	var good []config.File
 	for _, f := range files {
@@ -147,7 +147,7 @@ func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
 	data, err := stdin.ReadFileOf(name, override.MaxFileSize)
 	name = stdin.NameOf(name)
 	if err != nil {
-		return []Finding{{File: name, Severity: Error, Code: codeRefused, Message: "cannot be read: " + err.Error()}}
+		return []Finding{{File: name, Severity: Error, Message: "cannot be read: " + err.Error()}}
 	}
 	placed, errs := override.ReadFile(name, data)
 	if !alone {
@@ -167,7 +167,7 @@ func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
 	}
 	var all []Finding
 	for _, e := range errs {
-		all = append(all, Finding{File: e.File, Line: e.Line, Col: e.Col, Severity: Error, Code: codeRefused, Message: e.Msg})
+		all = append(all, Finding{File: e.File, Line: e.Line, Col: e.Col, Severity: Error, Message: e.Msg})
 	}
 	return quoteSource(all, []config.File{{Name: name, Data: data}})
 }
@@ -187,7 +187,7 @@ func (c *checker) add(s Severity, at yamlform.Position, code, fix, format string
 
 func (c *checker) domain(d *domain) {
 	if len(d.roots) == 0 {
-		c.add(Warning, d.at, codeNoRules, "write descriptors, or remove it", "the domain %s has no rules: all its requests pass", yamlform.Quote(d.name))
+		c.add(Warning, d.at, codeNoLimit, "write descriptors, or remove it", "the domain %s has no rules: all its requests pass", yamlform.Quote(d.name))
 	}
 	c.characters("the domain", d.name, d.at)
 	c.siblings(d.roots)
@@ -359,7 +359,7 @@ func (s *set) read(name string, elsewhere bool) {
 }
 
 func (s *set) cannot(name, msg string) {
-	s.unreadable = append(s.unreadable, Finding{File: name, Severity: Error, Code: codeRefused, Message: msg})
+	s.unreadable = append(s.unreadable, Finding{File: name, Severity: Error, Message: msg})
 }
 
 // sorted returns the keys of a map in order.

@@ -25,8 +25,8 @@ func WriteText(to io.Writer, r *Report, o TextOptions) error {
 		if f.Severity == Info && !o.Info {
 			continue
 		}
-		fmt.Fprintf(w, "%s: %s %s %s\n", w.Paint(terminal.Bold, clean(f.Position())), w.Paint(colorOf[f.Severity], string(f.Severity)+":"),
-			clean(f.Message), w.Paint(terminal.Dim, "["+f.Code+"]"))
+		fmt.Fprintf(w, "%s: %s %s%s\n", w.Paint(terminal.Bold, clean(f.Position())), w.Paint(colorOf[f.Severity], string(f.Severity)+":"),
+			clean(f.Message), w.Paint(terminal.Dim, f.label()))
 		if f.Line > 0 {
 			number := fmt.Sprintf("%5d | ", f.Line)
 			source, caret := excerpt(f.Source, f.Col)
