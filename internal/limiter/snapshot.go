@@ -18,7 +18,7 @@ type Options struct {
 
 	Elsewhere func(key []byte, l *descriptor.Limit) bool // reports whether another region counts a limit; nil: none does
 
-	MaxSeries int             // maximum number of metric names that come from requests; names from rules have a bound of the same size; default 10,000
+	MaxSeries int             // maximum number of metric names that come from requests; names from rules have a bound of their own; default 10,000
 	Metrics   metric.Registry // nil: counted, but not registered
 	NoDots    bool            // names of Statistics: dots within domains, keys and values become underscores
 	NoMetrics bool            // decisions are not counted in metrics; for measuring the cost of metrics
