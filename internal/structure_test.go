@@ -108,6 +108,7 @@ var onlyIn = map[string][]string{
 	module + "internal/testkit/otlptest":                {},                                    // tests only
 	module + "internal/testkit/envoytest":               {"workshop/bench"},                    // tests and loads only
 	module + "internal/testkit/http2test":               {"workshop/attack", "workshop/bench"}, // tests and loads only
+	module + "internal/testkit/golden":                  {},                                    // tests only
 	module + "internal/testkit/simkit":                  {},                                    // tests only
 	module + "internal/testkit/servicetest":             {"middleware/internal/gate/gatetest"}, // tests only
 	module + "middleware/internal/gate/gatetest":        {},                                    // tests only

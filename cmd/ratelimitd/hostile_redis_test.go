@@ -9,6 +9,7 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
@@ -53,7 +54,7 @@ func TestHostileRedis(t *testing.T) {
 			}
 			used := peak(p.Cmd.Process.Pid)
 			t.Logf("%d MB, %d KB of log", used>>10, len(p.Log.String())>>10)
-			if used > most && !raceDetector { // the race detector needs several times as much
+			if used > most && !racetest.On { // the race detector needs several times as much
 				t.Errorf("the process had %d MB in memory", used>>10)
 			}
 			if n := len(p.Log.String()); n > mostLog {

@@ -266,7 +266,7 @@ func (r madeUpLog) measure(t *testing.T) {
 	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	t.Logf("%d requests, %d MB of log: %s, %s of processors, %.0f requests per second of one processor, at most %d MB of memory",
 		r.requests, written>>20, took.Round(time.Millisecond), cpu.Round(time.Millisecond), float64(r.requests)/cpu.Seconds(), most>>10)
-	if most > 200<<10 && !raceDetector { // the race detector needs several times as much
+	if most > 200<<10 && !racetest.On { // the race detector needs several times as much
 		t.Errorf("the process needed %d MB", most>>10)
 	}
 }

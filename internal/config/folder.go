@@ -326,7 +326,7 @@ func (f *Folder) read(m found, quiet bool) readResult {
 	if err != nil {
 		return bad(err)
 	}
-	if after, err := files.Stat(m.path); err == nil && !same(look, after) {
+	if after, err := files.Stat(m.path); err == nil && !files.Same(look, after) {
 		return readResult{growing: after}
 	}
 	s := sumOf(data)

@@ -2,7 +2,8 @@ package config
 
 import (
 	"io/fs"
-	"os"
+
+	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
 // A file that is written in place is incomplete for a while, and the first half of a list of rules is often valid. So a
@@ -15,10 +16,5 @@ func settled(quiet bool, before, now fs.FileInfo) bool {
 	if before == nil {
 		return quiet
 	}
-	return same(before, now)
-}
-
-// same reports whether two checks of a path found the same file, unchanged.
-func same(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+	return files.Same(before, now)
 }

@@ -233,17 +233,8 @@ const defaultPatternBytes = 4096
 // maxRegexSize is the maximum length of an expression in bytes. No person writes a longer one.
 const maxRegexSize = 1024
 
-// CompileRegex compiles a value_regex, which has the syntax of RE2 and must match the whole value. The time for a match is
-// proportional to the length of the value, for every expression.
-func CompileRegex(text string) (*regexp.Regexp, error) {
-	parsed, err := parseRegex(text, false)
-	if err != nil {
-		return nil, err
-	}
-	return compileRegex(text, parsed, false)
-}
-
-// compileRegex compiles an expression that parseRegex has read.
+// compileRegex compiles the expression of a value_regex, which parseRegex has read. It has the syntax of RE2 and must match the whole value.
+// The time for a match is proportional to the length of the value, for every expression.
 func compileRegex(text string, parsed *syntax.Regexp, fold bool) (*regexp.Regexp, error) {
 	if fold {
 		text = regexText(parsed)
@@ -271,7 +262,7 @@ func RegexInstructions(text string) (int, error) {
 	return len(compiled.Inst), nil
 }
 
-// parseRegex parses an expression on its own, without what CompileRegex puts around it: that must neither repair a broken
+// parseRegex parses an expression on its own, without what compileRegex puts around it: that must neither repair a broken
 // expression nor, after a \Q, become part of it. With fold it matches the letters A to Z in any case.
 func parseRegex(text string, fold bool) (*syntax.Regexp, error) {
 	if text == "" {

@@ -8,6 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // atNight gives a rule's last limit the hours from 22:00 to 6:00 in UTC.
@@ -140,7 +141,7 @@ func TestActiveLimitsDoNotAllocate(t *testing.T) {
 			if err := f.Decide(t.Context(), now, req, d); err != nil {
 				t.Fatal(err)
 			}
-		}); got > 0 && !raceDetector {
+		}); got > 0 && !racetest.On {
 			t.Errorf("%v allocations", got)
 		}
 	}

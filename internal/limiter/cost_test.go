@@ -13,6 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
@@ -179,7 +180,7 @@ func TestHitCostDoesNotAllocate(t *testing.T) {
 		if err := f.Decide(t.Context(), f.now, req, d); err != nil {
 			t.Fatal(err)
 		}
-	}); n != 0 && !raceDetector {
+	}); n != 0 && !racetest.On {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // fixedLimit is one limit of a list: a fixed window of a minute.
@@ -559,7 +560,7 @@ func TestVaryingLimitsDoNotAllocate(t *testing.T) {
 		if err := f.Decide(t.Context(), noon, req, d); err != nil {
 			t.Fatal(err)
 		}
-	}); n > 0 && !raceDetector {
+	}); n > 0 && !racetest.On {
 		t.Errorf("%v allocations for a decision, want none", n)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // noonSharp is the begin of the minute and hour of noon.
@@ -306,7 +307,7 @@ func TestEventsAllocateNothing(t *testing.T) {
 			if err := w.Decide(t.Context(), noon, req, d); err != nil {
 				t.Fatal(err)
 			}
-		}); n > 0 && !raceDetector {
+		}); n > 0 && !racetest.On {
 			t.Errorf("%v allocations for a decision that is %s, want none", n, name)
 		}
 	}

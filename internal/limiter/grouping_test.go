@@ -118,7 +118,7 @@ func TestGroupedDecisionsAllocateLittle(t *testing.T) {
 			if err := f.Decide(t.Context(), f.now, req, d); err != nil {
 				t.Fatal(err)
 			}
-		}); got > most && !raceDetector {
+		}); got > most && !racetest.On {
 			t.Errorf("%s: %v allocations, want %v", pair, got, most)
 		}
 	}

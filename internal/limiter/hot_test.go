@@ -13,6 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // hotFixture is a limiter that tracks hot keys.
@@ -150,7 +151,7 @@ func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {
 	for range 10 * len(reqs) { // until all counters exist and all are over their limit
 		decide()
 	}
-	if n := testing.AllocsPerRun(2*len(reqs), decide); n > 0 && !raceDetector {
+	if n := testing.AllocsPerRun(2*len(reqs), decide); n > 0 && !racetest.On {
 		t.Errorf("%v allocations for a decision on known counters, want none", n)
 	}
 	if got := tracker.Top(noon, hotkeys.Query{}); got.Rules[0].HitsUsed != uint64(i) || got.Rules[0].HitsRefused != uint64(i-5*len(reqs)) {

@@ -17,6 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 var noon = time.Date(2026, 3, 10, 12, 0, 10, 0, time.UTC)
@@ -303,7 +304,7 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 		if err := f.Decide(context.Background(), noon, req, d); err != nil {
 			t.Fatal(err)
 		}
-	}); n > 0 && !raceDetector {
+	}); n > 0 && !racetest.On {
 		t.Errorf("%v allocations for a decision on known counters, want none", n)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 func overridable(r *descriptor.Rule) {
@@ -293,7 +294,7 @@ func TestOverridesOfAllKindsDoNotAllocate(t *testing.T) {
 			if err := f.Decide(t.Context(), f.now, req, d); err != nil || !d.Statuses[0].Overridden {
 				t.Fatal(err, d)
 			}
-		}); n > 0 && !raceDetector {
+		}); n > 0 && !racetest.On {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
@@ -315,7 +316,7 @@ func TestOverridesDoNotAllocate(t *testing.T) {
 		if err := f.Decide(t.Context(), f.now, req, d); err != nil || !d.Statuses[0].Overridden {
 			t.Fatal(err, d)
 		}
-	}); n > 0 && !raceDetector {
+	}); n > 0 && !racetest.On {
 		t.Errorf("%v allocations", n)
 	}
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`# HELP ratelimitd_overridden_descriptors_total Descriptors decided with an operator's override.

@@ -11,6 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // own is a header whose value is a text and a field, in turn.
@@ -192,7 +193,7 @@ func TestOwnHeadersAllocateOnce(t *testing.T) {
 		if err := f.Decide(context.Background(), noon, req, d); err != nil {
 			t.Fatal(err)
 		}
-	}); n > 1 && !raceDetector {
+	}); n > 1 && !racetest.On {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // plainRules are rules by the key that they limit. Each is alone in a domain of its name.
@@ -207,7 +208,7 @@ func TestPlainDecisionsDoNotAllocate(t *testing.T) {
 		if _, _, plain, err := l.AllowPlain(t.Context(), noon, "fixed", pairs); !plain || err != nil {
 			t.Fatal(plain, err)
 		}
-	}); n > 0 && !raceDetector {
+	}); n > 0 && !racetest.On {
 		t.Errorf("%v allocations, want none", n)
 	}
 }

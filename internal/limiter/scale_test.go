@@ -12,6 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // perUser is a node for an app, with one for its number of users: so many requests a minute for each of them.
@@ -142,7 +143,7 @@ func TestScaleDoesNotAllocate(t *testing.T) {
 		if err := f.Decide(t.Context(), f.now, req, d); err != nil {
 			t.Fatal(err)
 		}
-	}); n > 0 && !raceDetector {
+	}); n > 0 && !racetest.On {
 		t.Errorf("%v allocations for a decision, want none", n)
 	}
 }

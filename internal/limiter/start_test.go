@@ -15,6 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // later is a store that settles every request in another goroutine.
@@ -139,7 +140,7 @@ func TestStartDoesNotAllocate(t *testing.T) {
 		if decided, err := l.Start(context.Background(), noon, nil, req, d, nil); err != nil || !decided {
 			t.Fatal(decided, err)
 		}
-	}); n > 0 && !raceDetector {
+	}); n > 0 && !racetest.On {
 		t.Errorf("%v allocations for a decision that memory answers, want none", n)
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
@@ -639,7 +640,7 @@ func TestBatchAllocatesOneString(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.release()
-	}); n > 1 && !raceDetector {
+	}); n > 1 && !racetest.On {
 		t.Errorf("%v allocations for a batch of 100 requests", n)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
@@ -147,7 +148,7 @@ func (r *quotaRun) phase(what string, settle, long time.Duration, asking ...*pac
 	switch {
 	case settle == 0:
 		patience = 4 * time.Second
-	case raceDetector:
+	case racetest.On:
 		patience = time.Minute
 	}
 	from := r.now()

@@ -2,7 +2,6 @@ package explain
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,9 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "write the expected outputs; read them before they are kept")
 
 func rules(t *testing.T) *descriptor.Tree {
 	t.Helper()
@@ -61,23 +59,6 @@ func run(t *testing.T, o Options, descriptors ...string) *Report {
 		t.Fatal(err)
 	}
 	return r
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s, if it is right: go test -update\n--- want\n%s--- got\n%s", file, want, got)
-	}
 }
 
 func overrides(of string, n override.Numbers) *override.Set {
@@ -126,7 +107,7 @@ func TestText(t *testing.T) {
 			if err := WriteText(&b, run(t, c.o, c.descriptors...), false); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name+".txt", b.String())
+			golden.Compare(t, "testdata/"+name+".txt", b.String())
 			if strings.ContainsAny(b.String(), "\x1b\t") {
 				t.Error("there is something in it that a terminal would obey")
 			}
@@ -150,7 +131,7 @@ func TestJSON(t *testing.T) {
 	if err := WriteJSON(&b, r); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "report.json", b.String())
+	golden.Compare(t, "testdata/report.json", b.String())
 	var back Report
 	if err := json.Unmarshal([]byte(b.String()), &back); err != nil || back.Matched() != 1 {
 		t.Errorf("%v, %d matched", err, back.Matched())
@@ -176,7 +157,7 @@ func TestState(t *testing.T) {
 	if err := WriteText(&b, r, false); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "state.txt", b.String())
+	golden.Compare(t, "testdata/state.txt", b.String())
 }
 
 // What cannot be asked of a server cannot be explained.

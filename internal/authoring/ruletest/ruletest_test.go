@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,10 +17,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/platform/junit"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/golden"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
-
-var update = flag.Bool("update", false, "write the expected reports in testdata anew")
 
 func write(t *testing.T, dir, name, text string) string {
 	t.Helper()
@@ -142,9 +140,9 @@ func TestReports(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	golden(t, "testdata/reports/report.txt", text.String())
-	golden(t, "testdata/reports/report.json", asJSON.String())
-	golden(t, "testdata/reports/report.xml", asXML.String())
+	golden.Compare(t, "testdata/reports/report.txt", text.String())
+	golden.Compare(t, "testdata/reports/report.json", asJSON.String())
+	golden.Compare(t, "testdata/reports/report.xml", asXML.String())
 
 	if strings.Contains(text.String(), "\x1b") || !strings.Contains(color.String(), "\x1b[31m+ got       OVER_LIMIT\x1b[0m") {
 		t.Errorf("colours: %q", color.String())
@@ -159,22 +157,6 @@ func TestReports(t *testing.T) {
 	var suites junit.Suites
 	if err := xml.Unmarshal(bytes.ReplaceAll(asXML.Bytes(), []byte(" time="), []byte(" t=")), &suites); err != nil || suites.Failures != r.Failed {
 		t.Errorf("XML reads back as %+v, %v", suites, err)
-	}
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	expected, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(expected), got); diff != "" {
-		t.Errorf("%s (-want +got, -update writes it anew)\n%s", name, diff)
 	}
 }
 

@@ -2,9 +2,6 @@ package memory
 
 import "time"
 
-// RaceDetector is raceDetector, for tests outside the package.
-const RaceDetector = raceDetector
-
 // Holds reports whether a key has its own counter.
 func (s *Store) Holds(key []byte) bool {
 	sh := &s.shards[s.shardOf(key)]
@@ -15,3 +12,5 @@ func (s *Store) Holds(key []byte) bool {
 
 // Elapsed is the time by which a store counts what does not depend on the clock.
 func Elapsed(s *Store, now time.Time) int64 { return s.clock.Elapsed(now) }
+
+func (s *Store) shardOf(key []byte) uint8 { return uint8(s.hash(key) % shardCount) }

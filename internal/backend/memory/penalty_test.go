@@ -74,7 +74,7 @@ func TestPenaltyCostsNothingBelowTheLimit(t *testing.T) {
 		if err := backend.Await(context.Background(), s, now, r); err != nil {
 			t.Fatal(err)
 		}
-	}); n != 0 && !memory.RaceDetector {
+	}); n != 0 && !racetest.On {
 		t.Errorf("%v allocations", n)
 	}
 	if s.Len() != 1 {

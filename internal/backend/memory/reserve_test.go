@@ -12,6 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/backendtest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // step makes a take of one counter, or of several that are settled together.
@@ -203,7 +204,7 @@ func TestTakesBesideReservationsDoNotAllocate(t *testing.T) {
 			Takes:    []backend.Take{{Key: []byte(limit), Limit: backendtest.Limit(limit), Hits: 1}},
 			Outcomes: make([]backend.Outcome, 1),
 		}
-		if n := testing.AllocsPerRun(1000, func() { _ = backend.Await(t.Context(), s, now, r) }); n != 0 && !memory.RaceDetector {
+		if n := testing.AllocsPerRun(1000, func() { _ = backend.Await(t.Context(), s, now, r) }); n != 0 && !racetest.On {
 			t.Errorf("%s: %v allocations", limit, n)
 		}
 		h := &backend.Reservation{TTL: time.Minute.Microseconds()}
@@ -213,7 +214,7 @@ func TestTakesBesideReservationsDoNotAllocate(t *testing.T) {
 			_ = backend.Await(t.Context(), s, now, r)
 			h.Op, h.Final = backend.OpCommit, true
 			_ = backend.Await(t.Context(), s, now, r)
-		}); n != 0 && !memory.RaceDetector {
+		}); n != 0 && !racetest.On {
 			t.Errorf("%s: %v allocations of a reservation and its commit", limit, n)
 		}
 		r.Takes[0].Key = []byte("alone" + limit)
@@ -222,7 +223,7 @@ func TestTakesBesideReservationsDoNotAllocate(t *testing.T) {
 			_ = backend.Await(t.Context(), s, now, r)
 			h.Op, h.Final = backend.OpCommit, true
 			_ = backend.Await(t.Context(), s, now, r)
-		}); n > 1 && !memory.RaceDetector {
+		}); n > 1 && !racetest.On {
 			t.Errorf("%s: %v allocations of the only reservation of a counter and its commit", limit, n)
 		}
 	}

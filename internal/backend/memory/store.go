@@ -166,7 +166,5 @@ func (s *Store) keptUntil(state *backend.State, share uint32, l *descriptor.Limi
 
 func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
 
-func (s *Store) shardOf(key []byte) uint8 { return uint8(s.hash(key) % shardCount) }
-
 // Len is the number of counters and of reservations in the store, including expired ones that were not swept yet.
 func (s *Store) Len() int { return int(s.live.Load()) }

@@ -181,7 +181,7 @@ func TestCountersHaveNoPointers(t *testing.T) {
 		t.Fatalf("%d counters, want %d", s.Len(), counters)
 	}
 	t.Logf("%d bytes with pointers before, %d after", before, after)
-	if after > before+counters && !raceDetector { // one pointer for each would be eight times that
+	if after > before+counters && !racetest.On { // one pointer for each would be eight times that
 		t.Errorf("%d bytes with pointers before %d counters, %d after", before, counters, after)
 	}
 }
@@ -205,7 +205,7 @@ func TestTakesDoNotAllocate(t *testing.T) {
 			if err := backend.Await(context.Background(), s, march, &r); err != nil {
 				t.Fatal(err)
 			}
-		}); n != 0 && !raceDetector {
+		}); n != 0 && !racetest.On {
 			t.Errorf("%d takes of counters that exist: %v allocations", takes, n)
 		}
 	}
@@ -219,7 +219,7 @@ func TestTakesDoNotAllocate(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-	}); n > 1000 && !raceDetector {
+	}); n > 1000 && !racetest.On {
 		t.Errorf("10,000 new counters: %v allocations", n)
 	}
 }

@@ -27,8 +27,8 @@ const (
 	runSize        = 2         // of what is before the limit of a run of steps
 )
 
-// fewReservations is the number of reservations from which on a list is kept in its large form. That form costs less per
-// reservation then, but several times as much for the first.
+// fewReservations is how many reservations make a list large. The form of large lists costs less per reservation then, but several times as
+// much for the first.
 const fewReservations = 64
 
 // The first byte of an answer.

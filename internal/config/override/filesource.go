@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"slices"
 	"sort"
 	"strings"
@@ -167,9 +166,9 @@ func (f *File) look(before fs.FileInfo) fs.FileInfo {
 	case err != nil:
 		f.report(fmt.Errorf("read overrides: %w", err))
 		return nil
-	case same(now, f.info) && !f.missing():
+	case files.Same(now, f.info) && !f.missing():
 		return nil
-	case before == nil || !same(now, before):
+	case before == nil || !files.Same(now, before):
 		return now
 	}
 	had := f.set.Version
@@ -183,10 +182,6 @@ func (f *File) look(before fs.FileInfo) fs.FileInfo {
 
 // missing reports whether the file could not be read at the last look, for a reason that may be over.
 func (f *File) missing() bool { return strings.HasPrefix(f.failing, "read overrides: ") }
-
-func same(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
-}
 
 // report logs why the file cannot be used, once, and when it can be used again.
 func (f *File) report(err error) {

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/golden"
 )
 
 // The table marks what an operator should look at, and no text of a process changes the terminal.
@@ -33,12 +35,12 @@ func TestWriteFleet(t *testing.T) {
 	if err := WriteFleet(&text, f, now); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "fleet.txt", text.String())
+	golden.Compare(t, "testdata/fleet.txt", text.String())
 	if bytes.ContainsRune(text.Bytes(), '\x1b') {
 		t.Error("the terminal changes")
 	}
 	if err := WriteFleet(&alone, &adminv1.FleetServiceListResponse{ThisProcess: "c", Error: "away", Processes: f.Processes[2:]}, now); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "fleet_alone.txt", alone.String())
+	golden.Compare(t, "testdata/fleet_alone.txt", alone.String())
 }

@@ -3,7 +3,6 @@ package serviceclient
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -32,28 +31,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 	"github.com/ratelimitd/ratelimitd/internal/server"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/golden"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
-
-var update = flag.Bool("update", false, "write the expected outputs; read them before they are kept")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s, if it is right: go test -update\n--- want\n%s--- got\n%s", file, want, got)
-	}
-}
 
 func entries(pairs ...string) (all []descriptor.Entry) {
 	for _, p := range pairs {
@@ -389,7 +370,7 @@ func TestTexts(t *testing.T) {
 		if err := write(); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name, b.String())
+		golden.Compare(t, "testdata/"+name, b.String())
 		if strings.HasSuffix(name, ".json") && !json.Valid([]byte(b.String())) || strings.HasSuffix(name, ".txt") && strings.Contains(b.String(), "\x1b") {
 			t.Errorf("%s:\n%s", name, b.String())
 		}

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/golden"
 )
 
 // A bucket has a line for each of its clients and their sum, and no text of a client changes the terminal.
@@ -38,7 +40,7 @@ func TestWriteShares(t *testing.T) {
 	if err := WriteShares(&text, "api", false, s, now, false); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "shares.txt", text.String())
+	golden.Compare(t, "testdata/shares.txt", text.String())
 	if bytes.ContainsRune(text.Bytes(), '\x1b') {
 		t.Error("the terminal changes")
 	}

@@ -28,6 +28,11 @@ var stuck = struct {
 	names map[string]bool
 }{names: make(map[string]bool)}
 
+// Same reports whether two looks at a path found the same file, unchanged.
+func Same(a, b fs.FileInfo) bool {
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
 // Use opens a file, calls do, and closes the file, as Within does.
 func Use[T any](name string, do func(*os.File) (T, error)) (T, error) {
 	return Within(name, func() (T, error) {

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // The memory of an idle connection does not depend on the traffic that the connection carried before.
 func TestIdleConnectionsAreSmall(t *testing.T) {
-	if raceDetector {
+	if racetest.On {
 		t.Skip("memory cannot be compared")
 	}
 	const connections = 300

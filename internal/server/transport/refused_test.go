@@ -9,6 +9,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
+
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // What a client has sent for a call before it learns that the call is refused is ignored, however many calls are refused.
@@ -80,7 +82,7 @@ func TestSecondHeadersOfARequest(t *testing.T) {
 
 // A flood of calls that are rejected costs most in their answers: an answer without a message needs no memory of its own.
 func TestAStatusAllocatesNothing(t *testing.T) {
-	if raceDetector {
+	if racetest.On {
 		t.Skip("allocations cannot be counted")
 	}
 	var c conn

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
 // steady is a client that costs nothing: what it sends is encoded beforehand, as Envoy does it, and what it gets is only counted.
@@ -69,7 +70,7 @@ func (s *steady) calls(n int) error {
 
 // A call costs no allocation once a connection is warm.
 func TestACallAllocatesNothing(t *testing.T) {
-	if raceDetector {
+	if racetest.On {
 		t.Skip("allocations cannot be counted")
 	}
 	later := make(chan *Call, 1024)

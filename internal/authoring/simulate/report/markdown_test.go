@@ -11,6 +11,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
 	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate/report"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/golden"
 )
 
 func markdown(t *testing.T, r *simulate.Report, top int) string {
@@ -25,7 +26,7 @@ func markdown(t *testing.T, r *simulate.Report, top int) string {
 func TestMarkdown(t *testing.T) {
 	for name, against := range map[string]bool{"one.md": false, "two.md": true} {
 		t.Run(name, func(t *testing.T) {
-			golden(t, name, []byte(markdown(t, example(t, against), 5)))
+			golden.Compare(t, results+name, markdown(t, example(t, against), 5))
 		})
 	}
 }

@@ -3,10 +3,8 @@ package report_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +15,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
 	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate/report"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/golden"
 )
 
-var update = flag.Bool("update", false, "write what the tests find into testdata")
+const results = "internal/authoring/simulate/report/testdata/" // from the top, where the example is
 
 // example runs the example of the documentation.
 func example(t *testing.T, against bool) *simulate.Report {
@@ -55,24 +54,6 @@ func folder(t *testing.T, dir string) simulate.Rules {
 	return simulate.Rules{Folder: dir, Tree: tree}
 }
 
-// golden compares with a file of testdata.
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	name = filepath.Join("internal", "authoring", "simulate", "report", "testdata", name) // from the top, where the example is
-	if *update {
-		if err := os.WriteFile(name, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got), go test -update writes it:\n%s", name, diff)
-	}
-}
-
 func TestText(t *testing.T) {
 	for name, against := range map[string]bool{"one.txt": false, "two.txt": true} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +61,7 @@ func TestText(t *testing.T) {
 			if err := report.WriteText(&b, example(t, against), report.TextOptions{Top: 5}); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name, b.Bytes())
+			golden.Compare(t, results+name, b.String())
 		})
 	}
 }

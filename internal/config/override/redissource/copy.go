@@ -240,7 +240,9 @@ func (c *copies) read() (*override.Set, position, error) {
 				bad = cmp.Or(err, errDifferent)
 				return
 			}
-			yield(&o.Identity, o.Numbers)
+			if !yield(&o.Identity, o.Numbers) {
+				return
+			}
 		}
 	})
 	switch {

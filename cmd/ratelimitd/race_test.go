@@ -1,6 +1,0 @@
-//go:build race
-
-package main
-
-// raceDetector reports whether the race detector is on. Everything takes many times as long then.
-const raceDetector = true

@@ -1,5 +1,0 @@
-//go:build !race
-
-package limiter_test
-
-const raceDetector = false
