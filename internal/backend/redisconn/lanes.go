@@ -219,7 +219,9 @@ func (n *Lane) read(room []byte) ([]byte, error) {
 				return nil, err
 			}
 		}
-		return nil, serverError{text}
+		if n.answer.Buffered() == 0 { // else the next call would read the rest as its answer
+			return nil, serverError{text}
+		}
 	case '$':
 		size, err := strconv.Atoi(string(line[1:]))
 		if err != nil || more || size < 0 || size > maxText {
