@@ -116,7 +116,7 @@ func allShown(t *testing.T) []shown {
 		t.Fatalf("only %d pairs of rules and actions on pages", len(all))
 	}
 	walk(t, "../../config", ".yaml", func(name, text string) {
-		if strings.HasSuffix(name, "_test.yaml") {
+		if strings.HasSuffix(name, "_test.yaml") || strings.Contains(text, "\nquota_buckets:") { // the filter of RLQS has no actions
 			return
 		}
 		m := commentedActions.FindStringSubmatch(text)

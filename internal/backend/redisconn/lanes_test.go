@@ -123,18 +123,18 @@ func TestLateAnswersOfLanes(t *testing.T) {
 func TestIdleLanes(t *testing.T) {
 	t.Parallel()
 	ca := redistest.NewCA(t)
-	for name, where := range map[string]func() (*redistest.Server, redisconn.Options){
-		"plain": func() (*redistest.Server, redisconn.Options) {
+	for name, where := range map[string]func(testing.TB) (*redistest.Server, redisconn.Options){
+		"plain": func(t testing.TB) (*redistest.Server, redisconn.Options) {
 			r := redistest.Start(t)
 			return r, redisconn.Options{URL: r.Addr}
 		},
-		"TLS": func() (*redistest.Server, redisconn.Options) {
+		"TLS": func(t testing.TB) (*redistest.Server, redisconn.Options) {
 			r := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "127.0.0.1"), false)})
 			return r, redisconn.Options{URL: r.Addr, TLS: redisconn.TLSOptions{Enabled: true, CACert: ca.File}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, o := where()
+			r, o := where(t)
 			o.Lanes = 1
 			client := connect(t, o)
 			for range 3 {
