@@ -75,7 +75,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 	racetest.Sequential(t)
 	known, unknown := redistest.Start(t, "--requirepass", secret), redistest.Start(t, "--requirepass", "another")
 	g := newGateway(t, "default")
-	g.set("1", perHour("d", 2))
+	g.set("1", perDay("d", 2))
 	for name, env := range map[string]map[string]string{
 		"let in":         {"REDIS_URL": known.Addr, "REDIS_AUTH": secret},
 		"let in by URL":  {"REDIS_URL": "redis://default:" + secret + "@" + known.Addr},

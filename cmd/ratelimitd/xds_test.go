@@ -67,13 +67,13 @@ func (g *gateway) set(version string, all ...types.Resource) {
 	}
 }
 
-// perHour is a resource in Envoy Gateway's form: a domain for a listener, a route, and a rule of the route.
-func perHour(domain string, requests uint32) *rulesv3.RateLimitConfig {
+// perDay is a resource in Envoy Gateway's form: a domain for a listener, a route, and a rule of the route.
+func perDay(domain string, requests uint32) *rulesv3.RateLimitConfig {
 	const route = "httproute/default/shop/rule/0/match/0/*"
 	return &rulesv3.RateLimitConfig{Name: domain, Domain: domain, Descriptors: []*rulesv3.RateLimitDescriptor{{
 		Key: route, Value: route, Descriptors: []*rulesv3.RateLimitDescriptor{{
 			Key: "rule-0-match-0", Value: "rule-0-match-0", Descriptors: []*rulesv3.RateLimitDescriptor{{
-				Key: "remote_address", RateLimit: &rulesv3.RateLimitPolicy{Unit: rulesv3.RateLimitUnit_HOUR, RequestsPerUnit: requests},
+				Key: "remote_address", RateLimit: &rulesv3.RateLimitPolicy{Unit: rulesv3.RateLimitUnit_DAY, RequestsPerUnit: requests},
 			}},
 		}},
 	}}}
@@ -178,15 +178,15 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("without rules: %v", err)
 	}
 
-	g.set("1", perHour(domain, 2), perHour("default/eg/other", 9))
+	g.set("1", perDay(domain, 2), perDay("default/eg/other", 9))
 	eventually(t, "the first rules", func() bool { _, err := decide("10.0.0.9"); return err == nil })
 	for i, want := range []ratelimitv3.RateLimitResponse_Code{1, 1, 2} {
 		got, err := decide("10.0.0.1")
 		if err != nil || got.GetOverallCode() != want || got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() != 2 {
-			t.Fatalf("request %d: %v %v, want %s of 2 an hour", i+1, got, err, want)
+			t.Fatalf("request %d: %v %v, want %s of 2 a day", i+1, got, err, want)
 		}
 	}
-	if body := rlconfig(); !strings.Contains(body, "# default/eg/http: loaded since") || !strings.Contains(body, "remote_address: unit=HOUR requests_per_unit=2") {
+	if body := rlconfig(); !strings.Contains(body, "# default/eg/http: loaded since") || !strings.Contains(body, "remote_address: unit=DAY requests_per_unit=2") {
 		t.Errorf("/rlconfig:\n%s", body)
 	}
 
@@ -206,9 +206,9 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 
 	// A bad resource keeps its last good version, the others take effect, and the failure is visible.
-	bad := perHour("default/eg/other", 9)
+	bad := perDay("default/eg/other", 9)
 	bad.Descriptors[0].Key = ""
-	g.set("2", perHour(domain, 3), bad)
+	g.set("2", perDay(domain, 3), bad)
 	eventually(t, "the refusal", func() bool { return strings.Contains(rlconfig(), "# default/eg/other: stale") })
 	if body := rlconfig(); !strings.Contains(body, "#   default/eg/other: descriptors[0]: a descriptor without a `key`") || !strings.Contains(body, "# default/eg/http: loaded") {
 		t.Errorf("/rlconfig after a bad set:\n%s", body)
@@ -226,7 +226,7 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 
 	// The corrected set takes effect, and the counters keep what was used.
-	g.set("3", perHour(domain, 4))
+	g.set("3", perDay(domain, 4))
 	eventually(t, "the mended rules", func() bool {
 		got, err := client.ShouldRateLimit(t.Context(), askRoute(domain, "10.0.0.2"))
 		return err == nil && got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 4
@@ -275,13 +275,13 @@ func TestEnvoyGateway(t *testing.T) {
 // none.
 func TestExplainOverXDS(t *testing.T) {
 	g := newGateway(t, "default")
-	g.set("1", perHour("shop", 3))
+	g.set("1", perDay("shop", 3))
 	p := startProcess(t, map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": g.addr})
 	p.Log.Wait(t, "active rules")
 	const route = "httproute/default/shop/rule/0/match/0/*"
 	request := route + "=" + route + ",rule-0-match-0=rule-0-match-0,remote_address=10.0.0.1"
 	code, stdout, stderr := asks(t, "explain", "-d", "shop", "--server", p.Debug, request)
-	if code != 0 || !strings.Contains(stdout, "3 per hour, fixed window") || !strings.Contains(stdout, "shop: descriptors[0].descriptors[0].descriptors[0]") ||
+	if code != 0 || !strings.Contains(stdout, "3 per day, fixed window") || !strings.Contains(stdout, "shop: descriptors[0].descriptors[0].descriptors[0]") ||
 		!strings.Contains(stdout, "rules    from the server "+p.Debug) || !strings.Contains(stderr, "the counters' state is not shown") {
 		t.Errorf("%d %s\n%s", code, stderr, stdout)
 	}
@@ -318,7 +318,7 @@ func TestHealthWithoutRules(t *testing.T) {
 			if code := health(p); code != before {
 				t.Errorf("FORCE_START_WITHOUT_INITIAL_CONFIG=%s, before the first rules: %d, want %d", force, code, before)
 			}
-			bad := perHour("d", 1)
+			bad := perDay("d", 1)
 			bad.Descriptors[0].Key = ""
 			g.set("1", bad)
 			p.Log.Wait(t, "rules rejected, and no rules are active: requests are answered with UNAVAILABLE")
@@ -326,7 +326,7 @@ func TestHealthWithoutRules(t *testing.T) {
 			if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), askRoute("d", "10.0.0.1")); status.Code(err) != codes.Unavailable {
 				t.Errorf("a request: %v", err)
 			}
-			g.set("2", perHour("d", 1))
+			g.set("2", perDay("d", 1))
 			eventually(t, "green health", func() bool { return health(p) == http.StatusOK })
 		}
 	})
@@ -337,7 +337,7 @@ func TestHealthWithoutRules(t *testing.T) {
 		if code := health(p); code != http.StatusInternalServerError {
 			t.Errorf("before the first rules: %d", code)
 		}
-		g.set("1", perHour("d", 1))
+		g.set("1", perDay("d", 1))
 		eventually(t, "green health", func() bool { return health(p) == http.StatusOK })
 		g.set("2")
 		eventually(t, "red health", func() bool { return health(p) == http.StatusInternalServerError })

@@ -12,6 +12,8 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn/redisconntest"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/backendtest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
@@ -62,7 +64,8 @@ func TestBytesPerCounter(t *testing.T) {
 func bytesPerCounter(t testing.TB, server *redistest.Server, text string, hits int64, keys int) (usage int64, used float64) {
 	t.Helper()
 	client := server.Client(t)
-	s := redis.New(redis.Options{Client: dial(t, server), Timeout: time.Minute, CallerClock: true})
+	plain := redisconntest.Connect(t, redisconn.Options{URL: server.Addr}) // without lanes: the memory of one that connects would count
+	s := redis.New(redis.Options{Client: plain, Timeout: time.Minute, CallerClock: true})
 	l := backendtest.Limit(text)
 	fill := func(from, to int, at time.Time) {
 		t.Helper()
