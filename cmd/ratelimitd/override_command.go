@@ -281,7 +281,7 @@ func (o *overrideCommand) history(ctx context.Context, s streams, client *servic
 }
 
 // export writes a file that import reads: YAML, or with -o json one override on each line. import reads YAML of up to
-// override.MaxFileSize, so what is larger is lines too.
+// override.MaxFileSize, so a larger export has the form of lines too.
 func (o *overrideCommand) export(ctx context.Context, s streams, client *serviceclient.Client, r *adminv1.OverrideServiceListRequest) error {
 	var (
 		all     []override.Override // until they are known to be too many

@@ -18,7 +18,7 @@ var (
 	metricRow    = regexp.MustCompile("(?m)^\\| `(ratelimitd_[a-z0-9_]+)`")
 )
 
-// Pages name only commands, flags, targets of make and metrics that exist. Not every command of every page can be run by a test: some need a cluster.
+// Pages name only commands, flags, targets of make and metrics that exist. No test runs the commands of pages that need a cluster.
 func TestPagesNameWhatExists(t *testing.T) {
 	const docs = "../../docs"
 	model, _ := modelOf(t)

@@ -35,8 +35,8 @@ import (
 // The arguments of the service may begin with settings: NAME=value.
 //
 // A block of console holds commands after "$ " and what they say; one without a language what the service logs, once there is a
-// service. Commands that need a cluster are in blocks of shellsession, which are not run. In the text, those of programs
-// that the tests have must succeed.
+// service. A block of shellsession is not run: its commands need a cluster. A command in the text is run if the tests have its program, and must
+// succeed.
 var (
 	tutorialBlock = regexp.MustCompile("(?s)````.*?````\n|(?:<!-- (file|append|steps|envoy)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
 	tutorialRun   = regexp.MustCompile(`(?m)^- run: (.+)$`)
@@ -48,7 +48,7 @@ var (
 var followed = []struct {
 	page, folder string
 	commands     int  // at least
-	installed    bool // the reader has the program; otherwise the page says how to build it
+	installed    bool // the page expects an installed program; otherwise it says how to build one
 }{
 	{"learn/tutorial.md", "tutorial", 20, false},
 	{"learn/first-limit.md", "first-limit", 8, false},

@@ -178,6 +178,7 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("without rules: %v", err)
 	}
 
+	today := time.Now().UTC().YearDay()
 	g.set("1", perDay(domain, 2), perDay("default/eg/other", 9))
 	eventually(t, "the first rules", func() bool { _, err := decide("10.0.0.9"); return err == nil })
 	for i, want := range []ratelimitv3.RateLimitResponse_Code{1, 1, 2} {
@@ -231,8 +232,10 @@ func TestEnvoyGateway(t *testing.T) {
 		got, err := client.ShouldRateLimit(t.Context(), askRoute(domain, "10.0.0.2"))
 		return err == nil && got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 4
 	})
-	if got, err := decide("10.0.0.1"); err != nil || got.GetOverallCode() == ratelimitv3.RateLimitResponse_OK && got.GetStatuses()[0].GetLimitRemaining() > 0 {
-		t.Errorf("after the mending the use is forgotten: %v %v", got, err)
+	mended, err := decide("10.0.0.1")
+	forgotten := mended.GetOverallCode() == ratelimitv3.RateLimitResponse_OK && mended.GetStatuses()[0].GetLimitRemaining() > 0
+	if err != nil || forgotten && time.Now().UTC().YearDay() == today { // the next day is another window
+		t.Errorf("after the mending the use is forgotten: %v %v", mended, err)
 	}
 
 	// The certificate is renewed. The service and its client to the gateway use the same Secret.

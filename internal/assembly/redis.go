@@ -18,7 +18,7 @@ type Redis struct {
 
 	Timeout time.Duration   // longest wait for an answer
 	Sharded bool            // several servers or slots are behind the address
-	Metrics metric.Registry // for the metrics of connections and breakers; nil: no metrics
+	Metrics metric.Registry // registers the metrics of connections and breakers; nil: there are none
 }
 
 // Connected is a Redis that has counters.

@@ -105,7 +105,8 @@ func (c *claim) otherRegions(d *descriptor.DomainSpec) []*yamlform.Error {
 	for _, first := range c.specs {
 		if (first.Regions == nil) != (d.Regions == nil) {
 			return []*yamlform.Error{yamlform.Position(d.Position).Errorf(
-				"only one of the files of domain %s has `regions`, the other is at %s: say it in both, it holds for the limits of its own file", yamlform.Quote(d.Name), where(first.Position))}
+				"only one of the files of domain %s has `regions`, the other is at %s: say it in both, it holds for the limits of its own file",
+				yamlform.Quote(d.Name), where(first.Position))}
 		}
 	}
 	return nil

@@ -233,8 +233,8 @@ const defaultPatternBytes = 4096
 // maxRegexSize is the maximum length of an expression in bytes. No person writes a longer one.
 const maxRegexSize = 1024
 
-// compileRegex compiles the expression of a value_regex, which parseRegex has read. It has the syntax of RE2 and must match the whole value.
-// The time for a match is proportional to the length of the value, for every expression.
+// compileRegex compiles the expression of a value_regex, which parseRegex has read. It has the syntax of RE2 and must match the
+// whole value. The time for a match is proportional to the length of the value, for every expression.
 func compileRegex(text string, parsed *syntax.Regexp, fold bool) (*regexp.Regexp, error) {
 	if fold {
 		text = regexText(parsed)

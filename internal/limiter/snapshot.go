@@ -18,7 +18,7 @@ type Options struct {
 
 	Elsewhere func(key []byte, l *descriptor.Limit) bool // reports whether another region counts a limit; nil: none does
 
-	MaxSeries int             // maximum number of metric names that come from requests; names from rules have a bound of their own; default 10,000
+	MaxSeries int             // maximum metric names from requests; names from rules have a bound of their own; default 10,000
 	Metrics   metric.Registry // nil: counted, but not registered
 	NoDots    bool            // names of Statistics: dots within domains, keys and values become underscores
 	NoMetrics bool            // decisions are not counted in metrics; for measuring the cost of metrics
@@ -44,7 +44,7 @@ type Settings struct {
 	// OnError is for domains and rules that do not set their own. The zero value means descriptor.OnErrorError. With local,
 	// this replica gets its share of a limit that is divided by the number of Limiter.SetReplicas.
 	OnError descriptor.OnError
-	Regions int // that share the limits with a home, each with as many replicas; 0 means 1
+	Regions int // how many regions share the limits that have a home, each with the same number of replicas; 0 means 1
 
 	Headers     descriptor.HeaderFamilies // headers for clients, in domains that do not set their own; 0: none
 	HeaderNames HeaderNames               // the names for descriptor.HeadersReference

@@ -23,7 +23,7 @@ type Finding struct {
 	Line     int      `json:"line,omitempty"` // from 1; 0 if the file as a whole is meant
 	Col      int      `json:"col,omitempty"`  // from 1, in characters
 	Severity Severity `json:"severity"`
-	Code     string   `json:"code,omitempty"`   // empty for an error: nobody can accept it
+	Code     string   `json:"code,omitempty"`   // empty for an error, which cannot be accepted
 	Message  string   `json:"message"`          // what is wrong, and why it matters
 	Fix      string   `json:"fix,omitempty"`    // what to write instead; empty where Message says it
 	Source   string   `json:"source,omitempty"` // the line of the file

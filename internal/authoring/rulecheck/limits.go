@@ -86,7 +86,8 @@ func (c *checker) enforcement(n *node, l *limit) {
 		c.add(Warning, l.position(key), codeNoEffect, "remove `shadow_mode`, which holds for all limits of the descriptor, or this key",
 			"`%s` has no effect: `shadow_mode` puts the limit in shadow for everyone", key)
 	case l.Enforcement == descriptor.EnforcedForSome && oneCounter(n.rule):
-		c.add(Warning, l.position(key), codeSharedCounter, "write `shadow: true`, or remove it; a share needs a level with a counter for each caller",
+		c.add(Warning, l.position(key), codeSharedCounter,
+			"write `shadow: true`, or remove it; a share needs a level with a counter for each caller",
 			"`enforce_percent` of one counter: every level that leads here has one value, or its values share a counter, so the limit is enforced for all callers or for none")
 	}
 }

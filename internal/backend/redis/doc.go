@@ -5,8 +5,8 @@
 // by slot, and each node has its own queue: a node that hangs delays only its own requests. Pair adds a second Redis for
 // limits per second. Store.Heartbeat counts the replicas that share a Redis. Package redisconn makes the client.
 //
-// A single server has lanes (package redisconn): two of the flushes in flight use them instead of the client. A caller that waits in its own
-// goroutine, and finds nothing in flight, sends its request on a lane itself (settleHere).
+// A single server has lanes (package redisconn): two of the flushes in flight use them instead of the client. A caller that waits in
+// its own goroutine, and finds nothing in flight, sends its request on a lane itself (settleHere).
 //
 // The address of a single Redis may lead to several servers, through a proxy, or to a cluster. The store finds out (Layout), and until it
 // knows, it sends the keys of one counter in each call. Behind a proxy a request is split by counter, as on a cluster by slot, and the

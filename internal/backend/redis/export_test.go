@@ -63,8 +63,8 @@ func PenaltyKey(key string, shadow bool) string {
 func (s *Store) SetFewReservations(n int) { s.small = n }
 
 // TakeHere settles a request in the calling goroutine, or returns false.
-func (s *Store) TakeHere(ctx context.Context, r *backend.Request) (bool, error) {
-	return s.queues.common.settleHere(ctx, time.Now().UnixMicro(), r)
+func (s *Store) TakeHere(ctx context.Context, now time.Time, r *backend.Request) (bool, error) {
+	return s.queues.common.settleHere(ctx, now.UnixMicro(), r)
 }
 
 // Working reports whether workers have been started: a request has entered the queue.
@@ -73,4 +73,14 @@ func (s *Store) Working() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.started
+}
+
+// Commands returns the command for a request as a lane sends it, and as the client does.
+func Commands(ctx context.Context, routed bool, r *backend.Request) (lane string, client []any, err error) {
+	c := new(scriptCall)
+	if err := c.pack(terms{now: 1, redisClock: true, small: fewReservations, routed: routed}, r); err != nil {
+		return "", nil, err
+	}
+	lane = string(c.wire())
+	return lane, c.command(ctx, "evalsha", c.script.Hash).Args(), nil
 }

@@ -2,7 +2,9 @@ package redis_test
 
 import (
 	"context"
+	"encoding"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -26,12 +28,46 @@ func storeWithLanes(t *testing.T, r *redistest.Server, o redis.Options) *redis.S
 		if err := s.Ping(ctx); err != nil {
 			return err
 		}
-		if took, err := s.TakeHere(ctx, take("ready", limit(1_000_000, descriptor.Year), 1)); !took || err != nil {
+		if took, err := s.TakeHere(ctx, time.Now(), take("ready", limit(1_000_000, descriptor.Year), 1)); !took || err != nil {
 			return errors.Join(errors.New("not here"), err)
 		}
 		return nil
 	})
 	return s
+}
+
+// A lane sends the same bytes as the client: keys, arguments and their order.
+func TestCommandsOfLanes(t *testing.T) {
+	l := limit(10, descriptor.Year)
+	two := take("a", l, 1)
+	two.Takes = append(two.Takes, take("b{x}\r\n", l, 2).Takes[0])
+	two.Outcomes = make([]backend.Outcome, 2)
+	for name, r := range map[string]*backend.Request{
+		"one": take("k", l, 1), "two": two, "an empty key": take("", l, 1), "a penalty": penalised("k", l, 1, time.Hour),
+		"a reservation": {Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: 1, Reservation: reserve("a")}}, Outcomes: make([]backend.Outcome, 1)},
+	} {
+		for _, routed := range []bool{false, true} {
+			got, args, err := redis.Commands(t.Context(), routed, r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := fmt.Sprintf("*%d\r\n", len(args))
+			for _, a := range args {
+				word := fmt.Sprint(a)
+				switch a := a.(type) {
+				case *string:
+					word = *a
+				case encoding.BinaryMarshaler:
+					b, _ := a.MarshalBinary()
+					word = string(b)
+				}
+				want += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
+			}
+			if got != want {
+				t.Errorf("%s, routed %v: %q, want %q", name, routed, got, want)
+			}
+		}
+	}
 }
 
 // A caller that waits, and finds nothing in flight, sends its request itself: no worker is started.
@@ -115,7 +151,7 @@ func TestCallersLeave(t *testing.T) {
 			if !errors.Is(err, leave.want) {
 				t.Errorf("%v, want %v", err, leave.want)
 			}
-			if here, _ := s.TakeHere(t.Context(), take("k", limit(10, descriptor.Year), 1)); here {
+			if here, _ := s.TakeHere(t.Context(), time.Now(), take("k", limit(10, descriptor.Year), 1)); here {
 				t.Error("the next caller sends its request itself")
 			}
 			redistest.Eventually(t, "an answer", func(ctx context.Context) error {

@@ -25,7 +25,7 @@ type queue struct {
 
 	mu        sync.Mutex
 	state     schedule
-	watched   []*inFlight // whose deadlines are watched: waiting or sent, and some that are answered
+	watched   []*inFlight // requests whose deadlines expire checks; some of them are answered already
 	ticking   bool        // the timer that runs expire is set
 	started   bool        // the workers run
 	restUntil int64       // until when no caller sends its request itself

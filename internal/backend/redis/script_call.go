@@ -23,7 +23,7 @@ import (
 // of its keys, and what the client needs to send a command.
 type scriptCall struct {
 	args []any  // of the command, pointing into the fields below
-	text []byte // of the command, on a lane
+	text []byte // the bytes of the command on a lane
 
 	scriptKeys
 	counters []keyedCounter // one per key

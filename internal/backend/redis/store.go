@@ -60,7 +60,7 @@ type Store struct {
 	queues   queues
 	failures failureLog
 
-	lanes   *redisconn.Lanes // for single calls, as far as they are free; nil: there are none
+	lanes   *redisconn.Lanes // the lanes of the client; nil: it has none
 	cluster bool             // the server is a cluster: counters are in slots
 	small   int              // from how many reservations on a list is large
 	large   atomic.Int64     // until when calls name the keys of large lists too, by the callers' clock in microseconds
@@ -137,8 +137,10 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 	q := s.queues.of(ctx, r)
 	if b == backend.CallerWaits {
 		b = nil
-		if settled, err := q.settleHere(ctx, now.UnixMicro(), r); settled {
-			return true, s.failed("count in Redis", err)
+		if !s.CallerClock() { // with it each request has a call and a goroutine of its own, so nothing tells that none is in flight
+			if settled, err := q.settleHere(ctx, now.UnixMicro(), r); settled {
+				return true, s.failed("count in Redis", err)
+			}
 		}
 	}
 	q.start(q.newRequest(ctx, now.UnixMicro(), r, done), b)

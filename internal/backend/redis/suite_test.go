@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,10 +40,30 @@ func TestMain(m *testing.M) {
 }
 
 func TestSuite(t *testing.T) {
-	client := dial(t, redistest.Start(t))
+	client, here := dial(t, redistest.Start(t)), new(atomic.Int64)
 	backendtest.Run(t, func(testing.TB) backend.Store {
-		return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
+		return everySecondHere{redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true}), new(atomic.Int64), here}
 	})
+	if here.Load() == 0 {
+		t.Error("no caller sent its request itself")
+	}
+}
+
+// everySecondHere is a store for which every second caller sends its request itself, if it can.
+type everySecondHere struct {
+	*redis.Store
+	requests, here *atomic.Int64
+}
+
+// Start implements backend.Store.
+func (s everySecondHere) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+	if s.requests.Add(1)%2 == 0 && len(r.Takes) > 0 {
+		if settled, err := s.TakeHere(ctx, now, r); settled {
+			s.here.Add(1)
+			return true, err
+		}
+	}
+	return s.Store.Start(ctx, now, b, r, done)
 }
 
 func TestSuiteOfReservations(t *testing.T) {
@@ -53,10 +74,13 @@ func TestSuiteOfReservations(t *testing.T) {
 }
 
 func TestSuiteOfReservationsTogether(t *testing.T) {
-	client := dial(t, redistest.Start(t))
+	client, here := dial(t, redistest.Start(t)), new(atomic.Int64)
 	backendtest.RunReservationsTogether(t, func(testing.TB) backend.Store {
-		return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
+		return everySecondHere{redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true}), new(atomic.Int64), here}
 	})
+	if here.Load() == 0 {
+		t.Error("no caller sent its request itself")
+	}
 }
 
 func TestSuiteOfReservationsStepped(t *testing.T) {

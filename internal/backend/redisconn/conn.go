@@ -25,7 +25,7 @@ type conn struct {
 	readBy    time.Time // when the answer that is being read has to be there; zero: whenever
 	readSince int64     // when SetReadDeadline was called, by the breaker's clock
 
-	aborted atomic.Bool // nobody waits for what is read
+	aborted atomic.Bool // the caller has left, so reads end at once
 }
 
 // Close implements net.Conn.

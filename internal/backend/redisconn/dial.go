@@ -234,7 +234,9 @@ func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all 
 	if lanes == 0 {
 		return c
 	}
-	return &laned{c, newLanes(lanes, &laneServer{network: where.network, addr: where.hosts[0], timeout: p.dial, dialer: d, hook: h, breaker: b})}
+	l := &Lanes{network: where.network, addr: where.hosts[0], timeout: p.dial, dialer: d, hook: h}
+	l.open(lanes)
+	return &laned{c, l}
 }
 
 func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions, d *dialer, all *breakers) goredis.UniversalClient {

@@ -20,8 +20,14 @@ import (
 //
 // A nil *Lanes has none.
 type Lanes struct {
-	server *laneServer
+	network, addr string
+	timeout       time.Duration // the longest time that connecting may take
+	dialer        *dialer
+	hook          hook
+
 	free   chan *Lane
+	ctx    context.Context // ends with close
+	cancel context.CancelFunc
 }
 
 // laned is a client of a single server that has lanes.
@@ -44,43 +50,26 @@ func (c *laned) Close() error {
 	return c.Client.Close()
 }
 
-// laneServer is where lanes lead.
-type laneServer struct {
-	addr, network string
-	timeout       time.Duration // to connect
-	dialer        *dialer
-	hook          hook
-	breaker       *breaker
-
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-}
-
 // Lane is one of these connections. Its user has it alone until Release.
 type Lane struct {
-	server *laneServer
 	lanes  *Lanes
 	conn   *conn
 	answer *bufio.Reader
 
 	call    breakerCall
-	nextTry time.Time // when to dial again after an attempt that failed
+	nextTry time.Time // a lane that is not connected waits until then
 }
 
 // redial is how long a lane stays unused after it could not connect.
 const redial = time.Second
 
-// newLanes returns n lanes, or nil if n is not positive.
-func newLanes(n int, s *laneServer) *Lanes {
-	if n <= 0 {
-		return nil
-	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	l := &Lanes{server: s, free: make(chan *Lane, n)}
+// open makes n lanes.
+func (l *Lanes) open(n int) {
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.free = make(chan *Lane, n)
 	for range n {
-		l.free <- &Lane{server: s, lanes: l}
+		l.free <- &Lane{lanes: l}
 	}
-	return l
 }
 
 // Take returns a lane that is free and connected, or nil. One that is not connected begins to connect.
@@ -108,7 +97,7 @@ func (l *Lanes) Len() int {
 
 // close waits for the calls in flight, and closes the connections.
 func (l *Lanes) close() {
-	l.server.cancel()
+	l.cancel()
 	for range cap(l.free) {
 		n := <-l.free
 		n.drop()
@@ -123,7 +112,7 @@ func (n *Lane) ready() bool {
 		}
 		n.drop()
 	}
-	if now := time.Now(); now.After(n.nextTry) && n.server.ctx.Err() == nil {
+	if now := time.Now(); now.After(n.nextTry) && n.lanes.ctx.Err() == nil {
 		n.nextTry = now.Add(redial)
 		go n.dial()
 	} else {
@@ -135,14 +124,14 @@ func (n *Lane) ready() bool {
 // dial connects a lane, and makes it free.
 func (n *Lane) dial() {
 	defer n.Release()
-	s := n.server
-	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
+	l := n.lanes
+	ctx, cancel := context.WithTimeout(l.ctx, l.timeout)
 	defer cancel()
-	c, err := s.hook.DialHook(s.dialer.dial)(ctx, s.network, s.addr)
+	c, err := l.hook.DialHook(l.dialer.dial)(ctx, l.network, l.addr)
 	if err != nil {
 		return // calls go through the client, and say why they fail
 	}
-	n.conn, _ = c.(*conn)
+	n.conn = c.(*conn)
 	n.answer = bufio.NewReaderSize(n.conn, 4096)
 }
 
@@ -157,11 +146,10 @@ func (n *Lane) drop() {
 // Release makes the lane free for others.
 func (n *Lane) Release() { n.lanes.free <- n }
 
-// Do sends a command, which is written as the protocol wants it, and returns its answer, a text. The answer is in room if it fits. The
-// call ends at the deadline, and when ctx is cancelled. The command is never sent again; Redis may have executed it unless the error is
-// an error of Redis.
+// Do sends the bytes of one command, and returns the text that Redis answers with. The text is read into room, and must fit. The call ends at
+// the deadline, and when ctx is cancelled. The command is never sent again. Redis may have executed it, unless the error is one of Redis.
 func (n *Lane) Do(ctx context.Context, deadline time.Time, command, room []byte) ([]byte, error) {
-	b := n.server.breaker
+	b := n.lanes.hook.breaker
 	if err := b.admit(&n.call); err != nil {
 		return nil, err
 	}
@@ -174,7 +162,7 @@ func (n *Lane) Do(ctx context.Context, deadline time.Time, command, room []byte)
 		if !errors.As(err, new(goredis.Error)) {
 			n.drop()
 		}
-		err = n.server.hook.failed(err)
+		err = n.lanes.hook.failed(err)
 	}
 	return answer, err
 }
@@ -224,11 +212,8 @@ func (n *Lane) read(room []byte) ([]byte, error) {
 		}
 	case '$':
 		size, err := strconv.Atoi(string(line[1:]))
-		if err != nil || more || size < 0 || size > maxText {
+		if err != nil || more || size < 0 || size > cap(room) {
 			break
-		}
-		if size > cap(room) {
-			room = make([]byte, size)
 		}
 		room = room[:size]
 		if _, err := io.ReadFull(n.answer, room); err != nil {

@@ -28,6 +28,9 @@ func lane(t testing.TB, client goredis.UniversalClient) *redisconn.Lane {
 	return n
 }
 
+// room is how long answers may be.
+const room = 4 << 20
+
 // do makes one call on a lane of a client.
 func do(ctx context.Context, t testing.TB, client goredis.UniversalClient, within time.Duration, words ...string) (string, error) {
 	t.Helper()
@@ -37,7 +40,7 @@ func do(ctx context.Context, t testing.TB, client goredis.UniversalClient, withi
 	for _, w := range words {
 		text += fmt.Sprintf("$%d\r\n%s\r\n", len(w), w)
 	}
-	answer, err := n.Do(ctx, time.Now().Add(within), []byte(text), make([]byte, 0, 8))
+	answer, err := n.Do(ctx, time.Now().Add(within), []byte(text), make([]byte, 0, room))
 	return string(answer), err
 }
 
@@ -157,16 +160,16 @@ func TestLanesHaveTheBreaker(t *testing.T) {
 	n := lane(t, client)
 	defer n.Release()
 	call := []byte("*2\r\n$4\r\necho\r\n$1\r\nx\r\n")
-	if _, err := n.Do(t.Context(), time.Now().Add(time.Minute), call, nil); err != nil {
+	if _, err := n.Do(t.Context(), time.Now().Add(time.Minute), call, make([]byte, 0, room)); err != nil {
 		t.Fatal(err)
 	}
 	other := lane(t, client)
 	defer other.Release()
 	r.Pause(t)
-	if _, err := n.Do(t.Context(), time.Now().Add(time.Minute), call, nil); !redisconn.IsTimeout(err) {
+	if _, err := n.Do(t.Context(), time.Now().Add(time.Minute), call, make([]byte, 0, room)); !redisconn.IsTimeout(err) {
 		t.Errorf("in silence: %v", err)
 	}
-	if _, err := other.Do(t.Context(), time.Now().Add(time.Minute), call, nil); !errors.Is(err, redisconn.ErrBreakerOpen) {
+	if _, err := other.Do(t.Context(), time.Now().Add(time.Minute), call, make([]byte, 0, room)); !errors.Is(err, redisconn.ErrBreakerOpen) {
 		t.Errorf("with the breaker open: %v", err)
 	}
 }
@@ -176,6 +179,7 @@ func TestHostileAnswersOnLanes(t *testing.T) {
 	t.Parallel()
 	for sent, want := range map[string]string{
 		"+OK\r\n":                              "where the answer of a script belongs",
+		"$4194305\r\nabc":                      "where the answer of a script belongs", // longer than its room
 		"$-1\r\n":                              "where the answer of a script belongs",
 		"$2\r\nOKxx\r\n":                       "where the answer of a script belongs",
 		"-ERR no\r\n$2\r\nOK\r\n":              "where the answer of a script belongs",

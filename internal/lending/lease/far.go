@@ -35,7 +35,7 @@ type Far struct {
 
 const (
 	farShare   = 4                      // all leases of a far counter hold at most 1/farShare of its limit, or one request's hits each
-	farTau     = 3 * time.Second        // the longest tau: a lease has what is used in half of it, which is longer than a trip
+	farTau     = 3 * time.Second        // the longest tau: a lease covers half of it, which is longer than a trip
 	farNearest = 500 * time.Millisecond // the shortest tau: the window has ten times this
 	farLasting = time.Second            // see lasting
 	farTexts   = 1024                   // bytes of a descriptor: a longer one gets no permits, because each counter keeps a copy

@@ -20,7 +20,7 @@ type Options struct {
 	To     string    // required: the URL of a webhook, the path of a file, or stdout
 	Stdout io.Writer // where events go with stdout
 
-	HeadersFile string // of a webhook: a file with lines "Name: value", read for each request; empty: none
+	HeadersFile string // the file with the headers for a webhook, one "Name: value" on each line; it is read for each request. Empty: no headers
 
 	Values bool // events have the values of entries, which callers sent
 
@@ -93,7 +93,7 @@ var reasonNames = [reasons]string{"rate", "queue", "age", "refused", "stop"}
 
 // SettingError is a setting that cannot be used. It contains neither the URL of a webhook, which may have a secret, nor headers.
 type SettingError struct {
-	Setting string // of Options: To or HeadersFile
+	Setting string // the field of Options: To or HeadersFile
 	Err     error
 }
 

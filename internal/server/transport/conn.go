@@ -92,10 +92,11 @@ type conn struct {
 // guarded is what goroutines share, under the mutex.
 type guarded struct {
 	mu       sync.Mutex
-	handling bool   // the reading goroutine will flush when the batch is handled
-	out      []byte // what is not written yet
-	pongs    int    // bytes at the beginning of out that answer pings
-	pongTime *time.Timer
+	handling bool        // the reading goroutine will flush when the batch is handled
+	out      []byte      // what is not written yet
+	pongs    int         // bytes at the beginning of out that answer pings
+	pongTime *time.Timer // flushes the connection if it is set
+	pongWait bool        // it is set
 	streams  map[uint32]*stream
 
 	mostStreams int // since streams was made
@@ -335,8 +336,9 @@ func (c *conn) flush() {
 	p := c.out
 	c.out = c.spare[:0]
 	c.spare = nil
-	if c.pongs > 0 {
-		c.pongs = 0
+	c.pongs = 0
+	if c.pongWait {
+		c.pongWait = false
 		c.pongTime.Stop()
 	}
 	leave := c.leaving && !c.left && len(c.streams) == 0 && c.lastServed != maxStreamID && c.open == 0
@@ -361,8 +363,13 @@ func (c *conn) flush() {
 func (c *conn) flushRead() {
 	c.mu.Lock()
 	waits := c.pongs > 0 && c.pongs == len(c.out) && c.open > 0 && !c.leaving
-	if waits {
-		c.pongTime.Reset(pingDelay)
+	if waits && !c.pongWait { // more pings do not make the first one wait longer
+		c.pongWait = true
+		if c.pongTime == nil {
+			c.pongTime = time.AfterFunc(pingDelay, c.flush)
+		} else {
+			c.pongTime.Reset(pingDelay)
+		}
 	}
 	c.mu.Unlock()
 	if !waits {
@@ -374,15 +381,10 @@ func (c *conn) flushRead() {
 func (c *conn) pong(data [8]byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	first := len(c.out) == c.pongs
+	alone := len(c.out) == c.pongs
 	c.out = appendPing(c.out, true, data)
-	if !first {
-		return
-	}
-	c.pongs = len(c.out)
-	if c.pongTime == nil {
-		c.pongTime = time.AfterFunc(time.Hour, c.flush)
-		c.pongTime.Stop()
+	if alone {
+		c.pongs = len(c.out)
 	}
 }
 

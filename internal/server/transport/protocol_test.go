@@ -223,6 +223,43 @@ func TestPingsAreAnsweredWithCalls(t *testing.T) {
 	})
 }
 
+// A client that pings without end while a call waits does not make its answers wait, or pile up.
+func TestPingsWithoutEnd(t *testing.T) {
+	h := hold()
+	inBubble(t, h, nil, func(t *testing.T, _ *Server, dial func() *rawClient) {
+		c := dial()
+		c.roundTrip() // from here on, only this test writes
+		c.seen = nil
+		c.begin([]byte("a"))
+		call := h.take(t)
+		began := time.Now()
+		go func() {
+			for range 20 {
+				c.ok(c.fr.WritePing(false, [8]byte{'p'}))
+				time.Sleep(pingDelay / 4) //nolint:forbidigo // virtual time
+			}
+		}()
+		c.until("an answer", func() bool {
+			n := len(c.seen)
+			return n > 0 && c.seen[n-1].kind == http2.FramePing && c.seen[n-1].ack
+		})
+		if passed := time.Since(began); passed != pingDelay {
+			t.Errorf("the first ping is answered after %v", passed)
+		}
+		time.Sleep(20 * pingDelay) //nolint:forbidigo // virtual time
+		call.Reply(echoed(call.Message))
+		c.until("all answers", func() bool {
+			n := 0
+			for _, e := range c.seen {
+				if e.kind == http2.FramePing && e.ack {
+					n++
+				}
+			}
+			return n == 20
+		})
+	})
+}
+
 func TestPings(t *testing.T) {
 	addr, _ := start(t, echo{}, func(o *Options) { o.MinPingInterval = time.Hour })
 	c := rawDial(t, addr)

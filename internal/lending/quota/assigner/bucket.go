@@ -86,7 +86,7 @@ func (b *bucket) takeCharge(short bool) uint64 {
 	return n
 }
 
-// plausible bounds the passed requests that a client reports by what it was allowed to pass.
+// plausible returns how many passed requests a client may report: at most as many as its assignments allowed.
 func (s *subscription) plausible(now time.Time, allowed uint64) uint64 {
 	p := s.bucket.pool
 	if _, fixed := p.planner.Fixed(); fixed {
