@@ -91,7 +91,7 @@ func decide(limit descriptor.Limit, arrivals []float64) []verdict {
 	for _, arrived := range arrivals {
 		take := []backend.Take{{Limit: &limit, Hits: 1}}
 		var o [1]backend.Outcome
-		backend.Settle(take, []*backend.State{&state}, o[:], origin+int64(math.Round(arrived*1e6)))
+		backend.Settle(take, []*backend.State{&state}, o[:], backend.At(origin+int64(math.Round(arrived*1e6))))
 		out = append(out, verdict{arrived, arrived + o[0].Delay.Seconds(), o[0].Allowed})
 	}
 	return out

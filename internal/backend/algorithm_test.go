@@ -64,7 +64,7 @@ func TestEveryAlgorithmIsComplete(t *testing.T) {
 			}
 			settle := func(hits int64) Outcome {
 				var out [1]Outcome
-				Settle([]Take{{Limit: &l, Hits: hits}}, []*State{&s}, out[:], now)
+				Settle([]Take{{Limit: &l, Hits: hits}}, []*State{&s}, out[:], At(now))
 				return out[0]
 			}
 			capacity := int64(l.Capacity())

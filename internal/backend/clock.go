@@ -28,6 +28,9 @@ type Times struct {
 	Elapsed int64
 }
 
+// At are the times where one clock counts everything, as in Redis.
+func At(now int64) Times { return Times{now, now} }
+
 // Times returns the times of an instant.
 func (c *Clock) Times(now time.Time) Times { return Times{now.UnixMicro(), c.Elapsed(now)} }
 

@@ -17,7 +17,7 @@ func TestExpires(t *testing.T) {
 		settle := func(s *backend.State, at, hits int64, countDenied bool) backend.Outcome {
 			var out [1]backend.Outcome
 			takes := []backend.Take{{Limit: l, Hits: hits, CountDenied: countDenied}}
-			backend.Settle(takes, []*backend.State{s}, out[:], at)
+			backend.Settle(takes, []*backend.State{s}, out[:], backend.At(at))
 			return out[0]
 		}
 		hits := func(name string) int64 { return rapid.Int64Range(-2, 2*int64(min(l.Capacity(), 50))+2).Draw(rt, name) }
@@ -53,7 +53,7 @@ func TestExpiresAfter(t *testing.T) {
 				Hits:        rapid.Int64Range(-2, 2*int64(min(l.Capacity(), 50))+2).Draw(rt, "hits"),
 				CountDenied: rapid.Bool().Draw(rt, "count_denied"),
 			}
-			backend.Settle([]backend.Take{take}, []*backend.State{&s}, out[:], now)
+			backend.Settle([]backend.Take{take}, []*backend.State{&s}, out[:], backend.At(now))
 			if got, want := backend.ExpiresAfter(l, &s, &out[0], now), backend.Expires(l, &s); got != want {
 				t.Fatalf("%+v\n%+v at %d left %+v: expires at %d by the outcome %+v, at %d by the state", l, take, now, s, got, out[0], want)
 			}

@@ -47,7 +47,7 @@ func TestCommitCorrectsTheWindowOfItsReservation(t *testing.T) {
 		h := backend.Reservation{Op: backend.OpReserve}
 		settle := func(at, hits int64, h *backend.Reservation) backend.Outcome {
 			var out [1]backend.Outcome
-			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Reservation: h}}, []*backend.State{&s}, out[:], at)
+			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Reservation: h}}, []*backend.State{&s}, out[:], backend.At(at))
 			return out[0]
 		}
 		if o := settle(start, 60, &h); !o.Allowed || o.Used != 60 || h.Granted != 60 || !h.Stored.Found {
@@ -83,9 +83,9 @@ func TestCommitOfMoreThanReserved(t *testing.T) {
 		var s backend.State
 		var out [1]backend.Outcome
 		h := backend.Reservation{Op: backend.OpReserve}
-		backend.Settle([]backend.Take{{Limit: l, Hits: 50, Reservation: &h}}, []*backend.State{&s}, out[:], start)
+		backend.Settle([]backend.Take{{Limit: l, Hits: 50, Reservation: &h}}, []*backend.State{&s}, out[:], backend.At(start))
 		commit := backend.Reservation{Op: backend.OpCommit, Final: true, Stored: h.Stored}
-		backend.Settle([]backend.Take{{Limit: l, Hits: 150, Reservation: &commit}}, []*backend.State{&s}, out[:], start+1)
+		backend.Settle([]backend.Take{{Limit: l, Hits: 150, Reservation: &commit}}, []*backend.State{&s}, out[:], backend.At(start+1))
 		if out[0].Used != c.used {
 			t.Errorf("%s: %+v, want %d in use", c.limit, out[0], c.used)
 		}
@@ -101,7 +101,7 @@ func TestExpiredReservations(t *testing.T) {
 		var out [1]backend.Outcome
 		h := backend.Reservation{Op: backend.OpReserve, TTL: 1_000_000}
 		settle := func(at, hits int64, h *backend.Reservation) {
-			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Reservation: h}}, []*backend.State{&s}, out[:], at)
+			backend.Settle([]backend.Take{{Limit: l, Hits: hits, Reservation: h}}, []*backend.State{&s}, out[:], backend.At(at))
 		}
 		settle(start, 80, &h)
 		progress := backend.Reservation{Op: backend.OpCommit, Stored: h.Stored}
@@ -134,7 +134,7 @@ func TestReservationsOfAGroup(t *testing.T) {
 		reservations := []backend.Reservation{{Op: backend.OpReserve, Least: c.least}, {Op: backend.OpReserve, Least: c.least}}
 		takes := []backend.Take{{Limit: wide, Hits: 60, Reservation: &reservations[0]}, {Limit: tight, Hits: 60, Reservation: &reservations[1], Member: 1}}
 		out := make([]backend.Outcome, 2)
-		backend.Settle(takes, []*backend.State{&states[0], &states[1]}, out, start)
+		backend.Settle(takes, []*backend.State{&states[0], &states[1]}, out, backend.At(start))
 		if states[0].Count != c.granted || states[1].Count != c.granted || out[0].Used != c.granted || out[1].Used != c.granted {
 			t.Errorf("at least %d: %+v, reservations %+v, want %d", c.least, out, reservations, c.granted)
 		}
@@ -164,7 +164,7 @@ func TestBoundsOfReservations(t *testing.T) {
 		var out [1]backend.Outcome
 		h := c.reservation
 		h.Op = backend.OpReserve
-		backend.Settle([]backend.Take{{Limit: l, Hits: c.hits, Reservation: &h}}, []*backend.State{&s}, out[:], start)
+		backend.Settle([]backend.Take{{Limit: l, Hits: c.hits, Reservation: &h}}, []*backend.State{&s}, out[:], backend.At(start))
 		if h.Result != c.result || h.Granted != c.grant || s.Count != c.grant || out[0].Allowed != (c.grant > 0) {
 			t.Errorf("%+v of %d: %+v, %+v", c.reservation, c.hits, h, out[0])
 		}

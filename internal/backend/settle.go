@@ -14,18 +14,9 @@ import "slices"
 //
 // A take that is guarded by an active penalty adds nothing, whatever its vote is. So a limit that is not enforced counts as
 // if it were enforced. A penalty begins if the take is denied by its own limit, even if another limit denies the group.
-func Settle(takes []Take, states []*State, outcomes []Outcome, now int64) {
+func Settle(takes []Take, states []*State, outcomes []Outcome, at Times) {
 	if len(takes) == 1 {
-		outcomes[0] = takes[0].settle(states[0], now, takes[0].commit())
-		return
-	}
-	SettleAt(takes, states, outcomes, Times{now, now})
-}
-
-// SettleAt is Settle where limits are counted by two times.
-func SettleAt(takes []Take, states []*State, outcomes []Outcome, at Times) {
-	if len(takes) == 1 {
-		Settle(takes, states, outcomes, at.Of(takes[0].Limit))
+		outcomes[0] = takes[0].settle(states[0], at.Of(takes[0].Limit), takes[0].commit())
 		return
 	}
 	for i := range takes {

@@ -165,7 +165,7 @@ func TestSharedWindowIsTheModel(t *testing.T) {
 
 func settleShared(l *descriptor.Limit, s *backend.State, now, hits int64) backend.Outcome {
 	var out [1]backend.Outcome
-	backend.Settle([]backend.Take{{Limit: l, Hits: hits}}, []*backend.State{s}, out[:], now)
+	backend.Settle([]backend.Take{{Limit: l, Hits: hits}}, []*backend.State{s}, out[:], backend.At(now))
 	return out[0]
 }
 

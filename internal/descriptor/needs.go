@@ -1,7 +1,8 @@
 package descriptor
 
-// Needs is a set of what a decision under a rule needs besides counting hits and denying them. Most rules need nothing.
-type Needs uint8
+// Needs is a set of what a decision under a rule needs besides counting hits and denying them. Most rules need nothing, and cost nothing
+// there. The low byte is for rules; package limiter adds its own bits above it.
+type Needs uint16
 
 // What rules need.
 const (

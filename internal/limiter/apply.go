@@ -1,5 +1,7 @@
 package limiter
 
+import "github.com/ratelimitd/ratelimitd/internal/descriptor"
+
 // apply makes the charges of one descriptor: one for each limit of its rule, or one for the request's own limit. The order
 // matters: what becomes of that limit depends on which limits are active, and the cost and the scale come from the
 // rule that remains.
@@ -24,7 +26,7 @@ func (w *work) apply(s *subject, d *Descriptor) {
 	if s.rule == nil {
 		return
 	}
-	needs := need(s.rule.Needs)
+	needs := s.rule.Needs
 	if w.overridable() && s.rule.Overridable() {
 		needs |= needOverride
 	}
@@ -32,16 +34,16 @@ func (w *work) apply(s *subject, d *Descriptor) {
 		return
 	}
 	w.needs |= needs
-	if needs&needGroup != 0 {
+	if needs&descriptor.NeedsGroup != 0 {
 		w.group(s)
 	}
-	if needs&needCost != 0 {
+	if needs&descriptor.NeedsCost != 0 {
 		s.hits = s.rule.HitCost().Hits(s.sent, s.hits)
 	}
-	if needs&needScale != 0 {
+	if needs&descriptor.NeedsScale != 0 {
 		w.scale(s)
 	}
-	if needs&needClass != 0 {
+	if needs&descriptor.NeedsClass != 0 {
 		w.classify(s)
 	}
 }
@@ -55,7 +57,7 @@ func (w *work) chargeRule(s *subject) {
 		w.charges = append(w.charges, charge{limit: &s.rule.Limits[i], index: i, take: none, guard: none})
 	}
 	s.end = len(w.charges)
-	if need(s.rule.Needs)&needActive != 0 {
+	if s.rule.Needs&descriptor.NeedsActive != 0 {
 		w.leaveOutInactive(s)
 	}
 }
@@ -63,13 +65,13 @@ func (w *work) chargeRule(s *subject) {
 // applyTogether applies what depends on several descriptors, or on what is left of their rules, to all of them. Overrides come after
 // replaced limits, because a caller without any limit left is unlimited; and enforcement after overrides, because a block is enforced.
 func (w *work) applyTogether() {
-	if w.needs&needReplace != 0 && !w.showsAll {
+	if w.needs&descriptor.NeedsReplace != 0 && !w.showsAll {
 		w.replace()
 	}
 	if w.needs&needOverride != 0 {
 		w.override()
 	}
-	if w.needs&needVary != 0 {
+	if w.needs&descriptor.NeedsVary != 0 {
 		w.enforce()
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/bits"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // judge turns outcomes into a decision: the outcomes of a descriptor's charges into its status, and the statuses into the code. It calls no
@@ -15,14 +17,14 @@ func (w *work) judge(d *Decision) {
 	if w.needs&needGuard != 0 {
 		w.mergeGuards()
 	}
-	if w.needs&needActive != 0 {
+	if w.needs&descriptor.NeedsActive != 0 {
 		w.shorten()
 	}
 	for i := range w.subjects {
 		d.Statuses = append(d.Statuses, w.status(&w.subjects[i]))
 	}
 	d.Code = w.code(d.Statuses)
-	if w.needs&needVary != 0 {
+	if w.needs&descriptor.NeedsVary != 0 {
 		w.notice(d)
 	}
 	if w.req.Reservation != nil {

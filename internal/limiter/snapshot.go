@@ -87,27 +87,13 @@ type snapshot struct {
 // report counts a decision, or sends what it has to say.
 type report func(*work, *Decision)
 
-// need is a set of what a decision needs besides counting hits and denying them. Most rules need nothing, and cost nothing here.
-type need uint16
-
-// What rules need: descriptor.Needs has the same bits.
+// What a decision needs besides what its rules need. Only the request, or the stages, know it.
 const (
-	needActive  = need(descriptor.NeedsActive)
-	needReplace = need(descriptor.NeedsReplace)
-	needGroup   = need(descriptor.NeedsGroup)
-	needCost    = need(descriptor.NeedsCost)
-	needScale   = need(descriptor.NeedsScale)
-	needVary    = need(descriptor.NeedsVary)
-	needClass   = need(descriptor.NeedsClass)
-)
-
-// What only the request, or the stages, know.
-const (
-	needOverride    need = 1 << (iota + 8) // the rule may have overrides, and there are some
-	needNamed                              // an entry names a reservation
-	needAmounts                            // a descriptor has amounts of several kinds
-	needReservation                        // a descriptor is an operation on a reservation
-	needGuard                              // a take is on a penalty
+	needOverride    descriptor.Needs = 1 << (iota + 8) // the rule may have overrides, and there are some
+	needNamed                                          // an entry names a reservation
+	needAmounts                                        // a descriptor has amounts of several kinds
+	needReservation                                    // a descriptor is an operation on a reservation
+	needGuard                                          // a take is on a penalty
 )
 
 // allOrNothing reports whether a domain has all_or_nothing admission.

@@ -28,7 +28,7 @@ type parts struct {
 // state is what is known about one decision, besides what is in the buffers. Every decision begins with the zero value.
 type state struct {
 	question
-	needs   need
+	needs   descriptor.Needs
 	tally   tally
 	pending pending
 }
@@ -72,7 +72,7 @@ type buffers struct {
 	reservations      []backend.Reservation // of the takes, which point here
 	joining           joining               // which takes are for several charges
 	countedHere       backend.SubRequest    // the takes that this replica counts because of on_error: local
-	spans             []span                // by charge, if needActive: what callers see instead of the outcomes' times
+	spans             []span                // by charge, if descriptor.NeedsActive: what callers see instead of the outcomes' times
 	text              headerText            // the values of the headers that the domain defines
 	scratch           []byte                // for what is looked up by a name
 }

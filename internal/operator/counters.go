@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
@@ -97,14 +98,14 @@ func (c *counters) elsewhere(domain string, entries []descriptor.Entry, do strin
 // clear clears the counters of a descriptor. The log names the operator, even when it fails.
 func (c *counters) clear(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error) {
 	found, err := c.counters.Reset(ctx, now, domain, d)
-	who := identityOf(ctx)
+	who := actorOf(ctx)
 	c.audit(ctx, &who, domain, d, &found, err)
 	return found, err //nolint:wrapcheck // errorOf knows it
 }
 
 // audit logs a reset.
-func (c *counters) audit(ctx context.Context, who *identity, domain string, d *limiter.Descriptor, found *limiter.Counters, err error) {
-	attrs := append(who.attrs(), slog.String("domain", logging.Shorten(domain)), slog.String("entries", logging.Entries(d.Entries)))
+func (c *counters) audit(ctx context.Context, who *actor, domain string, d *limiter.Descriptor, found *limiter.Counters, err error) {
+	attrs := append(who.attrs(), slog.String("domain", logging.Shorten(domain)), slog.String("entries", override.ShortText(d.Entries)))
 	if found.FromRequest {
 		attrs = append(attrs, slog.String("rule", "limit of the request"))
 	} else if r := found.Explanation.Rule; r != nil {

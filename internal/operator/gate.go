@@ -52,16 +52,16 @@ func newGate(opts *Options) *gate {
 	}
 }
 
-// identity is what is known about the operator behind a request.
-type identity struct {
+// actor is what is known about the operator behind a request.
+type actor struct {
 	from        string // address
 	token       string // name of the token's owner
 	certificate string // subject
 	role        string // of the token and of the certificate together
 }
 
-// attrs is the identity for the log. It never contains a token.
-func (o *identity) attrs() []slog.Attr {
+// attrs is the actor for the log. It never contains a token.
+func (o *actor) attrs() []slog.Attr {
 	attrs := []slog.Attr{slog.String("from", o.from)}
 	if o.token != "" {
 		attrs = append(attrs, slog.String("token_of", o.token))
@@ -83,13 +83,13 @@ const (
 // before is a handler that calls next for the requests that pass the gate.
 func (g *gate) before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who := connectionIdentity(r)
+		who := connectionActor(r)
 		if no := g.check(r, &who); no != nil {
 			g.report(r, &who, no)
 			no.write(w, r)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, who)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), actorKey{}, who)))
 	})
 }
 
@@ -102,7 +102,7 @@ type refusal struct {
 
 // check sets the owner of the token, and the role. It returns nil if the request passes. Where certificates are required, a connection without
 // a good one fails in the handshake; check looks for the certificate and its names all the same.
-func (g *gate) check(r *http.Request, who *identity) *refusal {
+func (g *gate) check(r *http.Request, who *actor) *refusal {
 	if !g.names.know(r) {
 		return &refusal{connect.CodePermissionDenied, nameUnknown, nil}
 	}
@@ -150,7 +150,7 @@ func (g *gate) check(r *http.Request, who *identity) *refusal {
 }
 
 // report logs some of the rejections.
-func (g *gate) report(r *http.Request, who *identity, no *refusal) {
+func (g *gate) report(r *http.Request, who *actor, no *refusal) {
 	if !g.some.Pick(time.Now()) {
 		return
 	}
@@ -184,17 +184,17 @@ func (n *refusal) write(w http.ResponseWriter, r *http.Request) {
 	endpoint.WriteText(w, code, n.reason+"\n")
 }
 
-type identityKey struct{}
+type actorKey struct{}
 
-// identityOf is the identity behind a request.
-func identityOf(ctx context.Context) identity {
-	who, _ := ctx.Value(identityKey{}).(identity)
+// actorOf is the actor behind a request.
+func actorOf(ctx context.Context) actor {
+	who, _ := ctx.Value(actorKey{}).(actor)
 	return who
 }
 
-// connectionIdentity is what the connection shows: address and certificate.
-func connectionIdentity(r *http.Request) identity {
-	who := identity{from: r.RemoteAddr}
+// connectionActor is what the connection shows: address and certificate.
+func connectionActor(r *http.Request) actor {
+	who := actor{from: r.RemoteAddr}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		leaf := r.TLS.VerifiedChains[0][0]
 		who.certificate = leaf.Subject.String()

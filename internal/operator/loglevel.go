@@ -31,7 +31,7 @@ func (l *logLevel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			endpoint.WriteText(w, http.StatusBadRequest, err.Error()+"\n")
 			return
 		}
-		who := identityOf(r.Context())
+		who := actorOf(r.Context())
 		l.log.LogAttrs(r.Context(), slog.LevelWarn, "the log level was changed",
 			append(who.attrs(), slog.String("before", before), slog.String("after", l.level.String()))...)
 	case query.Has("level"):

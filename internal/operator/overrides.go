@@ -159,7 +159,7 @@ func toRemove(tree *descriptor.Tree, set *override.Set, o *override.Override) {
 
 // write makes the changes.
 func (o *overrides) write(ctx context.Context, edits []override.Edit) ([]*adminv1.OverrideChange, error) {
-	who := identityOf(ctx)
+	who := actorOf(ctx)
 	before := make([]*override.Override, len(edits))
 	set := o.InForce()
 	for i := range edits {

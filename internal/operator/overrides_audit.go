@@ -10,13 +10,13 @@ import (
 )
 
 // author is who a change is made by, in records.
-func (o *identity) author() string {
+func (o *actor) author() string {
 	name := cmp.Or(o.token, o.certificate, o.from)
 	return validText(name[:min(len(name), override.MaxText)])
 }
 
 // audit logs each change.
-func (o *overrides) audit(ctx context.Context, who *identity, edits []override.Edit, before []*override.Override, written []override.Override, err error) {
+func (o *overrides) audit(ctx context.Context, who *actor, edits []override.Edit, before []*override.Override, written []override.Override, err error) {
 	for i := range edits {
 		e := &edits[i]
 		attrs := append(who.attrs(), e.Attrs()...)

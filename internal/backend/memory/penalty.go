@@ -17,7 +17,7 @@ func (s *Store) keepPenalty(at backend.Times, hash uint64, t *backend.Take, stat
 	if table.find(hash, t.Key) != nil { // an earlier take of the group has added it
 		return true
 	}
-	if !s.reserve(share) {
+	if !s.claimRoom(share) {
 		return false
 	}
 	table.add(hash, t.Key, share.number, &counter{state: *state, expires: expires(t.Limit, state, at)})

@@ -44,7 +44,7 @@ func (s *Store) settleNew(now backend.Times, hash uint64, sh *share, takes []bac
 	t := &takes[0]
 	owner := &s.shards[hash%shardCount]
 	c := &owner.work
-	room := s.reserve(sh)
+	room := s.claimRoom(sh)
 	if !room && needsCounter(t) {
 		return false
 	}
@@ -56,7 +56,7 @@ func (s *Store) settleNew(now backend.Times, hash uint64, sh *share, takes []bac
 		c.expires = expires(t.Limit, &c.state, now)
 		owner.table.add(hash, t.Key, sh.number, c)
 	case room:
-		s.release(sh)
+		s.giveRoom(sh)
 	}
 	return settled
 }
@@ -68,10 +68,10 @@ func (s *Store) settleReservations(now backend.Times, takes []backend.Take, stat
 		return s.settleReservation(now.Of(takes[0].Limit), takes, states, &at[0], outcomes)
 	}
 	for i := range takes {
-		if reserves(&takes[i]) && !s.reserve(s.shareNumbered(at[i].share)) {
+		if reserves(&takes[i]) && !s.claimRoom(s.shareNumbered(at[i].share)) {
 			for j := range takes[:i] {
 				if reserves(&takes[j]) {
-					s.release(s.shareNumbered(at[j].share))
+					s.giveRoom(s.shareNumbered(at[j].share))
 				}
 			}
 			return false
@@ -82,7 +82,7 @@ func (s *Store) settleReservations(now backend.Times, takes []backend.Take, stat
 	for i := range takes {
 		found = append(found, s.look(now.Of(takes[i].Limit), &takes[i], states[i], &at[i], true))
 	}
-	backend.SettleAt(takes, states, outcomes, now)
+	backend.Settle(takes, states, outcomes, now)
 	for i := range takes {
 		if !reserves(&takes[i]) { // first, because a new reservation may make others go
 			s.write(&takes[i], &at[i], found[i])
@@ -99,11 +99,11 @@ func (s *Store) settleReservations(now backend.Times, takes []backend.Take, stat
 // settleReservation does what settleReservations does, for one take.
 func (s *Store) settleReservation(now int64, takes []backend.Take, states []*backend.State, at *place, outcomes []backend.Outcome) bool {
 	t := &takes[0]
-	if reserves(t) && !s.reserve(s.shareNumbered(at.share)) {
+	if reserves(t) && !s.claimRoom(s.shareNumbered(at.share)) {
 		return false
 	}
 	found := s.look(now, t, states[0], at, false)
-	backend.Settle(takes, states, outcomes, now)
+	backend.Settle(takes, states, outcomes, backend.At(now))
 	s.write(t, at, found)
 	return true
 }
@@ -181,7 +181,7 @@ func (s *Store) write(t *backend.Take, at *place, f lookup) {
 			f.reservations.promised = max(0, f.reservations.promised-1)
 		}
 		if !h.Stored.Found {
-			s.release(s.shareNumbered(at.share))
+			s.giveRoom(s.shareNumbered(at.share))
 			break
 		}
 		if f.reservations == nil {
@@ -280,7 +280,7 @@ func (s *Store) endOne(b *reservations, at int32, l *descriptor.Limit, state *ba
 }
 
 func (s *Store) remove(b *reservations, at int32) {
-	s.release(s.shareNumbered(b.slots[at].share))
+	s.giveRoom(s.shareNumbered(b.slots[at].share))
 	b.remove(at)
 }
 
@@ -288,7 +288,7 @@ func (s *Store) remove(b *reservations, at int32) {
 func (s *Store) forget(sh *shard, b *reservations) {
 	for _, q := range [...]queue{b.open, b.past} {
 		for _, at := range q {
-			s.release(s.shareNumbered(b.slots[at].share))
+			s.giveRoom(s.shareNumbered(b.slots[at].share))
 		}
 	}
 	sh.reservations.remove(b)

@@ -40,7 +40,7 @@ func (s *Store) drop(named *backend.Counter) {
 	case r != nil:
 		holder := s.shareNumbered(r.share())
 		sh.table.remove(hash, named.Key)
-		s.release(holder)
+		s.giveRoom(holder)
 	}
 }
 

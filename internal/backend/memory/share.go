@@ -137,9 +137,9 @@ func (s *Store) ruleID(r *descriptor.Rule) uint64 {
 	return h.Sum64()
 }
 
-// reserve counts one more counter of a rule, if the rule may have one. It reads before it writes, so that denials do not
+// claimRoom counts one more counter of a rule, if the rule may have one. It reads before it writes, so that denials do not
 // make the cores wait for each other.
-func (s *Store) reserve(sh *share) bool {
+func (s *Store) claimRoom(sh *share) bool {
 	if s.sharing() {
 		free := int64(s.opts.MaxCounters) - s.live.Load()
 		if sh.used.Load() >= ruleShare*free || sh.domain.used.Load() >= domainShare*free {
@@ -166,8 +166,8 @@ func (s *Store) occupy(sh *share) bool {
 	return true
 }
 
-// release counts one counter of a rule less.
-func (s *Store) release(sh *share) {
+// giveRoom counts one counter of a rule less.
+func (s *Store) giveRoom(sh *share) {
 	s.live.Add(-1)
 	sh.used.Add(-1)
 	sh.domain.used.Add(-1)

@@ -112,7 +112,7 @@ func (s *Store) takeOne(at backend.Times, takes []backend.Take, outcomes []backe
 	sh.table.load(r, state)
 	states := [1]*backend.State{state}
 	if !concernsReservations(t) {
-		backend.Settle(takes, states[:], outcomes, at.Of(t.Limit))
+		backend.Settle(takes, states[:], outcomes, at)
 	} else if places := [...]place{{hash, r, r.share()}}; !s.settleReservations(at, takes, states[:], places[:], outcomes) {
 		return false
 	}

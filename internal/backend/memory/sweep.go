@@ -82,6 +82,6 @@ func (s *Store) sweepShard(i int, at time.Time) {
 	defer sh.mu.Unlock()
 	s.sweepReservations(sh, now)
 	sh.work = counter{} // it may be the last to refer to a tail
-	sh.table.expire(now.Elapsed, func(share uint32) { s.release(s.shareNumbered(share)) })
+	sh.table.expire(now.Elapsed, func(share uint32) { s.giveRoom(s.shareNumbered(share)) })
 	sh.table.shrink()
 }

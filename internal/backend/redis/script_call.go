@@ -542,7 +542,7 @@ func (c *scriptCall) settle() (int64, error) {
 			continue
 		}
 		for g := &c.groups[i]; ; g = &c.groups[g.next] { // each group in the list sees the state that the one before it left
-			backend.Settle(g.takes, c.pointers[g.first:g.first+len(g.takes)], g.outcomes, now)
+			backend.Settle(g.takes, c.pointers[g.first:g.first+len(g.takes)], g.outcomes, backend.At(now))
 			if g.next == 0 {
 				break
 			}

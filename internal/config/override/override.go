@@ -271,7 +271,27 @@ func (i *Identity) Attrs() []slog.Attr {
 	if i.Limit != "" {
 		all = append(all, slog.String("limit", logging.Shorten(i.Limit)))
 	}
-	return append(all, slog.String("entries", logging.Entries(i.Entries)))
+	return append(all, slog.String("entries", ShortText(i.Entries)))
 }
 
 var escaper = strings.NewReplacer(`\`, `\\`, `|`, `\|`, `=`, `\=`)
+
+// maxLogged bounds the text of a descriptor in a log, in bytes.
+const maxLogged = 256
+
+// ShortText is the beginning of a descriptor for a log: key=value, key=value.
+func ShortText(entries []descriptor.Entry) string {
+	var b strings.Builder
+	for i := range entries {
+		if b.Len() > maxLogged {
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(logging.Shorten(entries[i].Key))
+		b.WriteByte('=')
+		b.WriteString(logging.Shorten(entries[i].Value))
+	}
+	return logging.Shorten(b.String())
+}

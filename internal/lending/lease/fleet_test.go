@@ -193,7 +193,7 @@ func violations(l *descriptor.Limit, admitted []admission) int {
 		}
 		takes := []backend.Take{{Limit: l, Hits: a.hits}}
 		outcomes := make([]backend.Outcome, 1)
-		backend.Settle(takes, []*backend.State{&s}, outcomes, a.at.UnixMicro())
+		backend.Settle(takes, []*backend.State{&s}, outcomes, backend.At(a.at.UnixMicro()))
 		if !outcomes[0].Allowed && !a.maybe {
 			n++
 		}

@@ -198,7 +198,7 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) 
 		alone.Hits = -used
 	}
 	var want [1]backend.Outcome
-	backend.Settle([]backend.Take{alone}, []*backend.State{&w.alone}, want[:], c.now)
+	backend.Settle([]backend.Take{alone}, []*backend.State{&w.alone}, want[:], backend.At(c.now))
 	switch {
 	case w.exact && held && !refused && counts && want[0] != *o:
 		c.Fatalf("%s, %d hits: a counter of its own says %s, and should say %s", limitText(t.Limit), t.Hits, outcomeText(o), outcomeText(&want[0]))

@@ -45,7 +45,7 @@ func (m *Model) take(_ context.Context, now time.Time, r *backend.Request) error
 		for i := range found {
 			found[i] = m.look(&r.Takes[start+i], states[start+i], now.UnixMicro())
 		}
-		backend.Settle(r.Takes[start:end], states[start:end], r.Outcomes[start:end], now.UnixMicro())
+		backend.Settle(r.Takes[start:end], states[start:end], r.Outcomes[start:end], backend.At(now.UnixMicro()))
 		for i := range found {
 			m.write(&r.Takes[start+i], found[i], now.UnixMicro())
 		}

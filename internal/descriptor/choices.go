@@ -1,0 +1,78 @@
+package descriptor
+
+// The choices that a domain has. Their zero value means that the file does not choose.
+
+// Admission is how the descriptors of one request affect each other.
+type Admission uint8
+
+// The admissions. AdmissionDefault means the server's, which is Independent unless the operator sets another.
+const (
+	AdmissionDefault Admission = iota
+	Independent                // each descriptor counts for itself
+	AllOrNothing               // a denied request adds no hits to any counter
+)
+
+// AdmissionNames are the names in rule files and flags; AdmissionDefault has none.
+var AdmissionNames = []string{Independent: "independent", AllOrNothing: "all_or_nothing"}
+
+// ParseAdmission returns the admission with that name, or AdmissionDefault if there is none.
+func ParseAdmission(name string) Admission {
+	for a := Independent; a <= AllOrNothing; a++ {
+		if name == AdmissionNames[a] {
+			return a
+		}
+	}
+	return AdmissionDefault
+}
+
+// OnError is what to do with a descriptor when the backend cannot read its counter.
+type OnError uint8
+
+// The choices of on_error. A rule's choice overrides its domain's, which overrides the server's.
+const (
+	OnErrorDefault OnError = iota // not set here
+	OnErrorError                  // the request gets an error, and the caller's own failure mode decides
+	OnErrorAllow                  // the descriptor passes
+	OnErrorDeny                   // the descriptor is over its limit
+	OnErrorLocal                  // the descriptor is counted in this replica, at the limit divided by the number of replicas
+)
+
+// OnErrorNames are the names in rule files and flags; OnErrorDefault has none.
+var OnErrorNames = []string{OnErrorError: "error", OnErrorAllow: "allow", OnErrorDeny: "deny", OnErrorLocal: "local"}
+
+// ParseOnError returns the choice with that name, or OnErrorDefault if there is none.
+func ParseOnError(name string) OnError {
+	for o := OnErrorError; o <= OnErrorLocal; o++ {
+		if name == OnErrorNames[o] {
+			return o
+		}
+	}
+	return OnErrorDefault
+}
+
+// Refunds is what a domain does with requests that give hits back.
+type Refunds uint8
+
+// The choices of refunds.
+const (
+	RefundsDefault Refunds = iota // not set: RefundsAllow
+	RefundsAllow
+	RefundsDeny // they only read the counter
+)
+
+// RefundsNames are the names in rule files; RefundsDefault has none.
+var RefundsNames = []string{RefundsAllow: "allow", RefundsDeny: "deny"}
+
+// RequestOverride is what a domain does with the limits that requests bring along.
+type RequestOverride uint8
+
+// The choices of request_override.
+const (
+	RequestOverrideDefault RequestOverride = iota // not set: RequestHonour
+	RequestHonour                                 // the request's limit counts instead of the rule's
+	RequestMin                                    // both count
+	RequestIgnore                                 // only the rule's limits count
+)
+
+// RequestOverrideNames are the names in rule files; RequestOverrideDefault has none.
+var RequestOverrideNames = []string{RequestHonour: "honour", RequestMin: "min", RequestIgnore: "ignore"}
