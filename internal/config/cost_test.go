@@ -97,24 +97,3 @@ func TestBadHitCost(t *testing.T) {
 		})
 	}
 }
-
-// A file that is read in pieces has its tables checked too.
-func TestHitCostInPieces(t *testing.T) {
-	const text = `domain: d
-descriptors:
-  - {key: plan, value: a, descriptors: [{key: k, cost: {k: {a: 7, '*': 2}}, rate_limit: {unit: day, requests_per_unit: 100}}]}
-  - {key: plan, value: b, descriptors: [{key: k, cost: {plan: {b: 7}}, rate_limit: {unit: day, requests_per_unit: 100}}]}
-`
-	s := readCut("f.yaml", []byte(text), 50)
-	if s == nil || len(s.domains[0].Children) != 2 {
-		t.Fatalf("%+v", s)
-	}
-	for i, want := range []int{1, 0} {
-		if level := s.domains[0].Children[i].Children[0].Rule.HitCost().Tables[0].Level; level != want {
-			t.Errorf("the table of descriptor %d is about level %d, want %d", i, level, want)
-		}
-	}
-	if s = readCut("f.yaml", []byte(strings.Replace(text, "cost: {plan", "cost: {plans", 1)), 50); s != nil {
-		t.Error("a table without a level is accepted")
-	}
-}

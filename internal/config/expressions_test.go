@@ -31,7 +31,7 @@ func TestExpressionsAreBounded(t *testing.T) {
 		"capture groups": many(1000, func(i int) string { return rule(fmt.Sprintf(".{9}[ac].*(b)%d", i), ", group: $1") }),
 	} {
 		for _, lenient := range []bool{false, true} {
-			r := newRuleReader("f.yaml", lenient, 0)
+			r := newRuleReader("f.yaml", lenient)
 			docs := r.Parse([]byte("domain: d\ndescriptors:\n" + text))
 			r.document(docs[0])
 			errs := r.Errors()

@@ -288,38 +288,6 @@ func TestInheritedCostsAreBounded(t *testing.T) {
 	}
 }
 
-// A large file is read in pieces: a descriptor may inherit from one in another piece.
-func TestInheritBetweenPieces(t *testing.T) {
-	var text strings.Builder
-	text.WriteString("domain: d\ndescriptors:\n- key: a\n  descriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]\n")
-	for i := range 40 {
-		fmt.Fprintf(&text, "- {key: a, value: v%d, inherit: true, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
-	}
-	s := readCut("f.yaml", []byte(text.String()), 200)
-	if s == nil {
-		t.Fatal("not read in pieces")
-	}
-	whole := readSource("f.yaml", []byte(text.String()), false)
-	if s.rules != 81 || whole.rules != 81 {
-		t.Errorf("%d rules in pieces, %d in one; want 81", s.rules, whole.rules)
-	}
-}
-
-// What cannot be inherited is an error too in a file that is read in pieces.
-func TestInheritErrorsInPieces(t *testing.T) {
-	var text strings.Builder
-	text.WriteString("domain: d\ndescriptors:\n")
-	for i := range 8000 {
-		fmt.Fprintf(&text, "- {key: k%d, value: x, inherit: true, rate_limit: {unit: day, requests_per_unit: 1}} # %50s\n", i, "")
-	}
-	if text.Len() < chunkedFrom {
-		t.Fatalf("%d bytes are not read in pieces", text.Len())
-	}
-	if s := readSource("f.yaml", []byte(text.String()), false); len(s.errs) == 0 {
-		t.Error("no errors")
-	}
-}
-
 // Many descriptors inherit from the last one of their list.
 func TestInheritManyTimes(t *testing.T) {
 	racetest.Sequential(t)

@@ -148,21 +148,3 @@ func TestRegionsOfSeveralFiles(t *testing.T) {
 		}
 	}
 }
-
-// A large file is read in pieces, and the domain's default reaches all of them.
-func TestRegionsInPieces(t *testing.T) {
-	var b strings.Builder
-	b.WriteString("domain: d\nregions: {home: eu}\ndescriptors:\n")
-	for i := range 50 {
-		fmt.Fprintf(&b, "  - {key: k, value: v%d, rate_limit: {unit: minute, requests_per_unit: 600}}\n", i)
-	}
-	s := readCut("a.yaml", []byte(b.String()), 100)
-	if s == nil {
-		t.Fatal("the file is not read in pieces")
-	}
-	for _, spec := range s.domains[0].Children {
-		if r := spec.Rule.Limits[0].Regions; r == nil || !r.HasHome() {
-			t.Fatalf("%s has %v", spec.Value, r)
-		}
-	}
-}

@@ -32,7 +32,7 @@ func readResource(x *Resource) *source {
 		return &source{errs: []*yamlform.Error{{File: x.Name, Msg: err.Error()}}}
 	}
 	top, list, at := splitDescriptors(rules)
-	r := newRuleReader(x.Name, false, 0)
+	r := newRuleReader(x.Name, false)
 	r.resource = true
 	domain := r.document(r.Plain(top))
 	if list != nil {

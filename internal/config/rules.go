@@ -312,9 +312,9 @@ var referenceKeys = []string{
 	"name", "replaces", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
 }
 
-// newRuleReader returns a reader of a file, or of a piece of it; lines is how many lines of the file come before the piece.
-func newRuleReader(file string, lenient bool, lines int) *ruleReader {
-	return &ruleReader{Reader: yamlform.NewReader(file, yamlform.Options{Places: places, Meant: meant, Lenient: lenient, Ignored: referenceKeys, Lines: lines})}
+// newRuleReader returns a reader of a file.
+func newRuleReader(file string, lenient bool) *ruleReader {
+	return &ruleReader{Reader: yamlform.NewReader(file, yamlform.Options{Places: places, Meant: meant, Lenient: lenient, Ignored: referenceKeys})}
 }
 
 // maxInstructions returns how many instructions all expressions of a file may compile to; size is the length of the file in bytes. A short

@@ -15,10 +15,7 @@ type source struct {
 
 // readSource reads one rule file, leniently or strictly. It is a pure function.
 func readSource(name string, data []byte, lenient bool) *source {
-	if s := readInChunks(name, data); s != nil {
-		return s
-	}
-	r := newRuleReader(name, lenient, 0)
+	r := newRuleReader(name, lenient)
 	s := &source{}
 	var other foreign
 	examined := 0
@@ -40,8 +37,10 @@ func readSource(name string, data []byte, lenient bool) *source {
 	if other.text != "" {
 		other.doc.Errorf("%s", other.text)
 	}
-	if at, is := template(name, data); is && r.Found() > 0 {
-		return &source{errs: []*yamlform.Error{at.Errorf("%s", isTemplate)}}
+	if r.Found() > 0 {
+		if at, is := template(name, data); is {
+			return &source{errs: []*yamlform.Error{at.Errorf("%s", isTemplate)}}
+		}
 	}
 	if len(s.domains) == 0 && r.Found() == 0 {
 		r.ErrorAt(yamlform.Position{File: name, Line: 1, Col: 1}, "no rules in this file: write `domain: NAME` and a list of `descriptors`")

@@ -30,8 +30,6 @@ type Options struct {
 	// Meant suggests what to write instead of an unknown key that resembles no known key, or returns "". The key is in the map in, which
 	// has the form m.
 	Meant func(m *Map, in Value, key string, value Value) string
-	// Lines is how many lines of the file come before the text, if the text is a piece of it.
-	Lines int
 }
 
 // Reader reads the values of one file, or of one set of plain values. It notes errors and continues, so that all
@@ -132,9 +130,6 @@ func (r *Reader) Warnings() []*Error { return r.warnings.sorted() }
 // Found is how many errors were noted so far.
 func (r *Reader) Found() int { return len(r.errs.all) + r.errs.more }
 
-// Expanded is how many values were read through aliases so far.
-func (r *Reader) Expanded() int { return r.expanded }
-
 // Size is how many bytes of text were read so far: what a file may cost is in proportion to it.
 func (r *Reader) Size() int { return r.size }
 
@@ -156,7 +151,7 @@ func (r *Reader) position(n *yaml.Node) Position {
 	if r.steps != nil {
 		return Position{File: r.file + pathTo(r.steps, max(n.Line, 1))}
 	}
-	return Position{File: r.file, Line: max(n.Line, 1) + r.o.Lines, Col: max(n.Column, 1)}
+	return Position{File: r.file, Line: max(n.Line, 1), Col: max(n.Column, 1)}
 }
 
 // documents parses all YAML documents in data, in order. When one is not YAML, the documents before it are
