@@ -35,7 +35,8 @@ func TwemproxyAt(t testing.TB, address string, servers ...*Server) {
 		t.Fatal(err)
 	}
 	host, port, _ := net.SplitHostPort(statistics)
-	runProxy(t, address, exec.Command(binary, "-c", config, "-a", host, "-s", port))
+	pid := filepath.Join(t.TempDir(), "pid") // by default the files for the log and the number of the process are where only root may write
+	runProxy(t, address, exec.Command(binary, "-c", config, "-a", host, "-s", port, "-o", "/dev/stderr", "-p", pid))
 }
 
 // RedisProxy starts an Envoy with its redis_proxy in front of servers, and returns its address when it answers. It routes by key.
