@@ -23,7 +23,7 @@ run: ## serve the example rules of config/domains, counting in memory
 quick: ## all that needs Go alone, in under two minutes: before each commit
 	@$(FORMATTED)
 	go vet ./...
-	go test -short ./...
+	go test -short -p 4 ./... # many of them wait for something else than a core
 
 test: ## all tests, after getting what they need besides Go; those that need only Go run with the race detector too
 	workshop/scripts/test

@@ -306,7 +306,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 	}
 
 	// The log records who did what. No token appears anywhere.
-	resets := p.Log.All("reset of counters")
+	resets := p.Log.All(t, "reset of counters", 4)
 	var seen []string
 	for _, line := range resets {
 		seen = append(seen, fmt.Sprint(line["token_of"], " ", line["domain"], " ", line["entries"], " ", line["rule"], " ", line["used"], " ", line["result"]))
@@ -323,7 +323,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 	if !slices.Equal(seen, want) {
 		t.Errorf("the log says\n%s\nwant\n%s", strings.Join(seen, "\n"), strings.Join(want, "\n"))
 	}
-	if lines := p.Log.All("operator denied"); len(lines) == 0 || lines[0]["reason"] == "" || lines[0]["method"] == "" {
+	if lines := p.Log.All(t, "operator denied", 1); lines[0]["reason"] == "" || lines[0]["method"] == "" {
 		t.Errorf("refused operators are logged as %v", lines)
 	}
 	everything := p.Log.String()
@@ -349,7 +349,7 @@ func TestTokensAreShownNowhere(t *testing.T) {
 	if code, _, stderr := asks(t, "peek", "-s", "127.0.0.1"+port, "-d", "edge", "second=x"); code != 0 {
 		t.Errorf("%d %s", code, stderr)
 	}
-	if lines := p.Log.All("operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY"); len(lines) != 1 {
+	if lines := p.Log.All(t, "operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY", 1); len(lines) != 1 {
 		t.Errorf("no warning of the plain text:\n%s", p.Log)
 	}
 	if strings.Contains(p.Log.String(), adminToken) {
@@ -435,7 +435,7 @@ func TestAskOverTLS(t *testing.T) {
 			t.Errorf("%s: %d, want %d with %q:\n%s%s", name, code, c.code, c.want, stdout, stderr)
 		}
 	}
-	if lines := p.Log.All("reset of counters"); len(lines) != 1 || lines[0]["certificate"] != "CN=ann" {
+	if lines := p.Log.All(t, "reset of counters", 1); len(lines) != 1 || lines[0]["certificate"] != "CN=ann" {
 		t.Errorf("the log says %v", lines)
 	}
 	if resp, err := http.Get("http://" + p.Debug + "/stats"); err == nil { //nolint:noctx // the test's own server
@@ -655,7 +655,7 @@ func TestResetWithoutRedis(t *testing.T) {
 	if code != 1 || !strings.Contains(stderr, "UNAVAILABLE") || time.Since(began) > patience {
 		t.Errorf("%d after %s: %s", code, time.Since(began), stderr)
 	}
-	if lines := p.Log.All("reset of counters"); len(lines) != 1 || !strings.HasPrefix(fmt.Sprint(lines[0]["result"]), "failed") {
+	if lines := p.Log.All(t, "reset of counters", 1); len(lines) != 1 || !strings.HasPrefix(fmt.Sprint(lines[0]["result"]), "failed") {
 		t.Errorf("the log says %v", lines)
 	}
 }

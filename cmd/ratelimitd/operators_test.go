@@ -40,8 +40,7 @@ func TestLogLevelAtRunTime(t *testing.T) {
 	reload(2)
 	set("info")
 	reload(3)
-	eventually(t, "the line of the second reload", func() bool { return len(p.Log.All("active rules")) > 1 })
-	all := p.Log.All("active rules")
+	all := p.Log.All(t, "active rules", 2)
 	if len(all) != 2 || all[0]["rules"] != 1.0 || all[1]["rules"] != 3.0 {
 		t.Errorf("lines of the start and of two reloads, the first below the level: %v", all)
 	}

@@ -166,6 +166,7 @@ func TestOverrideCommandWithAFile(t *testing.T) {
 	if !found || !strings.Contains(stderr, file) || strings.Contains(stderr, "TLS") {
 		t.Fatal(stderr)
 	}
+	p.Log.Find(t, "the change", 0, func(line string) bool { return strings.Contains(line, "change of an override") })
 	if lines := p.Log.With("change of an override"); len(lines) != 1 || !strings.Contains(lines[0], `"result":"failed"`) || strings.Contains(lines[0], "requests_per_unit") {
 		t.Errorf("%q", lines)
 	}

@@ -31,7 +31,7 @@ func TestServesUnderTheReferencesName(t *testing.T) {
 			}
 			p := servicetest.Start(t, "the service", cmd)
 			var ignored []string
-			for _, line := range p.Log.All("unknown arguments are ignored, as envoyproxy/ratelimit ignores its arguments") {
+			for _, line := range p.Log.All(t, "unknown arguments are ignored, as envoyproxy/ratelimit ignores its arguments", 0) {
 				for _, a := range line["arguments"].([]any) { //nolint:forcetypeassert // it is one
 					ignored = append(ignored, a.(string)) //nolint:forcetypeassert // it is one
 				}

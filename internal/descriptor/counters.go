@@ -126,7 +126,7 @@ func (c *conditionalRules) add(r *Rule) {
 		}
 	}
 	c.rules = append(c.rules, r)
-	c.varies = c.varies || r.Varies
+	c.varies = c.varies || r.Varies()
 	c.starred = c.starred || slices.ContainsFunc(r.Levels, func(l Level) bool { return HasWildcard(l.Key) })
 }
 
@@ -151,7 +151,7 @@ func (c *conditionalRules) tagCounters() {
 		of[i].add(r)
 	}
 	for i, r := range c.rules {
-		if r.Varies {
+		if r.Varies() {
 			of[i].tagTrials(r)
 		}
 	}

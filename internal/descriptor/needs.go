@@ -1,5 +1,7 @@
 package descriptor
 
+import "slices"
+
 // Needs is a set of what a decision under a rule needs besides counting hits and denying them. Most rules need nothing, and cost nothing
 // there. The low byte is for rules; package limiter adds its own bits above it.
 type Needs uint16
@@ -27,7 +29,7 @@ func (r *Rule) needs() (n Needs) {
 	add(NeedsGroup, r.Grouped())
 	add(NeedsCost, r.HitCost() != nil)
 	add(NeedsScale, r.Scales() != nil)
-	add(NeedsVary, r.Varies)
+	add(NeedsVary, slices.ContainsFunc(r.Limits, func(l Limit) bool { return l.Varies() }))
 	add(NeedsClass, r.ByEntry != nil && r.ByEntry.Classes != nil)
 	return n
 }

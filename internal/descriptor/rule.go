@@ -12,7 +12,6 @@ type Rule struct {
 	Limits    []Limit  // all must admit; empty if Unlimited
 	Replaces  []string // names of limits that do not apply to a request when this rule matches
 	Unlimited bool     // every request passes, and nothing is counted
-	Varies    bool     // a limit does anything else than deny every caller what is above it; filled in by Compile
 	refuses   refusal  // filled in by Compile
 	Needs     Needs    // filled in by Compile
 	Index     int32    // index in Tree.Rules; metric handles are looked up by it, not by name
@@ -58,6 +57,9 @@ type MetricLevels []bool
 
 // Has reports whether it has at a level.
 func (m *MetricLevels) Has(level int) bool { return m != nil && (*m)[level] }
+
+// Varies reports whether a limit does anything else than deny every caller what is above it.
+func (r *Rule) Varies() bool { return r.Needs&NeedsVary != 0 }
 
 // Overridable reports whether operators may give one customer of the rule other numbers.
 func (s *RuleSettings) Overridable() bool { return s.OverrideMax > 0 }

@@ -283,9 +283,6 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 		}
 	}
 	r.Levels = append([]Level(nil), c.levels...)
-	for i := range r.Limits {
-		r.Varies = r.Varies || r.Limits[i].Varies()
-	}
 	r.refuses = r.refusal()
 	r.tagCounters()
 	if c.anyOf.shared {

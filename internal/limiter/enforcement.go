@@ -18,7 +18,7 @@ import (
 func (w *work) enforce() {
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		if s.rule == nil || !s.rule.Varies || s.by == byBlock { // a block is enforced, whatever the limit that stands for it is
+		if s.rule == nil || !s.rule.Varies() || s.by == byBlock { // a block is enforced, whatever the limit that stands for it is
 			continue
 		}
 		counted, loose := 0, 0
@@ -55,7 +55,7 @@ func (w *work) enforcedFor(rule *descriptor.Rule, counted []descriptor.Entry, li
 func (w *work) notice(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		if s.rule == nil || !s.rule.Varies || s.hits < 0 || w.alreadyDecided(s) {
+		if s.rule == nil || !s.rule.Varies() || s.hits < 0 || w.alreadyDecided(s) {
 			continue
 		}
 		for _, c := range w.taken(s) {

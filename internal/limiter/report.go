@@ -90,7 +90,7 @@ func (w *work) countRule(s *subject, code Code) {
 	case s.admitted < 0:
 		w.countDropped(s)
 	default:
-		if s.rule != nil && s.rule.Varies {
+		if s.rule != nil && s.rule.Varies() {
 			w.countLimits(s, code)
 		}
 		if s.rule != nil && s.rule.Needs&descriptor.NeedsClass != 0 {

@@ -22,7 +22,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	}
 	for i, r := range tree.Rules {
 		next.series[i] = l.parts.metrics.ofRule(r)
-		if r.Varies {
+		if r.Varies() {
 			if next.limits == nil {
 				next.limits = make([][]*limitSeries, len(tree.Rules))
 			}

@@ -38,7 +38,7 @@ health_checks:
 // The log says so when the rules are active; the metrics count a reload before that.
 func (f *fleet) reload(t *testing.T, rule string) {
 	t.Helper()
-	loaded := func(s *service) int { return len(s.Log.All("active rules")) }
+	loaded := func(s *service) int { return len(s.Log.All(t, "active rules", 0)) }
 	before := make(map[*service]int)
 	for _, s := range f.services {
 		before[s] = loaded(s)

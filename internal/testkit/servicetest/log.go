@@ -69,8 +69,14 @@ func (l *Log) after(offset int) (text string, more <-chan struct{}) {
 	return string(l.text[offset:]), l.more
 }
 
-// All returns the fields of the lines with this message. The log has to be JSON.
-func (l *Log) All(message string) (lines []map[string]any) {
+// All waits for at least n lines with this message, and returns the fields of all that there are. The log has to be JSON. A line may come
+// later than the answer to the call that it is about.
+func (l *Log) All(t testing.TB, message string, n int) (lines []map[string]any) {
+	t.Helper()
+	offset := 0
+	for range n {
+		_, offset = l.Find(t, message, offset, func(line string) bool { return withMessage(line, message) != nil })
+	}
 	for line := range strings.Lines(l.String()) {
 		if fields := withMessage(line, message); fields != nil {
 			lines = append(lines, fields)

@@ -33,7 +33,7 @@ func TestLog(t *testing.T) {
 		if strings.Join(got, "\n") != text || log.String() != text {
 			t.Errorf("in pieces of %d bytes, the lines are %q", size+1, got)
 		}
-		if lines, parsed := log.With("first"), log.All("first"); len(lines) != 2 || len(parsed) != 2 || parsed[1]["n"] != 3.0 {
+		if lines, parsed := log.With("first"), log.All(t, "first", 2); len(lines) != 2 || len(parsed) != 2 || parsed[1]["n"] != 3.0 {
 			t.Errorf("two lines have the word: %q, %v", lines, parsed)
 		}
 	}
