@@ -117,9 +117,9 @@ func (f *inFlight) copyTo(r *backend.Request) {
 }
 
 // enter begins the time that a request is in the queue: it is now by the wall clock, and at by the queue's clock. timeout is
-// the store's timeout, and late is how late timers are.
-func (f *inFlight) enter(now time.Time, at int64, timeout, late time.Duration) {
-	until, caller := int64(0), false
+// the store's timeout, and late is how late timers are. It returns when the caller leaves; 0: never.
+func (f *inFlight) enter(now time.Time, at int64, timeout, late time.Duration) (until int64) {
+	caller := false
 	if timeout > 0 {
 		until = at + int64(timeout)
 	}
@@ -132,6 +132,7 @@ func (f *inFlight) enter(now time.Time, at int64, timeout, late time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.until, f.caller, f.late, f.state, f.err = until, caller, false, waiting, nil
+	return until
 }
 
 // markSent makes f part of a flush. It returns false if its caller has left.

@@ -32,7 +32,7 @@ type queue struct {
 	closed    bool
 
 	timer   *time.Timer
-	due     time.Time        // when the timer fires, if it is set
+	due     int64            // when the timer fires, if it is set
 	late    backend.Lateness // of the timer
 	begun   chan struct{}    // a slot is reserved to flush what waits, which is claimed
 	wake    chan struct{}    // requests wait and no worker has claimed them; closed by close
@@ -41,9 +41,14 @@ type queue struct {
 	pool    sync.Pool // of *inFlight
 }
 
-// expireEvery is how late a caller may learn that its deadline has passed. A timer for each caller would cost more than
-// everything else here.
-const expireEvery = time.Millisecond
+const (
+	// expireEvery is how late a caller may learn that its deadline has passed. A timer for each caller would cost more than
+	// everything else here.
+	expireEvery = time.Millisecond
+	// expireFirst is when callers are checked first, if no deadline comes before and Redis answers quickly. They usually have their answers
+	// by then. A timer that is stopped wakes a process that sleeps all the same, so one of expireEvery would wake it once for each call.
+	expireFirst = 20 * time.Millisecond
+)
 
 func newQueue(s *Store, connections int) *queue {
 	q := &queue{
@@ -109,8 +114,7 @@ func (q *queue) put(apart bool, requests ...*inFlight) bool {
 	}
 	late := q.late.Now(wall)
 	for _, f := range requests {
-		f.enter(wall, now, q.store.opts.Timeout, late)
-		q.watch(f, wall)
+		q.watch(f, now, f.enter(wall, now, q.store.opts.Timeout, late))
 	}
 	if apart {
 		for _, f := range requests {
@@ -143,22 +147,28 @@ func (q *queue) wakeWorker() {
 	}
 }
 
-// watch makes expire check a request's deadline. The caller holds the lock.
-func (q *queue) watch(f *inFlight, now time.Time) {
+// watch makes expire check a request whose caller leaves at until. The caller holds the lock.
+func (q *queue) watch(f *inFlight, now, until int64) {
 	if !f.watched {
 		f.watched = true
 		q.watched = append(q.watched, f)
 	}
-	if !q.ticking {
-		q.ticking = true
-		q.tick(now)
+	due := now + int64(expireFirst)
+	if until > 0 {
+		due = min(due, until)
+	}
+	if soon := now + int64(expireEvery); q.state.slow || due < soon {
+		due = soon
+	}
+	if !q.ticking || due < q.due {
+		q.tick(now, due)
 	}
 }
 
-// tick has expire run soon. The caller holds the lock.
-func (q *queue) tick(now time.Time) {
-	q.due = now.Add(expireEvery)
-	q.timer.Reset(expireEvery)
+// tick has expire run when it is due. The caller holds the lock.
+func (q *queue) tick(now, due int64) {
+	q.ticking, q.due = true, due
+	q.timer.Reset(time.Duration(due - now))
 }
 
 // expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched. While Redis
@@ -168,7 +178,7 @@ func (q *queue) expire() {
 	q.mu.Lock()
 	wall := time.Now()
 	now := int64(wall.Sub(q.base))
-	q.late.Timer(wall, wall.Sub(q.due))
+	q.late.Timer(wall, time.Duration(now-q.due))
 	q.watched = slices.DeleteFunc(q.watched, func(f *inFlight) bool {
 		waits, call := f.expire(q.store, now)
 		if f.watched = waits; call {
@@ -180,7 +190,7 @@ func (q *queue) expire() {
 		q.state.drop(q.release)
 	}
 	if q.ticking = len(q.watched) > 0; q.ticking {
-		q.tick(wall)
+		q.tick(now, now+int64(expireEvery))
 	}
 	q.mu.Unlock()
 	for _, f := range expired {

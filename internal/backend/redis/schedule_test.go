@@ -141,3 +141,37 @@ func TestCallersLeaveEarlierIfTimersAreLate(t *testing.T) {
 		t.Errorf("with timers that are 20 ms late it leaves after %s, want 12 ms", got)
 	}
 }
+
+// Callers are checked when the first deadline comes, and not before they usually have their answers: each time wakes a process that sleeps.
+func TestWhenCallersAreChecked(t *testing.T) {
+	const ms = int64(time.Millisecond)
+	q := newQueue(&Store{}, 1)
+	t.Cleanup(func() { q.timer.Stop() })
+	now := q.now()
+	q.mu.Lock() // for all steps: the timer is a real one, and expire waits for the lock
+	defer q.mu.Unlock()
+	for _, step := range []struct {
+		name      string
+		at, until int64 // after now; until 0: the caller has no deadline
+		slow      bool
+		due       int64
+	}{
+		{"no deadline", 0, 0, false, 20 * ms},
+		{"a later deadline", ms, 500 * ms, false, 20 * ms},
+		{"a deadline before the check", ms, 17 * ms, false, 17 * ms},
+		{"Redis is slow", 2 * ms, 500 * ms, true, 3 * ms},
+		{"a deadline that is near", ms, ms + 1, false, 2 * ms},
+		{"the check is near", ms, 500 * ms, true, 2 * ms},
+	} {
+		q.state.slow = step.slow
+		until := step.until
+		if until > 0 {
+			until += now
+		}
+		q.watch(new(inFlight), now+step.at, until)
+		due := q.due - now
+		if due != step.due {
+			t.Errorf("%s: checked after %d us, want %d", step.name, due/1000, step.due/1000)
+		}
+	}
+}

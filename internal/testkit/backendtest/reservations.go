@@ -230,7 +230,7 @@ func (f *flood) run(steps int64) {
 		f.now += []int64{0, f.below(pause+1, "pause"), f.below(4*pause+1, "pause")}[f.below(3, "long")]
 		if f.stepped && f.below(10, "step") == 9 {
 			f.ahead += (f.below(9, "windows")-4)*length + f.below(length, "and") - length/2
-			f.ahead = max(f.ahead, -200*length)
+			f.ahead = max(f.ahead, -200*length, 1-f.now) // no clock is before 1970
 			f.steps = append(f.steps, f.now)
 		}
 		if len(f.reserved) > 0 && f.below(2, "commit") == 1 {
