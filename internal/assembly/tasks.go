@@ -11,12 +11,23 @@ import (
 // Tasks are what a process does in the background, and what it closes when it stops. The zero value has none. Its methods are not for
 // concurrent use.
 type Tasks struct {
-	work    []func(context.Context) error
+	// Guard is put around all work that is added later. A process that must survive a panic of the work recovers it there. Nil: nothing is.
+	Guard func(Work) Work
+
+	work    []Work
 	closers []func() error
 }
 
-// Add adds work, which ends soon after its context.
-func (t *Tasks) Add(work func(context.Context) error) { t.work = append(t.work, work) }
+// Work is done in the background. It ends soon after its context.
+type Work = func(context.Context) error
+
+// Add adds work.
+func (t *Tasks) Add(work Work) {
+	if t.Guard != nil {
+		work = t.Guard(work)
+	}
+	t.work = append(t.work, work)
+}
 
 // Closing adds what Close calls.
 func (t *Tasks) Closing(f func() error) { t.closers = append(t.closers, f) }

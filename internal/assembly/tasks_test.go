@@ -1,0 +1,33 @@
+package assembly_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
+)
+
+// A process that must survive panics of its work recovers them in a guard.
+func TestGuard(t *testing.T) {
+	caught := errors.New("caught")
+	var tasks assembly.Tasks
+	tasks.Guard = func(work assembly.Work) assembly.Work {
+		return func(ctx context.Context) (err error) {
+			defer func() {
+				if recover() != nil {
+					err = caught
+				}
+			}()
+			return work(ctx)
+		}
+	}
+	tasks.Add(func(context.Context) error { panic("kaboom") })
+	var g errgroup.Group
+	tasks.Start(t.Context(), &g)
+	if err := g.Wait(); !errors.Is(err, caught) {
+		t.Errorf("the work ended with %v", err)
+	}
+}
