@@ -17,6 +17,9 @@ type bootstrap struct {
 	Listeners []listener
 	Clusters  []cluster
 	More      string // more settings at the top
+
+	Env  []string // of the process
+	Args []string // more of the command line
 }
 
 // listener is a port of Envoy with its own rate limit filter. Its name separates its statistics from the statistics of other listeners.
@@ -25,6 +28,7 @@ type listener struct {
 	Call    string // how the filter calls the service; default "envoy_grpc: {cluster_name: rls}"
 	Timeout string // of the filter's call; default 10s: being slow on a busy machine is no error here
 	Filter  string // more settings of the filter
+	Module  string // settings of the module, which then takes the place of the filter
 
 	Connections   string // more settings of the connection manager: access logs, replies
 	FiltersBefore string // filters before the rate limit filter

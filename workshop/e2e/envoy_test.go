@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,18 +31,29 @@ func startEnvoy(t *testing.T, b bootstrap) *envoy {
 	if b.Name == "" {
 		b.Name = "envoy"
 	}
-	return startEnvoyOn(t, b.Name, b.write(t, t.TempDir()))
+	return startEnvoyWith(t, b.Name, b.write(t, t.TempDir()), b.Env, b.Args)
 }
 
 // startEnvoyOn starts Envoy with a complete bootstrap file.
 func startEnvoyOn(t *testing.T, name, config string) *envoy {
 	t.Helper()
+	return startEnvoyWith(t, name, config, nil, nil)
+}
+
+func startEnvoyWith(t *testing.T, name, config string, env, args []string) *envoy {
+	t.Helper()
 	needsEnvoy(t)
 	adminFile := filepath.Join(t.TempDir(), "admin")
 	e := &envoy{ports: make(map[string]string)}
-	cmd := exec.Command(envoyBinary, "-c", config, "--concurrency", "1", "--disable-hot-restart",
-		"--admin-address-path", adminFile, "-l", "warning", "--file-flush-interval-msec", "100")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	if !slices.Contains(args, "--concurrency") {
+		args = append(args, "--concurrency", "1")
+	}
+	if !slices.Contains(args, "--restart-epoch") {
+		args = append(args, "--disable-hot-restart")
+	}
+	cmd := exec.Command(envoyBinary, append([]string{"-c", config,
+		"--admin-address-path", adminFile, "-l", "warning", "--file-flush-interval-msec", "100"}, args...)...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
 	e.Process = servicetest.Run(t, name, cmd)
 	await(t, name+" to be ready", func(ctx context.Context) error {
 		if !e.Running() {

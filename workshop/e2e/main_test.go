@@ -16,6 +16,7 @@ const module = "../.."
 var (
 	envoyBinary string // empty: not found
 	ratelimitd  string // the service, built from this module
+	built       string // the directory of what is built
 )
 
 // TestMain finds Envoy and builds the service.
@@ -42,6 +43,7 @@ func runTests(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	built = dir
 	if ratelimitd, err = build.Ratelimitd(dir); err != nil {
 		return 1, err
 	}

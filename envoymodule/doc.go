@@ -1,0 +1,13 @@
+// The envoymodule is the limiter inside Envoy: a shared object that Envoy loads as a dynamic module. It decides requests in Envoy's own
+// process, by the rules and counters of ratelimitd. docs/do/envoy-module.md says how it is built and configured.
+//
+//	CGO_ENABLED=1 go build -buildmode=c-shared -o libratelimitd.so .
+//
+// hooks.c has the functions that Envoy calls, and enters Go once for each request. This package hands these calls to package
+// filter, and what package filter wants of a request back to Envoy. It keeps no state but the handles of what Envoy points
+// to.
+//
+// It needs Linux and a C compiler. Elsewhere only package filter is built.
+package main
+
+func main() {} // never called: Go wants one

@@ -1,0 +1,303 @@
+package filter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ratelimitd/ratelimitd/internal/assembly"
+	"github.com/ratelimitd/ratelimitd/internal/backend/fleet"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
+	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
+	"github.com/ratelimitd/ratelimitd/internal/config/override/redissource"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/platform/async"
+)
+
+// longestClose bounds how long the main thread of Envoy waits for an engine to end.
+const longestClose = 2 * time.Second
+
+// shared are the engines and stores of this process. Envoy makes a new configuration for each change of a listener, and
+// destroys the old one only after the old listener has drained: both must count together.
+var shared = struct {
+	sync.Mutex
+	engines map[string]*engine
+	stores  map[storeSettings]*store
+}{engines: make(map[string]*engine), stores: make(map[storeSettings]*store)}
+
+// engine decides: rules on top of a store.
+type engine struct {
+	*limiter.Limiter
+	work  background
+	store *store
+	users int
+}
+
+// store is what counts.
+type store struct {
+	*assembly.Counters
+	work  background
+	users int
+
+	mu       sync.Mutex
+	replicas int
+	limiters []*limiter.Limiter // that divide limits among the replicas
+}
+
+// background is work that runs until it is ended.
+type background struct {
+	tasks assembly.Tasks
+	stop  context.CancelFunc
+	group errgroup.Group
+}
+
+func (b *background) start() {
+	var ctx context.Context
+	ctx, b.stop = context.WithCancel(context.Background())
+	b.tasks.Start(ctx, &b.group)
+}
+
+func (b *background) end() error {
+	if b.stop != nil {
+		b.stop()
+	}
+	return errors.Join(b.group.Wait(), b.tasks.Close())
+}
+
+// again makes work begin anew after a panic, which would end Envoy.
+func again(log *slog.Logger) func(assembly.Work) assembly.Work {
+	return func(work assembly.Work) assembly.Work {
+		return func(ctx context.Context) error {
+			for {
+				err := recovering(ctx, work)
+				p, panicked := errors.AsType[*async.PanicError](err)
+				if !panicked {
+					return err
+				}
+				log.Error("a mistake in the module ended work in the background, which begins again in a second",
+					"panic", p.Value, "stack", string(p.Stack))
+				select {
+				case <-ctx.Done():
+					return err
+				case <-time.After(time.Second):
+				}
+			}
+		}
+	}
+}
+
+func recovering(ctx context.Context, work assembly.Work) (err error) {
+	defer async.Recover(&err)
+	return work(ctx)
+}
+
+// openEngine returns the engine for some settings. Without start it only checks the settings, and the engine is of no use.
+func openEngine(o *engineSettings, log *slog.Logger, start bool) (*engine, error) {
+	shared.Lock()
+	defer shared.Unlock()
+	key := fmt.Sprintf("%#v", *o)
+	if e := shared.engines[key]; e != nil && start {
+		e.users++
+		return e, nil
+	}
+	s, err := openStore(&o.storeSettings, log, start)
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{store: s, users: 1}
+	e.work.tasks.Guard = again(log)
+	e.Limiter = limiter.New(limiter.Options{Store: s.Store, Local: s.Local, Keys: s.Keys, NoMetrics: true})
+	if err = errors.Join(e.openRules(o, log), e.openOverrides(o, log)); err != nil || !start {
+		s.users-- // it is in use elsewhere, or ends here
+		if s.users == 0 {
+			s.forget()
+			err = errors.Join(err, s.work.end())
+		}
+		return nil, errors.Join(err, e.work.end())
+	}
+	s.divide(e.Limiter)
+	e.work.start()
+	shared.engines[key] = e
+	return e, nil
+}
+
+// openStore returns the store for some settings. shared is locked.
+func openStore(o *storeSettings, log *slog.Logger, start bool) (*store, error) {
+	if s := shared.stores[*o]; s != nil {
+		s.users++
+		return s, nil
+	}
+	s := &store{users: 1}
+	s.work.tasks.Guard = again(log)
+	at := o.redis(log)
+	var err error
+	s.Counters, err = assembly.Open(&s.work.tasks, assembly.Options{
+		MaxCounters: int(o.MaxCounters), DenialBytes: int(o.DenialBytes), Redis: at, KeyPrefix: o.KeyPrefix, LyftKeys: o.KeyFormat == "lyft",
+		LyftJitter: redis.DefaultLyftJitter, Logger: log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.work.end())
+	}
+	if at != nil {
+		s.Join(&s.work.tasks, fleet.Options{Changed: s.setReplicas})
+	}
+	if start {
+		s.work.start()
+		shared.stores[*o] = s
+	}
+	return s, nil
+}
+
+// redis says how to reach the Redis; nil: counters are in memory.
+func (o *storeSettings) redis(log *slog.Logger) *assembly.Redis {
+	if o.URL == "" {
+		return nil
+	}
+	redisconn.LogTo(log)
+	dial := cmp.Or(o.Dial.Duration, redisconn.DefaultTimeout)
+	return &assembly.Redis{
+		Connect: redisconn.Options{
+			Type: o.Type, URL: o.URL, Auth: o.Auth, AuthFile: o.AuthFile, SentinelAuth: o.SentinelAuth, PoolSize: int(o.Pool), DialTimeout: dial,
+			TLS: redisconn.TLSOptions{
+				Enabled: o.TLS, CACert: o.CACert, ClientCert: o.ClientCert, ClientKey: o.ClientKey, SkipHostnameVerification: o.SkipHostname,
+			},
+			Logger: log,
+		},
+		Timeout: cmp.Or(o.Op.Duration, dial),
+	}
+}
+
+func (e *engine) openRules(o *engineSettings, log *slog.Logger) error {
+	folder := config.NewFolder(config.Options{
+		Dir: o.Rules, Strict: o.Strict, MergeDomains: o.Merge, NoRegions: true, Tree: descriptor.Options{CalendarMonths: o.Months}, Logger: log,
+	})
+	result, err := folder.Load()
+	switch {
+	case err != nil:
+		return fmt.Errorf("rules: %w", err)
+	case result.InUse == 0:
+		return fmt.Errorf("rules: no rule file of %s can be used: the lines above say why", o.Rules)
+	}
+	settings := o.settings()
+	apply := func(r config.Result) {
+		e.Swap(r.Tree, settings)
+		log.Info("active rules", "folder", o.Rules, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum)
+	}
+	apply(result)
+	e.work.tasks.Add(func(ctx context.Context) error { return folder.Watch(ctx, apply) })
+	return nil
+}
+
+// settings are the answers that the configuration determines.
+func (o *engineSettings) settings() limiter.Settings {
+	s := limiter.Settings{
+		Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Metadata: o.Metadata || o.Explain, Explain: o.Explain, CalendarMonths: o.Months,
+		Admission: descriptor.ParseAdmission(o.Admission), OnError: descriptor.ParseOnError(o.OnError),
+	}
+	for _, family := range o.Headers {
+		s.Headers |= descriptor.ParseHeaderFamily(family)
+	}
+	return s
+}
+
+// openOverrides follows overrides. The first requests may be decided without them: the main thread of Envoy must not wait for Redis.
+func (e *engine) openOverrides(o *engineSettings, log *slog.Logger) error {
+	switch o.Overrides {
+	case "":
+	case overridesInRedis:
+		source, err := o.redis(log).Overrides(&e.work.tasks, nil, redissource.Options{Prefix: o.KeyPrefix, Log: log})
+		if err != nil {
+			return fmt.Errorf("overrides: %w", err)
+		}
+		assembly.Follow(&e.work.tasks, e.Limiter, source)
+	default:
+		source, err := override.OpenFile(override.FileOptions{Path: o.Overrides, Log: log})
+		if err != nil {
+			return fmt.Errorf("overrides: %w", err)
+		}
+		assembly.Follow(&e.work.tasks, e.Limiter, source)
+	}
+	return nil
+}
+
+// divide makes a limiter divide limits among the replicas that share the store.
+func (s *store) divide(l *limiter.Limiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limiters = append(s.limiters, l)
+	if s.replicas > 0 {
+		l.SetReplicas(s.replicas)
+	}
+}
+
+func (s *store) setReplicas(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replicas = n
+	for _, l := range s.limiters {
+		l.SetReplicas(n)
+	}
+}
+
+// close takes one filter off an engine. After the last one, permits of leases are given back. The main thread waits for
+// that, but not longer than it may: then the work continues in the background, and ends with the process.
+func (e *engine) close(log *slog.Logger) {
+	works := e.unused()
+	if len(works) == 0 {
+		return
+	}
+	ended := make(chan error, 1)
+	async.Go(func() (err error) {
+		for _, w := range works {
+			err = errors.Join(err, w.end())
+		}
+		return err
+	}, func(err error) { ended <- err })
+	select {
+	case err := <-ended:
+		if err != nil {
+			log.Warn("an engine ended with an error", "error", err)
+		}
+	case <-time.After(longestClose):
+		log.Warn("an engine did not end in time: permits that it holds expire later", "waited", longestClose)
+	}
+}
+
+// unused takes one user off an engine. It returns the work that nobody needs any more.
+func (e *engine) unused() (works []*background) {
+	shared.Lock()
+	defer shared.Unlock()
+	if e.users--; e.users > 0 {
+		return nil
+	}
+	maps.DeleteFunc(shared.engines, func(_ string, other *engine) bool { return other == e })
+	works = append(works, &e.work)
+	e.store.undivide(e.Limiter)
+	if e.store.users--; e.store.users == 0 {
+		e.store.forget()
+		works = append(works, &e.store.work)
+	}
+	return works
+}
+
+// forget makes sure that nobody else gets the store. shared is locked.
+func (s *store) forget() {
+	maps.DeleteFunc(shared.stores, func(_ storeSettings, other *store) bool { return other == s })
+}
+
+func (s *store) undivide(l *limiter.Limiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limiters = slices.DeleteFunc(s.limiters, func(other *limiter.Limiter) bool { return other == l })
+}

@@ -1,0 +1,216 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
+	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
+)
+
+// request stands for Envoy: a request with headers, and what is done with it.
+type testRequest struct {
+	headers map[string]string
+	counted []Counter
+	replied uint32
+	waker   *testWaker
+}
+
+func (r *testRequest) Header(name string, _ int) (string, int) {
+	value, found := r.headers[name]
+	if !found {
+		return "", 0
+	}
+	return value, 1
+}
+func (*testRequest) RemoteAddress() (string, bool)                         { return "192.0.2.1:80", true }
+func (*testRequest) Cluster() (string, bool)                               { return "upstream", true }
+func (*testRequest) Metadata(Source, string, string) (string, bool)        { return "", false }
+func (*testRequest) MetadataNumber(Source, string, string) (float64, bool) { return 0, false }
+func (r *testRequest) Count(c Counter)                                     { r.counted = append(r.counted, c) }
+func (*testRequest) SetMetadata(string, []byte)                            {}
+func (*testRequest) Flag(string)                                           {}
+func (*testRequest) AddToRequest([]limiter.Header)                         {}
+func (*testRequest) AddToResponse([]limiter.Header)                        {}
+func (r *testRequest) Reply(status uint32, _ []limiter.Header, _ string)   { r.replied = status }
+func (r *testRequest) Waker() Waker {
+	r.waker = &testWaker{wakes: make(chan struct{})}
+	return r.waker
+}
+
+type testWaker struct {
+	woken, freed atomic.Int32
+	late         atomic.Bool // it was used after it was freed
+	wakes        chan struct{}
+}
+
+func (w *testWaker) Wake() {
+	w.late.Store(w.late.Load() || w.freed.Load() > 0)
+	if w.woken.Add(1) == 1 {
+		close(w.wakes)
+	}
+}
+
+func (w *testWaker) Free() { w.freed.Add(1) }
+
+// testHost stands for Envoy when it loads a configuration.
+type testHost struct{ validating bool }
+
+func (testHost) Concurrency() int   { return 1 }
+func (h testHost) Validating() bool { return h.validating }
+func (testHost) DefineCounter(name string) (Counter, error) {
+	if strings.Contains(name, "frozen") {
+		return 0, errors.New("frozen")
+	}
+	return Counter(len(name)), nil
+}
+
+// The answer, the deadline and the end of a request come at the same moment, in any order: the request is woken once at
+// most, and never after its waker has been freed, which happens once.
+func TestExactlyOneEndsAPause(t *testing.T) {
+	for i := range 20_000 {
+		f := &Filter{timeout: time.Hour, settings: answerSettings{status: 429}}
+		c, r := &Call{filter: f}, new(testRequest)
+		if i%7 == 0 {
+			c.answer(nil) // before the hook has returned
+		}
+		if _, result := c.pause(r, time.Now()); (result == Pause) == (i%7 == 0) {
+			t.Fatalf("the hook returns %v", result)
+		}
+		if r.waker == nil {
+			continue
+		}
+		var all sync.WaitGroup
+		for _, one := range rand.Perm(3) {
+			all.Go([]func(){func() { c.answer(nil) }, c.expire, func() {
+				if rand.IntN(2) == 0 {
+					c.Leave()
+				}
+			}}[one])
+		}
+		all.Wait()
+		result := c.Resume(r)
+		c.Leave()
+		if r.waker.woken.Load() > 1 || r.waker.freed.Load() != 1 || r.waker.late.Load() {
+			t.Fatalf("woken %d times, freed %d times, woken after that: %v; resumed with %v",
+				r.waker.woken.Load(), r.waker.freed.Load(), r.waker.late.Load(), result)
+		}
+	}
+}
+
+// Requests wait for a Redis, and some leave meanwhile: each of the others is resumed, and exactly the limit passes.
+func TestPausedRequests(t *testing.T) {
+	const limit, workers, each = 500, 8, 100
+	rule := fmt.Sprintf("domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: %d}}]", limit)
+	text := `{"domain": "d", "rules": "` + servicetest.RulesOf(t, rule) + `", "redis_url": "` + redistest.Start(t).Addr + `", "timeout": "30s",
+		"failure_mode_deny": true, "rate_limits": [{"actions": [{"request_headers": {"header_name": "x-user", "descriptor_key": "user"}}]}]}`
+	servicetest.NotAtMidnight()
+	f, err := Open([]byte(text), testHost{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var all sync.WaitGroup
+	var passed, left atomic.Int32
+	for range workers {
+		all.Go(func() {
+			for i := range each {
+				r := &testRequest{headers: map[string]string{"x-user": "ann"}}
+				c, result := f.Begin(r, nil)
+				if result == Pause && i%10 == 0 {
+					c.Leave()
+					left.Add(1)
+					continue
+				}
+				if result == Pause {
+					<-r.waker.wakes
+					result = c.Resume(r)
+				}
+				if result == Continue {
+					passed.Add(1)
+				} else if r.replied != 429 {
+					t.Errorf("a request got %d", r.replied)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := passed.Load(); n > limit || n < limit-left.Load() {
+		t.Errorf("%d requests passed and %d left, of %d with a limit of %d", n, left.Load(), workers*each, limit)
+	}
+}
+
+// Filters with the same store count together, even if their other settings differ, and an engine lives as long as one of its filters.
+func TestFiltersShareTheirCounters(t *testing.T) {
+	dir := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: generic_key, rate_limit: {unit: day, requests_per_unit: 2}}]")
+	servicetest.NotAtMidnight()
+	open := func(more string) *Filter {
+		t.Helper()
+		text := `{"domain": "d", "rules": "` + dir + `", "rate_limits": [{"actions": [{"generic_key": {"descriptor_value": "a"}}]}]` + more + `}`
+		f, err := Open([]byte(text), testHost{}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	ask := func(f *Filter) Result {
+		_, result := f.Begin(new(testRequest), nil)
+		return result
+	}
+	first := open("")
+	second := open(`, "timeout": "1s", "response_headers": ["ietf"]`)
+	if first.engine == second.engine || first.engine.store != second.engine.store {
+		t.Error("filters with other answers do not share just the store")
+	}
+	if ask(first) != Continue || ask(second) != Continue || ask(first) != Stop {
+		t.Error("the filters do not count together")
+	}
+	third := open(`, "stage": 0`)
+	if third.engine != first.engine {
+		t.Error("filters with the same engine do not share it")
+	}
+	first.Close()
+	second.Close()
+	if ask(third) != Stop {
+		t.Error("counters were lost")
+	}
+	third.Close()
+	if len(shared.engines) != 0 || len(shared.stores) != 0 {
+		t.Errorf("%d engines and %d stores are left", len(shared.engines), len(shared.stores))
+	}
+	_, err := Open([]byte(`{"domain": "frozen", "rules": "`+dir+`"}`), testHost{}, slog.New(slog.DiscardHandler))
+	if err == nil || len(shared.engines) != 0 {
+		t.Errorf("a filter without counters: %v, %d engines", err, len(shared.engines))
+	}
+	f, err := Open([]byte(`{"domain": "d", "rules": "`+dir+`"}`), testHost{validating: true}, slog.New(slog.DiscardHandler))
+	if f != nil || err != nil || len(shared.stores) != 0 {
+		t.Errorf("validating: %v, %v, %d stores", f, err, len(shared.stores))
+	}
+}
+
+// Work that panics begins again.
+func TestWorkBeginsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		times := 0
+		work := again(slog.New(slog.NewTextHandler(&log, nil)))(func(context.Context) error {
+			if times++; times < 3 {
+				panic("kaboom")
+			}
+			return errors.New("the end")
+		})
+		if err := work(t.Context()); err == nil || err.Error() != "the end" || times != 3 || strings.Count(log.String(), "kaboom") != 2 {
+			t.Errorf("%v after %d times:\n%s", err, times, &log)
+		}
+	})
+}

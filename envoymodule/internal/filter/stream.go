@@ -1,0 +1,47 @@
+package filter
+
+import "github.com/ratelimitd/ratelimitd/internal/limiter"
+
+// Stream is a request as Envoy shows it. A text that it returns belongs to Envoy, and is valid only until the present hook ends.
+type Stream interface {
+	Header(name string, index int) (value string, count int) // count: how many values the header has; 0: it is absent
+	RemoteAddress() (string, bool)                           // with its port
+	Cluster() (string, bool)                                 // of the route; false: the request has no route to a cluster
+	Metadata(from Source, space, key string) (string, bool)
+	MetadataNumber(from Source, space, key string) (float64, bool)
+
+	Count(c Counter)
+	SetMetadata(space string, message []byte) // a serialized google.protobuf.Struct
+	Flag(text string)                         // in %CUSTOM_FLAGS% of access logs
+	AddToRequest(headers []limiter.Header)
+	AddToResponse(headers []limiter.Header)
+	Reply(status uint32, headers []limiter.Header, details string)
+
+	Waker() Waker // for a request that waits
+}
+
+// Source is where metadata is, with Envoy's number.
+type Source uint32
+
+// The sources.
+const (
+	DynamicMetadata Source = iota
+	RouteMetadata
+)
+
+// Waker makes Envoy call the hook that resumes a request, on the worker of the request. Wake does nothing if the request is gone. Free
+// comes last, once.
+type Waker interface {
+	Wake()
+	Free()
+}
+
+// Counter is one of Envoy's counters.
+type Counter uintptr
+
+// Host is the Envoy that loads a configuration.
+type Host interface {
+	Concurrency() int
+	Validating() bool // nothing will be answered: connect to nothing
+	DefineCounter(name string) (Counter, error)
+}
