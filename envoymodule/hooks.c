@@ -1,3 +1,5 @@
+//go:build linux && cgo
+
 // The functions that Envoy calls. Envoy rejects the module if one is missing, so those without work are here too, and do not enter Go.
 #include "abi.h"
 
