@@ -111,7 +111,7 @@ func openEngine(o *engineSettings, log *slog.Logger, start bool) (*engine, error
 		e.users++
 		return e, nil
 	}
-	s, err := openStore(&o.storeSettings, log, start)
+	s, err := openStore(&o.storeSettings, log)
 	if err != nil {
 		return nil, err
 	}
@@ -119,12 +119,15 @@ func openEngine(o *engineSettings, log *slog.Logger, start bool) (*engine, error
 	e.work.tasks.Guard = again(log)
 	e.Limiter = limiter.New(limiter.Options{Store: s.Store, Local: s.Local, Keys: s.Keys, NoMetrics: true})
 	if err = errors.Join(e.openRules(o, log), e.openOverrides(o, log)); err != nil || !start {
-		s.users-- // it is in use elsewhere, or ends here
-		if s.users == 0 {
-			s.forget()
+		err = errors.Join(err, e.work.end())
+		if s.users == 0 { // no other engine uses it
 			err = errors.Join(err, s.work.end())
 		}
-		return nil, errors.Join(err, e.work.end())
+		return nil, err
+	}
+	if s.users++; s.users == 1 {
+		s.work.start()
+		shared.stores[o.storeSettings] = s
 	}
 	s.divide(e.Limiter)
 	e.work.start()
@@ -132,13 +135,13 @@ func openEngine(o *engineSettings, log *slog.Logger, start bool) (*engine, error
 	return e, nil
 }
 
-// openStore returns the store for some settings. shared is locked.
-func openStore(o *storeSettings, log *slog.Logger, start bool) (*store, error) {
+// openStore returns the store for some settings. If it has no users, its work has not begun: the end of work may have to wait for Redis,
+// which the main thread of Envoy must not do for a configuration that is rejected. shared is locked.
+func openStore(o *storeSettings, log *slog.Logger) (*store, error) {
 	if s := shared.stores[*o]; s != nil {
-		s.users++
 		return s, nil
 	}
-	s := &store{users: 1}
+	s := new(store)
 	s.work.tasks.Guard = again(log)
 	at := o.redis(log)
 	var err error
@@ -151,10 +154,6 @@ func openStore(o *storeSettings, log *slog.Logger, start bool) (*store, error) {
 	}
 	if at != nil {
 		s.Join(&s.work.tasks, fleet.Options{Changed: s.setReplicas})
-	}
-	if start {
-		s.work.start()
-		shared.stores[*o] = s
 	}
 	return s, nil
 }
@@ -285,15 +284,10 @@ func (e *engine) unused() (works []*background) {
 	works = append(works, &e.work)
 	e.store.undivide(e.Limiter)
 	if e.store.users--; e.store.users == 0 {
-		e.store.forget()
+		maps.DeleteFunc(shared.stores, func(_ storeSettings, other *store) bool { return other == e.store })
 		works = append(works, &e.store.work)
 	}
 	return works
-}
-
-// forget makes sure that nobody else gets the store. shared is locked.
-func (s *store) forget() {
-	maps.DeleteFunc(shared.stores, func(_ storeSettings, other *store) bool { return other == s })
 }
 
 func (s *store) undivide(l *limiter.Limiter) {

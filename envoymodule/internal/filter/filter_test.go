@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -195,6 +196,41 @@ func TestFiltersShareTheirCounters(t *testing.T) {
 	f, err := Open([]byte(`{"domain": "d", "rules": "`+dir+`"}`), testHost{validating: true}, slog.New(slog.DiscardHandler))
 	if f != nil || err != nil || len(shared.stores) != 0 {
 		t.Errorf("validating: %v, %v, %d stores", f, err, len(shared.stores))
+	}
+}
+
+// A filter that is rejected, or only validated, connects to nothing: the end of what has begun may have to wait for Redis, and Envoy's
+// main thread with it.
+func TestOnlyFiltersInUseConnect(t *testing.T) {
+	var config net.ListenConfig
+	redis, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer redis.Close()
+	good := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 2}}]")
+	for _, c := range []struct {
+		rules      string
+		validating bool
+	}{{t.TempDir(), false}, {good, true}} {
+		text := `{"domain": "d", "rules": "` + c.rules + `", "redis_url": "` + redis.Addr().String() + `", "overrides": "redis"}`
+		f, err := Open([]byte(text), testHost{validating: c.validating}, slog.New(slog.DiscardHandler))
+		if f != nil || (err == nil) != c.validating {
+			t.Errorf("validating %v: %v, %v", c.validating, f, err)
+		}
+	}
+	own, err := net.Dial("tcp", redis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	first, err := redis.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	if first.RemoteAddr().String() != own.LocalAddr().String() {
+		t.Error("a connection was made")
 	}
 }
 
