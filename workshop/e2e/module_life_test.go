@@ -68,6 +68,8 @@ func TestModuleRejects(t *testing.T) {
 		{good + "\nfilter_enforced: {default_value: {numerator: 1}}", "filter_enforced is not supported"},
 		{good + "\nrate_limited_as_resource_exhausted: true", "rate_limited_as_resource_exhausted is not supported"},
 		{good + "\nresponse_headers_to_add: [{header: {key: a, value: \"%REQ(x)%\"}}]", "which a module cannot fill in"},
+		{good + "\nresponse_headers_to_add: [{header: {key: a, raw_value: eA==}}]", "raw_value and append are not supported"},
+		{good + "\nresponse_headers_to_add: [{header: {key: a, value: b}, append: false}]", "raw_value and append are not supported"},
 		{good + "\nstage: 11", "Stage"},
 		{item("disable_key: key"), "rate_limits[0]: disable_key is not supported"},
 		{item("apply_on_stream_done: true"), "apply_on_stream_done is not supported"},
@@ -75,6 +77,7 @@ func TestModuleRejects(t *testing.T) {
 		{item("limit: {dynamic_metadata: {metadata_key: {key: a, path: [{key: b}]}}}"), "limit.dynamic_metadata is not supported"},
 		{action("{metadata: {descriptor_key: a, metadata_key: {key: a, path: [{key: b}, {key: c}]}}}"), "actions[0]: metadata_key with a path of several keys"},
 		{action("{generic_key: {descriptor_value: \"%REQ(x)%\"}}"), "% is not supported"},
+		{action("{source_cluster: {}}"), "rate_limits[0]: the action source_cluster needs the setting source_cluster"},
 		{action("{extension: {name: a, typed_config: {\"@type\": type.googleapis.com/google.protobuf.Struct, value: {}}}}"), "Extension is not supported"},
 	} {
 		if said := validate(t, c.settings, allRoutes, env); !strings.Contains(said, c.says) {

@@ -71,6 +71,7 @@ var sameLimits = []string{
 	`{masked_remote_address: {v4_prefix_mask_len: 12, v6_prefix_mask_len: 50}}`,
 	`{remote_address_match: {descriptor_value: inside, address_matcher: {ranges: [{address_prefix: 10.0.0.0, prefix_len: 8}, {address_prefix: "2001:db8::", prefix_len: 32}]}}}`,
 	`{remote_address_match: {descriptor_value: outside, descriptor_key: where, address_matcher: {ranges: [{address_prefix: 10.0.0.0, prefix_len: 8}], invert_match: true}}}`,
+	`{remote_address_match: {descriptor_value: long, address_matcher: {ranges: [{address_prefix: 10.1.2.3, prefix_len: 64}]}}}`,
 	`{generic_key: {descriptor_value: all}}`,
 	`{generic_key: {descriptor_value: all, descriptor_key: scope}}, {destination_cluster: {}}`,
 	`{source_cluster: {}}`,
@@ -141,7 +142,16 @@ descriptors:
 	b := bootstrap{Clusters: []cluster{upstreamCluster(startUpstream(t)), rls(s)}, Env: env}
 	for name, file := range logs {
 		l := listener{
-			Name: name, Timeout: "10s", Filter: "enable_x_ratelimit_headers: DRAFT_VERSION_03\nenable_retry_after_header: true",
+			Name: name, Timeout: "10s", Filter: `
+enable_x_ratelimit_headers: DRAFT_VERSION_03
+enable_retry_after_header: true
+response_headers_to_add:
+- {header: {key: X-Envoy-Ratelimited, value: "yes"}, append_action: OVERWRITE_IF_EXISTS_OR_ADD}
+- {header: {key: x-ratelimit-limit, value: other}, append_action: ADD_IF_ABSENT}
+- {header: {key: x-absent, value: absent}, append_action: ADD_IF_ABSENT}
+- {header: {key: x-absent, value: present}, append_action: OVERWRITE_IF_EXISTS}
+- {header: {key: x-nobody, value: set}, append_action: OVERWRITE_IF_EXISTS}
+- {header: {key: x-ratelimit-remaining, value: more}}`,
 			FiltersBefore: `
 - name: envoy.filters.http.set_metadata
   typed_config:
@@ -154,7 +164,7 @@ access_log:
   typed_config:
     "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
     path: ` + file + `
-    log_format: {text_format_source: {inline_string: "%RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %RESP(x-ratelimit-limit)% %RESP(x-ratelimit-remaining)% %RESP(x-envoy-ratelimited)% %DYNAMIC_METADATA(envoy.filters.http.ratelimit)%\n"}}
+    log_format: {text_format_source: {inline_string: "%RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %RESP(x-ratelimit-limit)% %RESP(x-ratelimit-remaining)% %RESP(x-envoy-ratelimited)% %RESP(x-absent)% %RESP(x-nobody)% %DYNAMIC_METADATA(envoy.filters.http.ratelimit)%\n"}}
 `}
 		if name == "module" {
 			l.Module = "domain: e2e\nrules: " + dir + "\nresponse_dynamic_metadata: true\ndecision_metadata: true\ntimeout: 10s\nsource_cluster: e2e\n" + l.Filter

@@ -117,7 +117,8 @@ func addressMatch(a *routev3.RateLimit_Action_RemoteAddressMatch) (action, error
 	var networks []netip.Prefix
 	for _, r := range a.GetAddressMatcher().GetRanges() {
 		address, bad := netip.ParseAddr(r.GetAddressPrefix())
-		networks = append(networks, netip.PrefixFrom(address, int(r.GetPrefixLen().GetValue())))
+		bits := min(int(r.GetPrefixLen().GetValue()), address.BitLen()) // more are the whole address, as for Envoy
+		networks = append(networks, netip.PrefixFrom(address, bits))
 		err = errors.Join(err, bad)
 	}
 	key, invert := cmp.Or(a.GetDescriptorKey(), "remote_address_match"), a.GetAddressMatcher().GetInvertMatch()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,13 +46,51 @@ func (a *answerSettings) read(m *ratelimitv3.RateLimit) error {
 		switch {
 		case strings.Contains(strings.ReplaceAll(value, "%%", ""), "%"):
 			return fmt.Errorf("response_headers_to_add[%d]: the value %q is a format, which a module cannot fill in", i, value)
-		case h.GetAppendAction() == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS: // nothing exists yet in a reply
-			continue
+		case len(h.GetHeader().GetRawValue()) > 0 || h.ProtoReflect().Has(h.ProtoReflect().Descriptor().Fields().ByName("append")):
+			return fmt.Errorf("response_headers_to_add[%d]: raw_value and append are not supported: use value and append_action", i)
 		case value != "" || h.GetKeepEmptyValue():
-			a.responseHeaders = append(a.responseHeaders, limiter.Header{Key: key, Value: strings.ReplaceAll(value, "%%", "%")})
+			a.responseHeaders = append(a.responseHeaders,
+				addedHeader{limiter.Header{Key: key, Value: strings.ReplaceAll(value, "%%", "%")}, h.GetAppendAction()})
 		}
 	}
 	return nil
+}
+
+// addedHeader is an item of response_headers_to_add.
+type addedHeader struct {
+	limiter.Header
+	action corev3.HeaderValueOption_HeaderAppendAction
+}
+
+func (a *addedHeader) isIn(headers []limiter.Header) bool {
+	return slices.ContainsFunc(headers, func(h limiter.Header) bool { return strings.EqualFold(h.Key, a.Key) })
+}
+
+func (a *addedHeader) overwrites() bool {
+	return a.action == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD || a.action == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS
+}
+
+// withResponseHeaders adds response_headers_to_add to the headers of a reply. As in Envoy, conditions are about the headers before that,
+// and those that overwrite come first.
+func (a *answerSettings) withResponseHeaders(headers []limiter.Header) []limiter.Header {
+	if len(a.responseHeaders) == 0 {
+		return headers
+	}
+	before := slices.Clone(headers)
+	for _, overwrites := range []bool{true, false} {
+		for i := range a.responseHeaders {
+			h := &a.responseHeaders[i]
+			if h.overwrites() != overwrites || h.action == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS && !h.isIn(before) ||
+				h.action == corev3.HeaderValueOption_ADD_IF_ABSENT && h.isIn(before) {
+				continue
+			}
+			if overwrites {
+				headers = slices.DeleteFunc(headers, func(old limiter.Header) bool { return strings.EqualFold(old.Key, h.Key) })
+			}
+			headers = append(headers, h.Header)
+		}
+	}
+	return headers
 }
 
 // answer does what Envoy's filter does with a decision, or without one.
@@ -73,7 +112,7 @@ func (f *Filter) answer(s Stream, d *limiter.Decision, err error) Result {
 	}
 	s.Count(f.counters.overLimit)
 	s.Flag(flagOverLimit)
-	s.Reply(f.settings.status, append(headers, f.settings.responseHeaders...), detailsOverLimit)
+	s.Reply(f.settings.status, f.settings.withResponseHeaders(headers), detailsOverLimit)
 	return Stop
 }
 

@@ -55,7 +55,7 @@ type answerSettings struct {
 	xRateLimit      bool
 	retryAfter      bool
 	noEnvoyHeader   bool // no x-envoy-ratelimited
-	responseHeaders []limiter.Header
+	responseHeaders []addedHeader
 	metadataIn      string
 }
 

@@ -23,7 +23,7 @@ type own struct {
 	engineSettings
 
 	SourceCluster string `json:"source_cluster"` // what Envoy calls --service-cluster, which a module cannot ask for
-	Processors    int    `json:"gomaxprocs"`     // processors for Go; default Envoy's concurrency and two more
+	Processors    int    `json:"gomaxprocs"`     // processors for Go; default Go's own, and at least Envoy's concurrency and two more
 }
 
 // engineSettings are the settings that make an engine. Filters whose settings are equal share one.
@@ -113,7 +113,20 @@ func read(config []byte) (*own, *ratelimitv3.RateLimit, error) {
 	if err := decode(all, func(text []byte) error { return protojson.Unmarshal(text, f) }); err != nil {
 		return nil, nil, plain(err)
 	}
-	return o, f, errors.Join(o.check(), checkFilter(f))
+	return o, f, errors.Join(o.check(), o.checkSourceCluster(f), checkFilter(f))
+}
+
+// checkSourceCluster returns an error if an action needs a setting that is missing. Those of routes cannot be checked: they do not know
+// their filter.
+func (o *own) checkSourceCluster(f *ratelimitv3.RateLimit) error {
+	for i, r := range f.GetRateLimits() {
+		for _, a := range r.GetActions() {
+			if a.GetSourceCluster() != nil && o.SourceCluster == "" {
+				return fmt.Errorf("rate_limits[%d]: the action source_cluster needs the setting source_cluster", i)
+			}
+		}
+	}
+	return nil
 }
 
 func decode(settings map[string]json.RawMessage, into func([]byte) error) error {
