@@ -20,6 +20,7 @@ import (
 	"os"
 	"runtime/cgo"
 	"runtime/debug"
+	"syscall"
 	"unsafe"
 
 	"github.com/ratelimitd/ratelimitd/envoymodule/internal/filter"
@@ -85,6 +86,10 @@ func ratelimitd_config_new(envoy C.uintptr_t, name, config C.buffer) (handle C.u
 	return C.uintptr_t(cgo.NewHandle(f))
 }
 
+// onMainThread reports whether Envoy's main thread is here. Elsewhere it is a worker, whose last request of a replaced configuration
+// has ended: other requests must not wait with it.
+func onMainThread() bool { return syscall.Gettid() == os.Getpid() }
+
 //export ratelimitd_config_destroy
 func ratelimitd_config_destroy(config C.uintptr_t) {
 	defer survive("end of a configuration", func() {})
@@ -95,7 +100,7 @@ func ratelimitd_config_destroy(config C.uintptr_t) {
 	defer open.Add(-1)
 	f := handle.Value().(*filter.Filter)
 	handle.Delete()
-	f.Close()
+	f.Close(onMainThread())
 }
 
 //export ratelimitd_route_new

@@ -469,6 +469,74 @@ resources:
 	})
 }
 
+// The last request of a configuration that ECDS has replaced ends on its worker, and the engine with it. Other requests of this worker do not
+// wait for a Redis that is silent.
+func TestModuleEndsAnEngineOnAWorker(t *testing.T) {
+	env := needsModule(t)
+	redis := redistest.Start(t)
+	file := filepath.Join(t.TempDir(), "ecds.yaml")
+	configure := func(settings string) {
+		t.Helper()
+		text := `
+resources:
+- "@type": type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig
+  name: discovered
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter
+    dynamic_module_config: {name: ratelimitd, do_not_close: true, metrics_namespace: module}
+    filter_name: ratelimitd
+    filter_config:
+      "@type": type.googleapis.com/google.protobuf.Struct
+      value:` + indent(8, settings)
+		if err := errors.Join(os.WriteFile(file+".next", []byte(text), 0o600), os.Rename(file+".next", file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lease := rules(t, "domain: e2e\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 100000, lease: true}}]")
+	configure(moduleUser(lease, "redis_url: "+redis.Addr, "timeout: 10s", "failure_mode_deny: true"))
+	u := startUpstream(t)
+	e := startEnvoy(t, bootstrap{
+		Env: env, Args: []string{"--component-log-level", "dynamic_modules:info"}, Clusters: []cluster{upstreamCluster(u)},
+		Listeners: []listener{{Name: "main", Routes: allRoutes, Module: moduleUser(rules(t, perUser(1_000_000))), FiltersBefore: `
+- name: discovered
+  config_discovery:
+    config_source: {path_config_source: {path: ` + file + `}, resource_api_version: V3}
+    type_urls: [type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter]
+`}},
+	})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = e.outcome(t.Context(), "main", "/a/hold", "x-user", "ann")
+	}()
+	await(t, "the upstream to hold the request", func(context.Context) error {
+		if u.held.Load() != 1 {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	redis.Pause(t)
+	defer redis.Continue(t)
+	configure(moduleUser(lease))
+	await(t, "the new configuration", func(context.Context) error {
+		const stat = "extension_config_discovery.http_filter.discovered.config_reload"
+		if n := e.stats(t, stat)[stat]; n != 2 {
+			return fmt.Errorf("%d configurations", n)
+		}
+		return nil
+	})
+	u.release <- struct{}{}
+	<-ended
+	if code := e.get(t, "main", "/", "x-user", "ann").code; code != 200 {
+		t.Errorf("status %d", code)
+	}
+	const end = "an engine ended"
+	if len(e.Log.With(end)) > 0 {
+		t.Error("the worker waited")
+	}
+	e.Log.Find(t, end, 0, func(line string) bool { return strings.Contains(line, end) })
+}
+
 // A hot restart: a second process takes the listeners over, and the first one ends. Both hold leases meanwhile, so that one
 // may deny while the other has permits. Never more than the limit passes, and no request fails.
 func TestModuleHotRestart(t *testing.T) {

@@ -250,24 +250,31 @@ func (s *store) setReplicas(n int) {
 }
 
 // close takes one filter off an engine. After the last one, permits of leases are given back. The main thread waits for
-// that, but not longer than it may: then the work continues in the background, and ends with the process.
-func (e *engine) close(log *slog.Logger) {
+// that, but not longer than it may: then the work continues in the background, and ends with the process. A worker does not wait.
+func (e *engine) close(log *slog.Logger, wait bool) {
 	works := e.unused()
 	if len(works) == 0 {
 		return
 	}
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
 	async.Go(func() (err error) {
 		for _, w := range works {
 			err = errors.Join(err, w.end())
 		}
 		return err
-	}, func(err error) { ended <- err })
-	select {
-	case err := <-ended:
+	}, func(err error) {
 		if err != nil {
 			log.Warn("an engine ended with an error", "error", err)
+		} else {
+			log.Info("an engine ended")
 		}
+		close(ended)
+	})
+	if !wait {
+		return
+	}
+	select {
+	case <-ended:
 	case <-time.After(longestClose):
 		log.Warn("an engine did not end in time: permits that it holds expire later", "waited", longestClose)
 	}

@@ -90,7 +90,7 @@ func Open(text []byte, host Host, log *slog.Logger) (*Filter, error) {
 		return nil, err
 	}
 	if err = f.counters.define(host, m); err != nil {
-		f.Close()
+		f.Close(true)
 		return nil, err
 	}
 	useProcessors(cmp.Or(o.Processors, max(runtime.GOMAXPROCS(0), host.Concurrency()+spare)))
@@ -103,8 +103,8 @@ func useProcessors(n int) {
 	}
 }
 
-// Close ends what the filter uses, unless another filter uses it too.
-func (f *Filter) Close() { f.engine.close(f.log) }
+// Close ends what the filter uses, unless another filter uses it too. With wait it has ended then, if that does not take too long.
+func (f *Filter) Close(wait bool) { f.engine.close(f.log, wait) }
 
 func (c *counters) define(host Host, m *ratelimitv3.RateLimit) error {
 	prefix := "ratelimit."

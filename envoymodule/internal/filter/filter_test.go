@@ -120,7 +120,7 @@ func TestPausedRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer f.Close(true)
 	var all sync.WaitGroup
 	var passed, left atomic.Int32
 	for range workers {
@@ -180,12 +180,12 @@ func TestFiltersShareTheirCounters(t *testing.T) {
 	if third.engine != first.engine {
 		t.Error("filters with the same engine do not share it")
 	}
-	first.Close()
-	second.Close()
+	first.Close(true)
+	second.Close(true)
 	if ask(third) != Stop {
 		t.Error("counters were lost")
 	}
-	third.Close()
+	third.Close(true)
 	if len(shared.engines) != 0 || len(shared.stores) != 0 {
 		t.Errorf("%d engines and %d stores are left", len(shared.engines), len(shared.stores))
 	}
