@@ -209,8 +209,11 @@ func (f *Filter) Begin(s Stream, route *Route) (*Call, Result) {
 	}
 	c := calls.Get().(*Call)
 	c.filter, c.stream, c.sourceCluster = f, s, f.sourceCluster
-	c.build(policies, f.stage)
+	err := c.describe(policies)
 	c.stream = nil // it ends with the hook
+	if err != nil {
+		return nil, f.fail(s, err)
+	}
 	if len(c.descriptors) == 0 {
 		c.release()
 		return nil, Continue
@@ -233,6 +236,13 @@ func (f *Filter) Begin(s Stream, route *Route) (*Call, Result) {
 		return nil, result
 	}
 	return c.pause(s, now)
+}
+
+// describe makes the descriptors. A panic is an error.
+func (c *Call) describe(policies []policy) (err error) {
+	defer async.Recover(&err)
+	c.build(policies, c.filter.stage)
+	return nil
 }
 
 // errTooLong is the error of a request whose descriptors are beyond the bounds that the service has.

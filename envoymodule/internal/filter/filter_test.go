@@ -234,6 +234,28 @@ func TestOnlyFiltersInUseConnect(t *testing.T) {
 	}
 }
 
+// panicking is a request that makes the module panic when it is read.
+type panicking struct{ testRequest }
+
+func (*panicking) RemoteAddress() (string, bool) { panic("kaboom") }
+
+// A panic while a request is read is no decision: the failure mode decides.
+func TestPanicIsAFailure(t *testing.T) {
+	dir := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 2}}]")
+	for failureModeDeny, want := range map[string]Result{"false": Continue, "true": Stop} {
+		text := `{"domain": "d", "rules": "` + dir + `", "rate_limits": [{"actions": [{"remote_address": {}}]}], "failure_mode_deny": ` + failureModeDeny + `}`
+		f, err := Open([]byte(text), testHost{}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := new(panicking)
+		if _, got := f.Begin(r, nil); got != want || (r.replied == 500) != (want == Stop) {
+			t.Errorf("failure_mode_deny %s: %v, replied %d", failureModeDeny, got, r.replied)
+		}
+		f.Close(true)
+	}
+}
+
 // Work that panics begins again.
 func TestWorkBeginsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
