@@ -74,7 +74,9 @@ type duration struct{ time.Duration }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (d *duration) UnmarshalText(text []byte) (err error) {
-	d.Duration, err = time.ParseDuration(string(text))
+	if d.Duration, err = time.ParseDuration(string(text)); err == nil && d.Duration < 0 {
+		err = fmt.Errorf("%s is negative", text)
+	}
 	return err
 }
 
