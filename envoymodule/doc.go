@@ -3,9 +3,8 @@
 //
 //	CGO_ENABLED=1 go build -buildmode=c-shared -o libratelimitd.so .
 //
-// hooks.c has the functions that Envoy calls, and enters Go once for each request. This package hands these calls to package
-// filter, and what package filter wants of a request back to Envoy. It keeps no state but the handles of what Envoy points
-// to.
+// hooks.c defines the functions that Envoy calls. It enters Go once for each request. This package forwards these calls to
+// package filter, and implements the access to requests that package filter needs. Its only state is the handles that Envoy holds.
 //
 // It needs Linux and a C compiler. Elsewhere only package filter is built.
 package main

@@ -314,7 +314,8 @@ var referenceKeys = []string{
 
 // newRuleReader returns a reader of a file.
 func newRuleReader(file string, lenient bool) *ruleReader {
-	return &ruleReader{Reader: yamlform.NewReader(file, yamlform.Options{Places: places, Meant: meant, Lenient: lenient, Ignored: referenceKeys})}
+	options := yamlform.Options{Places: places, Meant: meant, Lenient: lenient, Ignored: referenceKeys}
+	return &ruleReader{Reader: yamlform.NewReader(file, options)}
 }
 
 // maxInstructions returns how many instructions all expressions of a file may compile to; size is the length of the file in bytes. A short

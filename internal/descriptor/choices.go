@@ -1,6 +1,11 @@
 package descriptor
 
+import "slices"
+
 // The choices that a domain has. Their zero value means that the file does not choose.
+
+// choice returns the choice with a name, or the zero value if there is none.
+func choice[T ~uint8](names []string, name string) T { return T(max(slices.Index(names, name), 0)) }
 
 // Admission is how the descriptors of one request affect each other.
 type Admission uint8
@@ -17,12 +22,7 @@ var AdmissionNames = []string{Independent: "independent", AllOrNothing: "all_or_
 
 // ParseAdmission returns the admission with that name, or AdmissionDefault if there is none.
 func ParseAdmission(name string) Admission {
-	for a := Independent; a <= AllOrNothing; a++ {
-		if name == AdmissionNames[a] {
-			return a
-		}
-	}
-	return AdmissionDefault
+	return choice[Admission](AdmissionNames, name)
 }
 
 // OnError is what to do with a descriptor when the backend cannot read its counter.
@@ -42,12 +42,7 @@ var OnErrorNames = []string{OnErrorError: "error", OnErrorAllow: "allow", OnErro
 
 // ParseOnError returns the choice with that name, or OnErrorDefault if there is none.
 func ParseOnError(name string) OnError {
-	for o := OnErrorError; o <= OnErrorLocal; o++ {
-		if name == OnErrorNames[o] {
-			return o
-		}
-	}
-	return OnErrorDefault
+	return choice[OnError](OnErrorNames, name)
 }
 
 // Refunds is what a domain does with requests that give hits back.

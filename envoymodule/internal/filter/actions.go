@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// compileAction makes an action. The entries are those of Envoy's own filter.
+// compileAction compiles an action. It adds the same entries as the action of Envoy's rate limit filter.
 func compileAction(a *routev3.RateLimit_Action) (action, error) {
 	switch a := a.GetActionSpecifier().(type) {
 	case *routev3.RateLimit_Action_SourceCluster_:

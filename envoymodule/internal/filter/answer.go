@@ -27,7 +27,7 @@ const (
 	flagError        = "RLSE"
 )
 
-// read takes the settings from those of Envoy's filter.
+// read reads the settings from the configuration of Envoy's rate limit filter.
 func (a *answerSettings) read(m *ratelimitv3.RateLimit) error {
 	*a = answerSettings{
 		failureModeDeny: m.GetFailureModeDeny(),
@@ -131,7 +131,7 @@ func (f *Filter) fail(s Stream, err error) Result {
 	return Stop
 }
 
-// headers are the headers of the response: those of the rules, and those that Envoy's filter makes of an answer.
+// headers returns the headers of the response: the ones that the rules ask for, and the ones that Envoy's rate limit filter would add.
 func (f *Filter) headers(d *limiter.Decision) []limiter.Header {
 	headers := d.Headers
 	if d.Code == limiter.OverLimit {
@@ -224,8 +224,8 @@ func (f *Filter) setMetadata(s Stream, d *limiter.Decision) {
 	f.log.Debug("dynamic metadata could not be set", "error", err)
 }
 
-// sendable replaces what a google.protobuf.Struct cannot hold, which is invalid UTF-8. Nothing is changed in place: parts belong to the
-// rules.
+// sendable replaces invalid UTF-8, which a google.protobuf.Struct cannot hold. It changes a copy: parts of the value belong
+// to the rules.
 func sendable(value any) any {
 	switch v := value.(type) {
 	case string:

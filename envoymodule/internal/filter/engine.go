@@ -52,7 +52,7 @@ type store struct {
 
 	mu       sync.Mutex
 	replicas int
-	limiters []*limiter.Limiter // that divide limits among the replicas
+	limiters []*limiter.Limiter // of the engines that use the store; they divide limits among the replicas
 }
 
 // background is work that runs until it is ended.
@@ -280,7 +280,7 @@ func (e *engine) close(log *slog.Logger, wait bool) {
 	}
 }
 
-// unused takes one user off an engine. It returns the work that nobody needs any more.
+// unused counts one user of an engine less. It returns the work of the engine and of its store, if no other filter uses them.
 func (e *engine) unused() (works []*background) {
 	shared.Lock()
 	defer shared.Unlock()

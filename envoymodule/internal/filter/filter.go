@@ -32,7 +32,7 @@ type Filter struct {
 	log           *slog.Logger
 }
 
-// Route is what a route says instead of the filter. Its policies, if there are any, replace those of the filter.
+// Route is the configuration of one route. Its domain and policies replace the filter's, if it has some.
 type Route struct {
 	domain   string
 	policies []policy
@@ -62,10 +62,10 @@ type answerSettings struct {
 // counters count decisions by what became of them.
 type counters struct{ ok, overLimit, failed, failureModeAllowed Counter }
 
-// defaultTimeout is that of Envoy's filter.
+// defaultTimeout is the default of Envoy's rate limit filter.
 const defaultTimeout = 20 * time.Millisecond
 
-// spare is how many processors Go gets besides one for each worker: those of the workers must not wait for work in the background.
+// spare is how many processors Go gets besides one for each worker, so that no worker waits for work in the background.
 const spare = 2
 
 // Open makes a filter. Where Envoy only validates, everything is checked that needs no connection, and the filter is nil.
@@ -103,7 +103,7 @@ func useProcessors(n int) {
 	}
 }
 
-// Close ends what the filter uses, unless another filter uses it too. With wait it has ended then, if that does not take too long.
+// Close ends the engine of the filter, unless another filter uses it too. With wait it waits for that end, up to longestClose.
 func (f *Filter) Close(wait bool) { f.engine.close(f.log, wait) }
 
 func (c *counters) define(host Host, m *ratelimitv3.RateLimit) error {
@@ -123,7 +123,7 @@ func (c *counters) define(host Host, m *ratelimitv3.RateLimit) error {
 	return nil
 }
 
-// Result is what the hook for the headers of a request returns.
+// Result says whether Envoy continues with a request.
 type Result uint8
 
 // The results.
@@ -146,7 +146,7 @@ type Call struct {
 	state state
 	err   error       // of an answered call
 	waker Waker       // of a paused call
-	timer *time.Timer // of a paused call
+	timer *time.Timer // calls expire at the deadline of a paused call
 }
 
 // state says whose turn it is. Exactly one of the answer, the deadline and the end of the request takes a call out of the
@@ -272,7 +272,7 @@ func (c *Call) start(now time.Time) (decided bool, err error) {
 	return c.filter.engine.Start(&c.until, now, nil, &c.request, &c.decision, c.done)
 }
 
-// answer is what the engine calls with a decision that was not made at once, from any goroutine.
+// answer receives a decision that was not made at once. The engine calls it from any goroutine.
 func (c *Call) answer(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,7 +281,7 @@ func (c *Call) answer(err error) {
 	}
 }
 
-// expire is what the timer calls.
+// expire ends the wait at the deadline.
 func (c *Call) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

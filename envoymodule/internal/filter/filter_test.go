@@ -253,7 +253,8 @@ func (*panicking) RemoteAddress() (string, bool) { panic("kaboom") }
 func TestPanicIsAFailure(t *testing.T) {
 	dir := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 2}}]")
 	for failureModeDeny, want := range map[string]Result{"false": Continue, "true": Stop} {
-		text := `{"domain": "d", "rules": "` + dir + `", "rate_limits": [{"actions": [{"remote_address": {}}]}], "failure_mode_deny": ` + failureModeDeny + `}`
+		text := `{"domain": "d", "rules": "` + dir + `", "rate_limits": [{"actions": [{"remote_address": {}}]}],
+			"failure_mode_deny": ` + failureModeDeny + `}`
 		f, err := Open([]byte(text), testHost{}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)

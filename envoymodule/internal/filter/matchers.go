@@ -142,7 +142,7 @@ func queryMatchers(all []*routev3.QueryParameterMatcher) (func(Stream) bool, err
 }
 
 // parameter returns the first value of a parameter in the query of a path. As in Envoy, names and values are
-// percent-decoded, a plus sign is itself, and what is wrongly encoded stays as it is.
+// percent-decoded, a plus sign is itself, and a wrong encoding stays as it is.
 func parameter(path, name string) (value string, found bool) {
 	_, query, _ := strings.Cut(path, "?")
 	for query != "" {

@@ -35,7 +35,7 @@ type building struct {
 	sourceCluster string
 	descriptors   []limiter.Descriptor
 	entries       []descriptor.Entry
-	spans         []span // of entries
+	spans         []span // by entry: where its value lies in text
 	text          []byte
 }
 
@@ -65,8 +65,8 @@ func (b *building) copy(key, value string) bool {
 
 // build makes the descriptors of all policies of a stage.
 func (b *building) build(policies []policy, stage uint32) {
-	var ends [16]int // of the entries of each descriptor
-	lengths := ends[:0]
+	var room [16]int
+	ends := room[:0] // by descriptor: the index after its last entry
 	for i := range policies {
 		p := &policies[i]
 		if p.stage != stage {
@@ -82,7 +82,7 @@ func (b *building) build(policies []policy, stage uint32) {
 			continue
 		}
 		b.descriptors = append(b.descriptors, d)
-		lengths = append(lengths, len(b.entries))
+		ends = append(ends, len(b.entries))
 	}
 	text := string(b.text) // the rules may keep a part of it as long as they like
 	for i := range b.entries {
@@ -91,7 +91,7 @@ func (b *building) build(policies []policy, stage uint32) {
 		}
 	}
 	first := 0
-	for i, end := range lengths {
+	for i, end := range ends {
 		b.descriptors[i].Entries = b.entries[first:end:end]
 		first = end
 	}
