@@ -44,7 +44,7 @@ func needsCompiler(t *testing.T) {
 	}
 }
 
-// perModuleRoute is a route with limits in the module's settings for this route.
+// perModuleRoute is a route with limits in the module's settings for this route. More settings may follow the limits.
 func perModuleRoute(prefix, limits string) string {
 	return `
 - match: {prefix: ` + prefix + `}
