@@ -2,6 +2,7 @@ package limits
 
 import (
 	"context"
+	"math"
 	"time"
 )
 
@@ -16,6 +17,10 @@ type Decision struct {
 	// RetryAfter is the time until the same request would be allowed, if it is not. Never: it can never pass, because the
 	// limit is smaller than the request. It is 0, which is unknown, if Source is FailClosed.
 	RetryAfter time.Duration
+
+	// NextAfter is the time until another hit fits, after a request that is allowed and has taken the last one. 0: one fits already, or
+	// it is not known, as from package client.
+	NextAfter time.Duration
 
 	// Statuses are the verdicts on the descriptors, in the order of the request. It is empty if Source is FailOpen or
 	// FailClosed.
@@ -40,15 +45,15 @@ func NewDecision(allowed bool, statuses []Status) Decision {
 		if s.Degraded {
 			d.Source = OnError
 		}
-		if !allowed && !s.Allowed && d.RetryAfter != Never && (s.RetryAfter == Never || s.RetryAfter > d.RetryAfter) {
-			d.RetryAfter = s.RetryAfter // the request has to wait for the last of its descriptors
+		if !allowed && !s.Allowed {
+			d.RetryAfter = max(d.RetryAfter, s.RetryAfter) // the request has to wait for the last of its descriptors
 		}
 	}
 	return d
 }
 
-// Never is the RetryAfter of a request that can never pass.
-const Never time.Duration = -1
+// Never is the RetryAfter of a request that can never pass: 292 years.
+const Never time.Duration = math.MaxInt64
 
 // Status is the verdict on one descriptor.
 type Status struct {
@@ -82,6 +87,9 @@ const (
 
 // Sources is the number of sources, for arrays by source such as client.Stats.Decisions.
 const Sources = int(FailClosed) + 1
+
+// MarshalText makes logs and JSON contain the name.
+func (s Source) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 func (s Source) String() string {
 	switch s {

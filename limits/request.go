@@ -2,8 +2,10 @@ package limits
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Request asks whether something may be done.
@@ -14,6 +16,11 @@ type Request struct {
 	// Amount is what each descriptor without its own amount uses.
 	Amount Amount
 
+	// MaxDelay is the longest delay that you accept. A request that a leaky bucket would delay for longer is denied, counts nothing, and
+	// its decision has the Delay that it would have had. 0: any delay. Only package ratelimit knows it; Allow and Wait set it from the
+	// deadline of their context.
+	MaxDelay time.Duration
+
 	unpaired string // a key that NewRequest got without a value
 }
 
@@ -23,6 +30,17 @@ func (r *Request) Validate() error {
 		return nil
 	}
 	return fmt.Errorf("%w: the key %q has no value: keys and values must come in pairs", ErrInvalid, r.unpaired)
+}
+
+// until returns the request with the time until the deadline of ctx as the longest delay, unless it has one.
+func (r *Request) until(ctx context.Context) *Request {
+	deadline, ok := ctx.Deadline()
+	if !ok || r.MaxDelay != 0 {
+		return r
+	}
+	bounded := *r
+	bounded.MaxDelay = max(time.Until(deadline), 1)
+	return &bounded
 }
 
 // Descriptor is one thing that is limited.

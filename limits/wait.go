@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -15,55 +16,130 @@ var (
 	ErrTooLong = errors.New("the request would be allowed only after the deadline")
 )
 
-const (
-	firstBackoff = 5 * time.Millisecond
-	maxBackoff   = time.Second
-)
-
 // Allow asks d, and reports whether the request may pass. It returns after the delay of a request that a leaky bucket delays.
 func Allow(ctx context.Context, d Decider, r *Request) (bool, error) {
-	answer, err := d.Decide(ctx, r)
+	answer, err := d.Decide(ctx, r.until(ctx))
+	if err == nil && !answer.Allowed && answer.Delay > 0 {
+		return false, tooLong(answer.Delay)
+	}
 	if err == nil && answer.Allowed && answer.Delay > 0 {
 		err = Sleep(ctx, answer.Delay)
 	}
 	return answer.Allowed && err == nil, err
 }
 
-// Wait asks d until the request is allowed, and waits as long as the answers say. To each wait after a denial it adds a
-// random time, so that callers that were denied together do not retry together: between zero and 5 ms after the first
-// denial, and twice as much after each further one, up to a second. If the deadline of ctx is too near, it returns
-// ErrTooLong without waiting.
+// Wait waits until the request is allowed. Callers of this process that ask d for the same domain and descriptors wait in line: they
+// pass in the order in which they came, and only the first of them asks. It asks again when the last answer says that there is room.
+// If something else has taken the room, it waits a random time longer: at most 5 ms at first, twice as much each time, never more
+// than a tenth of the wait.
+//
+// If the deadline of ctx is too near, Wait returns ErrTooLong as soon as this is known, and counts nothing.
 func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
-	for backoff := firstBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		answer, err := d.Decide(ctx, r)
-		if err != nil {
-			return answer, err
+	t := lines.join(d, r)
+	defer t.leave()
+	if err := t.await(ctx); err != nil {
+		return Decision{}, err
+	}
+	for denied := 0; ; denied++ {
+		if denied > 0 || t.trusts() {
+			if err := t.pause(ctx); err != nil {
+				return Decision{RetryAfter: time.Until(t.room())}, err
+			}
 		}
-		if answer.Allowed {
+		answer, err := d.Decide(ctx, r.until(ctx))
+		switch {
+		case err != nil:
+			return answer, err
+		case answer.Allowed:
+			t.asked(answer.NextAfter)
+			t.leave() // a delay has its own turn: those behind need not wait for it
 			return answer, Sleep(ctx, answer.Delay)
-		}
-		if answer.RetryAfter == Never {
+		case answer.RetryAfter == Never:
 			return answer, ErrNever
+		case answer.Delay > 0:
+			return answer, tooLong(answer.Delay)
 		}
-		if err := Sleep(ctx, answer.RetryAfter+rand.N(backoff)); err != nil {
-			return answer, err
+		t.asked(wait(denied, answer.RetryAfter))
+	}
+}
+
+// Acquire waits until the request has a place under its limits of requests at the same time, and reserves it. Callers of this process wait
+// in line, as in Wait. Call release once, when the request is over. If a program dies, its place is free again after the limit's time.
+func Acquire(ctx context.Context, d Reserver, r *Request) (release func(), err error) {
+	t := lines.join(d, r)
+	defer t.leave()
+	if err := t.await(ctx); err != nil {
+		return nil, err
+	}
+	for denied := 0; ; denied++ {
+		held, err := d.Reserve(ctx, r, ReserveOptions{})
+		switch {
+		case err != nil:
+			return nil, err
+		case held.Decision.Allowed:
+			return sync.OnceFunc(func() {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+				defer cancel()
+				_ = held.Cancel(ctx) // if it fails, the place is free after the limit's time
+				lines.released(t.id)
+			}), nil
+		case held.Decision.RetryAfter == Never:
+			return nil, ErrNever
+		}
+		if err := rest(ctx, min(wait(denied, held.Decision.RetryAfter), longestPoll/2+rand.N(longestPoll/2)), t.wake); err != nil {
+			return nil, err
 		}
 	}
 }
 
+const (
+	releaseTimeout = time.Second
+	longestPoll    = 100 * time.Millisecond // for a place that another process gives back
+)
+
+const (
+	firstBackoff = 5 * time.Millisecond
+	maxDoublings = 8
+)
+
+// wait is how long a caller waits after an answer that denies its request, the first one or a later one.
+func wait(denied int, retryAfter time.Duration) time.Duration {
+	random := rand.N(firstBackoff << min(denied, maxDoublings))
+	switch {
+	case retryAfter <= 0: // not known: there was no answer
+		return random
+	case denied == 0:
+		return retryAfter
+	default: // others compete with this caller
+		return retryAfter + min(random, retryAfter/10)
+	}
+}
+
+func tooLong(wait time.Duration) error { return fmt.Errorf("%w: in %s", ErrTooLong, wait) }
+
 // Sleep waits for d. It returns ErrTooLong at once if the deadline of ctx comes before that, and the error of ctx if ctx
 // ends while it waits.
-func Sleep(ctx context.Context, d time.Duration) error {
+func Sleep(ctx context.Context, d time.Duration) error { return sleep(ctx, d, nil) }
+
+// sleep is Sleep that ends early if wake has something.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 	if d <= 0 {
 		return ctx.Err()
 	}
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d {
-		return fmt.Errorf("%w: in %s", ErrTooLong, d)
+		return tooLong(d)
 	}
+	return rest(ctx, d, wake)
+}
+
+// rest waits for d, or until wake has something or ctx ends.
+func rest(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return nil
+	case <-wake:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -9,7 +9,13 @@ import (
 
 // check rejects a request beyond the bounds that the service has by default, so that a value that a client chose, such as a
 // header, takes no more memory here than there.
-func check(r *Request) error {
+func (l *Limiter) check(r *Request) error {
+	if l.closed.Load() {
+		return limits.ErrClosed
+	}
+	if r == nil {
+		return fmt.Errorf("%w: it is nil", limits.ErrInvalid)
+	}
 	if err := r.Validate(); err != nil {
 		return err
 	}
@@ -34,7 +40,10 @@ func check(r *Request) error {
 }
 
 // checkPairs checks a request of one descriptor.
-func checkPairs(domain string, pairs []string) error {
+func (l *Limiter) checkPairs(domain string, pairs []string) error {
+	if l.closed.Load() {
+		return limits.ErrClosed
+	}
 	if len(domain) > limiter.MaxTextBytes {
 		return tooLong("the domain")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/limits"
@@ -33,24 +34,54 @@ func (l *Limiter) release(c *call) {
 // say so. The error is limits.ErrInvalid if the request cannot be decided. If Redis fails, it is Redis' error, unless on_error
 // decides.
 func (l *Limiter) Decide(ctx context.Context, r *Request) (Decision, error) {
+	return l.observed(ctx, r, nil)
+}
+
+// observed decides, and shows the decision to the observer. numbers replace those of the rule; nil: none do.
+func (l *Limiter) observed(ctx context.Context, r *Request, numbers *override.Numbers) (Decision, error) {
 	if l.observer == nil {
-		return l.decide(ctx, r)
+		return l.decide(ctx, r, numbers)
 	}
 	start := time.Now()
-	d, err := l.decide(ctx, r)
+	d, err := l.decide(ctx, r, numbers)
 	l.observer.Decided(ctx, r, &d, err, time.Since(start))
 	return d, err
 }
 
-func (l *Limiter) decide(ctx context.Context, r *Request) (d Decision, err error) {
-	if err := check(r); err != nil {
+func (l *Limiter) decide(ctx context.Context, r *Request, numbers *override.Numbers) (d Decision, err error) {
+	if err := l.check(r); err != nil {
 		return d, err
 	}
 	c := l.calls.Get().(*call)
-	defer l.release(c)
-	c.read(r)
+	c.read(r, numbers)
+	d, err = l.ask(ctx, c, r.MaxDelay)
+	l.release(c) // not after a panic
+	return d, err
+}
+
+// ask makes a decision.
+func (l *Limiter) ask(ctx context.Context, c *call, maxDelay time.Duration) (d Decision, err error) {
+	f := l.facts()
+	if err := f.checkDecide(c.request.Domain, c.request.Descriptors); err != nil {
+		return d, err
+	}
+	if maxDelay > 0 && f.delays {
+		c.request.Purpose = limiter.Look
+		if err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
+			return d, failed(err)
+		}
+		if c.decision.Delay > maxDelay {
+			d = c.answer()
+			d.Allowed, d.RetryAfter = false, d.Delay-maxDelay
+			return d, nil
+		}
+		c.request.Purpose = limiter.Count
+	}
 	if err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
 		return d, failed(err)
+	}
+	if err := l.checkMatched(c); err != nil {
+		return d, err
 	}
 	return c.answer(), nil
 }
@@ -58,44 +89,47 @@ func (l *Limiter) decide(ctx context.Context, r *Request) (d Decision, err error
 // Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky bucket that
 // delays requests, Allow returns after the delay.
 func (l *Limiter) Allow(ctx context.Context, domain string, pairs ...string) (bool, error) {
-	if l.observer != nil {
+	if f := l.facts(); l.observer != nil || f.concurrency || f.delays {
 		return limits.Allow(ctx, l, limits.NewRequest(domain, pairs...))
 	}
-	if err := checkPairs(domain, pairs); err != nil {
+	if err := l.checkPairs(domain, pairs); err != nil {
 		return false, err
 	}
 	allowed, delay, plain, err := l.engine.AllowPlain(ctx, time.Now(), domain, pairs)
 	if !plain {
-		allowed, delay, err = l.allow(ctx, domain, pairs)
+		return l.allow(ctx, domain, pairs)
 	}
 	if err != nil {
 		return false, failed(err)
 	}
 	if allowed && delay > 0 {
-		err = limits.Sleep(ctx, delay)
+		err = limits.Sleep(ctx, delay) // of rules that have just become active
 	}
 	return allowed && err == nil, err
 }
 
-// allow does what Allow does, for a decision that needs all steps.
-func (l *Limiter) allow(ctx context.Context, domain string, pairs []string) (allowed bool, delay time.Duration, err error) {
+// allow does what Allow does, for a decision that needs all steps. The rules delay nothing.
+func (l *Limiter) allow(ctx context.Context, domain string, pairs []string) (allowed bool, err error) {
 	c := l.calls.Get().(*call)
 	c.entries = descriptor.AppendPairs(c.entries, pairs)
 	c.request.Domain = domain
 	c.request.Descriptors = append(c.request.Descriptors, limiter.Descriptor{Entries: c.entries})
-	err = l.engine.Decide(ctx, time.Now(), &c.request, &c.decision)
-	allowed, delay = c.decision.Code == limiter.OK, c.decision.Delay
+	if err = l.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
+		err = failed(err)
+	} else if err = l.checkMatched(c); err == nil {
+		allowed = c.decision.Code == limiter.OK
+	}
 	l.release(c)
-	return allowed, delay, err
+	return allowed, err
 }
 
-// Wait repeats a request until it is allowed, and waits in between as long as the answers say: see limits.Wait.
+// Wait waits until a request may pass. Callers of this process wait in line: see limits.Wait.
 func (l *Limiter) Wait(ctx context.Context, r *Request) (Decision, error) {
 	return limits.Wait(ctx, l, r)
 }
 
-// read makes a call of a request.
-func (c *call) read(r *Request) {
+// read makes a call of a request. numbers replace those of the rules; nil: none do.
+func (c *call) read(r *Request, numbers *override.Numbers) {
 	c.request.Domain = r.Domain
 	n := 0
 	for i := range r.Descriptors {
@@ -110,7 +144,7 @@ func (c *call) read(r *Request) {
 		for _, e := range from.Entries {
 			c.entries = append(c.entries, descriptor.Entry{Key: e.Key, Value: e.Value})
 		}
-		d := limiter.Descriptor{Entries: c.entries[first:len(c.entries):len(c.entries)]}
+		d := limiter.Descriptor{Entries: c.entries[first:len(c.entries):len(c.entries)], Numbers: numbers}
 		amount := &r.Amount
 		if from.Amount != nil {
 			amount = from.Amount
@@ -133,6 +167,7 @@ func exact(d *limiter.Descriptor, a *Amount) {
 func (c *call) answer() Decision {
 	from := &c.decision
 	all := make([]Status, len(from.Statuses))
+	next := time.Duration(0)
 	for i := range from.Statuses {
 		s, to := &from.Statuses[i], &all[i]
 		to.Allowed = s.Code == limiter.OK
@@ -141,12 +176,18 @@ func (c *call) answer() Decision {
 		}
 		to.Limit, to.Remaining, to.ResetAfter = s.Limit.Requests, s.Remaining, s.Reset
 		to.Degraded, to.Penalty = s.Degraded != descriptor.OnErrorDefault, s.Penalised
+		next = max(next, s.MoreAfter)
 		if !to.Allowed {
-			to.RetryAfter = max(s.RetryAfter, Never)
+			if to.RetryAfter = s.RetryAfter; s.RetryAfter < 0 {
+				to.RetryAfter = Never
+			}
 		}
 	}
 	d := limits.NewDecision(from.Code == limiter.OK, all)
 	d.Delay = from.Delay
+	if d.Allowed {
+		d.NextAfter = next
+	}
 	for _, h := range from.Headers {
 		d.Headers = append(d.Headers, limits.Header{Name: h.Key, Value: h.Value})
 	}

@@ -1,6 +1,12 @@
 // Package ratelimit is ratelimitd as a library: it decides in process, without a service, with the same rules,
 // algorithms and counters.
 //
+//	perKey, err := ratelimit.NewKeyed(ratelimit.PerMinute(100))
+//	...
+//	ok, err := perKey.Allow(ctx, apiKey)
+//
+// A Keyed is one limit for each ID. A Limiter has rules, for several keys, plans or limits:
+//
 //	limiter, err := ratelimit.New("api", ratelimit.Rule{Key: "customer", Limit: ratelimit.PerMinute(100)})
 //	...
 //	defer limiter.Close()
@@ -10,9 +16,9 @@
 // that are embedded in the program, and in a directory whose changes it follows; counters in Redis. Programs with the same Redis
 // and the same key prefix share counters with each other and with the service.
 //
-// Allow answers yes or no. Decide also returns what is left and when to try again. Wait blocks until a request may pass. Reserve sets
-// hits aside for a request whose cost is known only at its end. The types of requests and answers come from package limits. This
-// package names them too.
+// Allow answers yes or no. Decide also returns what is left and when to try again. Wait blocks until a request may pass: callers wait in
+// line. Reserve sets hits aside for a request whose cost is known only at its end. Acquire waits for a place under a limit of requests at the
+// same time. The types of requests and answers come from package limits. This package names them too.
 //
 // A Limiter may be used by any number of goroutines. The package has no global state, and Close ends every goroutine that Open
 // began. It listens on no port, serves no metrics and reads no environment; Options.Observer measures decisions, and package limitsprom

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -24,6 +25,16 @@ type Limiter struct {
 	engine   *limiter.Limiter
 	observer Observer
 	calls    sync.Pool
+	known    atomic.Pointer[facts]
+
+	options  Options
+	settings limiter.Settings
+	closed   atomic.Bool
+
+	strict          bool // a domain or keys that no rule has are an error
+	log             *slog.Logger
+	logged          sync.Map // of domains and keys without rules
+	unmatchedLogged atomic.Int32
 
 	tasks   assembly.Tasks
 	stop    context.CancelFunc
@@ -41,7 +52,7 @@ func New(domain string, rules ...Rule) (*Limiter, error) {
 // option is wrong. It waits for Redis only to read overrides there: for 2 s at most, or until ctx is done.
 func Open(ctx context.Context, o Options) (*Limiter, error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	l := &Limiter{observer: o.Observer, stop: func() {}, workers: new(errgroup.Group)}
+	l := &Limiter{options: o, observer: o.Observer, log: o.Logger, strict: o.Dir == "" && !o.AllowUnmatched, stop: func() {}, workers: new(errgroup.Group)}
 	l.calls.New = func() any { return new(call) }
 	l.close = sync.OnceValue(l.end)
 	if err := l.open(ctx, &o); err != nil {
@@ -57,6 +68,7 @@ func (l *Limiter) open(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
+	l.settings = settings
 	at, err := l.openCounters(o)
 	if err != nil {
 		return err
@@ -155,9 +167,12 @@ func (o *Options) settings() (limiter.Settings, error) {
 	return s, nil
 }
 
-// Close stops following files and Redis, sends pending messages, and ends all goroutines of the limiter. Decisions of a
-// closed limiter with Redis fail.
-func (l *Limiter) Close() error { return l.close() }
+// Close stops following files and Redis, sends pending messages, and ends all goroutines of the limiter. Every later call returns
+// limits.ErrClosed.
+func (l *Limiter) Close() error {
+	l.closed.Store(true)
+	return l.close()
+}
 
 func (l *Limiter) end() error {
 	l.stop()

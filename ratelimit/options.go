@@ -24,6 +24,11 @@ type Options struct {
 	// are always strict.
 	Strict bool
 
+	// AllowUnmatched lets a request pass if it has a descriptor that no rule can match: a domain or keys that no rule has. The first such
+	// request is logged. Without it, this is limits.ErrInvalid, because a misspelt key would otherwise mean no limit. With Dir such requests
+	// always pass, because an operator may remove a rule.
+	AllowUnmatched bool
+
 	// Redis is where counters live; nil: in the memory of this process.
 	Redis *Redis
 
@@ -103,33 +108,3 @@ type Redis struct {
 	PoolSize int           // most connections; on a cluster, to each node. Default 10
 	Timeout  time.Duration // longest wait for an answer, if the deadline of the call is not nearer. Default 1 s
 }
-
-// Observer is limits.Observer: it sees decisions.
-type Observer = limits.Observer
-
-// Request is limits.Request: what is asked for.
-type Request = limits.Request
-
-// Descriptor is limits.Descriptor: one thing that is limited.
-type Descriptor = limits.Descriptor
-
-// Entry is limits.Entry: one pair of key and value.
-type Entry = limits.Entry
-
-// Amount is limits.Amount: what a request uses of a limit.
-type Amount = limits.Amount
-
-// Decision is limits.Decision: the answer.
-type Decision = limits.Decision
-
-// Status is limits.Status: the answer for one descriptor.
-type Status = limits.Status
-
-// Reservation is limits.Reservation: hits that are set aside.
-type Reservation = limits.Reservation
-
-// ReserveOptions is limits.ReserveOptions: the settings of a reservation.
-type ReserveOptions = limits.ReserveOptions
-
-// Never is the RetryAfter of a request that can never pass.
-const Never = limits.Never

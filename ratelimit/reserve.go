@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
@@ -13,11 +14,15 @@ import (
 // Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors must have
 // reservations. If on_error decides, nothing is held.
 func (l *Limiter) Reserve(ctx context.Context, r *Request, o ReserveOptions) (*Reservation, error) {
+	return l.reserveObserved(ctx, r, nil, o)
+}
+
+func (l *Limiter) reserveObserved(ctx context.Context, r *Request, numbers *override.Numbers, o ReserveOptions) (*Reservation, error) {
 	if l.observer == nil {
-		return l.reserve(ctx, r, o)
+		return l.reserve(ctx, r, numbers, o)
 	}
 	start := time.Now()
-	held, err := l.reserve(ctx, r, o)
+	held, err := l.reserve(ctx, r, numbers, o)
 	d := new(Decision)
 	if err == nil {
 		d = &held.Decision
@@ -26,13 +31,19 @@ func (l *Limiter) Reserve(ctx context.Context, r *Request, o ReserveOptions) (*R
 	return held, err
 }
 
-func (l *Limiter) reserve(ctx context.Context, r *Request, o ReserveOptions) (*Reservation, error) {
-	if err := check(r); err != nil {
+func (l *Limiter) reserve(ctx context.Context, r *Request, numbers *override.Numbers, o ReserveOptions) (*Reservation, error) {
+	if err := l.check(r); err != nil {
 		return nil, err
 	}
 	c := l.calls.Get().(*call)
-	defer l.release(c)
-	c.read(r)
+	c.read(r, numbers)
+	held, err := l.hold(ctx, c, r, o)
+	l.release(c) // not after a panic
+	return held, err
+}
+
+// hold makes a reservation.
+func (l *Limiter) hold(ctx context.Context, c *call, r *Request, o ReserveOptions) (*Reservation, error) {
 	for i := range c.request.Descriptors {
 		if d := &c.request.Descriptors[i]; len(d.Amounts) == 0 && d.Hits == 0 {
 			d.Hits = 1 // there is no reservation of nothing
@@ -43,6 +54,9 @@ func (l *Limiter) reserve(ctx context.Context, r *Request, o ReserveOptions) (*R
 	c.request.Reservation = reservation
 	if err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision); err != nil {
 		return nil, failed(err)
+	}
+	if err := l.checkMatched(c); err != nil {
+		return nil, err
 	}
 	d := c.answer()
 	expires := c.decision.ReservedUntil()
@@ -62,6 +76,12 @@ func (l *Limiter) reserve(ctx context.Context, r *Request, o ReserveOptions) (*R
 		h.request.Descriptors = append(h.request.Descriptors, Descriptor{Entries: append([]Entry(nil), from.Entries...), Amount: &held})
 	}
 	return limits.NewReservation(d, reserved, expires, h), nil
+}
+
+// Acquire waits until a request has a place under a Concurrency limit, given as pairs of key and value. Call release when the request is
+// over: see limits.Acquire.
+func (l *Limiter) Acquire(ctx context.Context, domain string, pairs ...string) (release func(), err error) {
+	return limits.Acquire(ctx, l, limits.NewRequest(domain, pairs...))
 }
 
 // holder ends a reservation.
@@ -90,9 +110,17 @@ func (h *holder) Extend(ctx context.Context, ttl time.Duration) (time.Time, erro
 
 // step sends a step of the reservation, with an amount for all descriptors or for each, or with what is reserved.
 func (h *holder) step(ctx context.Context, reservation *limiter.Reservation, used []Amount) (expires time.Time, err error) {
+	if err := h.limiter.check(&h.request); err != nil {
+		return expires, err
+	}
 	c := h.limiter.calls.Get().(*call)
-	defer h.limiter.release(c)
-	c.read(&h.request)
+	c.read(&h.request, nil)
+	expires, err = h.end(ctx, c, reservation, used)
+	h.limiter.release(c) // not after a panic
+	return expires, err
+}
+
+func (h *holder) end(ctx context.Context, c *call, reservation *limiter.Reservation, used []Amount) (expires time.Time, err error) {
 	c.request.Reservation = reservation
 	for i := range c.request.Descriptors {
 		d := &c.request.Descriptors[i]

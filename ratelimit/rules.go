@@ -45,6 +45,8 @@ type Rule struct {
 	Shadow       bool             // measure the limits and enforce none of them
 	OnFailure    limits.OnFailure // if the counters cannot be read; the default comes from Options
 	Reservations bool             // allow Reserve
+
+	overridable bool // calls may bring other numbers along
 }
 
 // Limit is a number of requests for a window. PerSecond and its siblings return one.
@@ -61,6 +63,17 @@ type Limit struct {
 
 // Algorithm is how a limit is enforced.
 type Algorithm uint8
+
+// String is the name of the algorithm in rule files, such as token_bucket.
+func (a Algorithm) String() string {
+	if int(a) >= len(descriptor.AlgorithmNames) {
+		return "unknown"
+	}
+	return descriptor.AlgorithmNames[a]
+}
+
+// MarshalText makes logs and JSON contain the name.
+func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 // The algorithms. docs/learn/algorithms.md helps to choose.
 const (
@@ -84,7 +97,18 @@ func PerHour(n uint64) Limit { return Per(n, time.Hour) }
 // PerDay allows n requests in each day, from midnight UTC.
 func PerDay(n uint64) Limit { return Per(n, 24*time.Hour) }
 
-// Per allows n requests in each window.
+// Bucket is a token bucket: at most burst requests at once, and n in each window, evenly. Bucket(10, time.Second, 20) is 10 a second with a
+// burst of 20.
+func Bucket(n uint64, window time.Duration, burst uint64) Limit {
+	return Limit{Requests: n, Window: window, Algorithm: TokenBucket, Burst: burst}
+}
+
+// AtOnce allows n requests at the same time. A place that nobody gives back, because a program died, is free after a time.
+func AtOnce(n uint64, freeAfter time.Duration) Limit {
+	return Limit{Requests: n, Window: freeAfter, Algorithm: Concurrency}
+}
+
+// Per allows n requests in each window of the clock.
 func Per(n uint64, window time.Duration) Limit { return Limit{Requests: n, Window: window} }
 
 // pairs returns the domain as the content of a rule file, so that rules in code have no meaning of their own.
@@ -125,6 +149,7 @@ func (r *Rule) pairs() (yamlform.Pairs, error) {
 	add("shadow_mode", true, r.Shadow)
 	add("on_error", r.OnFailure.String(), r.OnFailure != limits.OnFailureDefault)
 	add("reservations", true, r.Reservations)
+	add("overridable", true, r.overridable)
 	if r.Limit != (Limit{}) {
 		limit, err := r.Limit.pairs()
 		if err != nil {

@@ -22,7 +22,8 @@ func (l *Limiter) plainRules(s *snapshot) []bool {
 	all := make([]bool, len(s.tree.Rules))
 	for i, r := range s.tree.Rules {
 		d := s.tree.Domain(r.Domain)
-		all[i] = isPlain(r) && !d.Reservable && (!d.Overridable || s.overrides.Len() == 0)
+		named := d.Reservable && len(r.Levels) > 1 // a second entry may name a reservation
+		all[i] = isPlain(r) && !named && (!d.Overridable || s.overrides.Len() == 0)
 	}
 	return all
 }

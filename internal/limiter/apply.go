@@ -27,8 +27,9 @@ func (w *work) apply(s *subject, d *Descriptor) {
 		return
 	}
 	needs := s.rule.Needs
-	if w.overridable() && s.rule.Overridable() {
+	if (d.Numbers != nil || w.overridable()) && s.rule.Overridable() {
 		needs |= needOverride
+		s.numbers = d.Numbers
 	}
 	if needs == 0 {
 		return

@@ -141,6 +141,7 @@ type Status struct {
 
 	RetryAfter time.Duration // over the limit: exact time until the same request would pass; negative if never
 	Delay      time.Duration // leaky bucket: how long the request must wait for its turn
+	MoreAfter  time.Duration // not over the limit, and nothing remains: time until another hit fits
 
 	// Degraded is the choice of on_error (allow, deny or local) if the backend could not answer. Otherwise it is
 	// descriptor.OnErrorDefault.

@@ -63,6 +63,9 @@ func (w *work) status(s *subject) Status {
 		st.Code, st.RetryAfter = OverLimit, span.wait
 	} else {
 		st.Delay = w.longestDelay(s)
+		if st.Remaining == 0 {
+			st.MoreAfter = span.more
+		}
 	}
 	return st
 }

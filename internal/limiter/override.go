@@ -38,6 +38,9 @@ func (w *work) countedElsewhere(s *subject) bool {
 func (w *work) overrideOne(s *subject) {
 	who := caller{s.counted, s.sent}
 	all := w.overrideOfRule(s.rule, who)
+	if s.numbers != nil && len(s.rule.Limits) == 1 {
+		all = *s.numbers
+	}
 	if len(s.rule.Limits) == 1 && all.Kind == 0 {
 		return
 	}

@@ -39,6 +39,7 @@ var plainRules = []struct {
 	{"headers", `rate_limit: {unit: minute, requests_per_unit: 3}`, "headers: [ietf]", true},
 	{"one_value", "value: v1\n    rate_limit: {unit: minute, requests_per_unit: 3}", "", true},
 	{"shared", "value: v*\n    share_threshold: true\n    rate_limit: {unit: minute, requests_per_unit: 9}", "", true},
+	{"reserved", "reservations: true\n    rate_limit: {unit: minute, requests_per_unit: 3}", "", true},
 	{"below", "descriptors: [{key: more, rate_limit: {unit: minute, requests_per_unit: 3}}]", "", true},
 
 	{"several", `rate_limits: [{name: a, unit: minute, requests_per_unit: 3}, {name: b, unit: hour, requests_per_unit: 9}]`, "", false},
@@ -49,7 +50,6 @@ var plainRules = []struct {
 	{"penalty", `rate_limit: {unit: minute, requests_per_unit: 3, penalty: 2m}`, "", false},
 	{"grouped", "group: ipv6/64\n    rate_limit: {unit: minute, requests_per_unit: 3}", "", false},
 	{"active", `rate_limit: {unit: minute, requests_per_unit: 3, active: {zone: UTC, hours: "00:00-12:05"}}`, "", false},
-	{"reserved", "reservations: true\n    rate_limit: {unit: minute, requests_per_unit: 3}", "", false},
 	{"raised", "overridable: true\n    rate_limit: {unit: minute, requests_per_unit: 3}", "", false},
 }
 

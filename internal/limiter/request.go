@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -47,6 +48,9 @@ type Descriptor struct {
 	// Limit, if HasLimit is set, is the limit to use instead of the rule's limits.
 	Limit    RequestLimit
 	HasLimit bool
+
+	// Numbers replace those of the rule's only limit, as an override does and instead of one. The rule must be overridable. Nil: none are.
+	Numbers *override.Numbers
 }
 
 // Purpose is what a request wants besides a decision.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/backend"
+	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -133,6 +134,7 @@ type subject struct {
 	counted          []descriptor.Entry // the same with the values that count
 	namesReservation bool               // its last entry names a reservation
 	reservation      *Reservation       // it is an operation on this reservation; nil: of none
+	numbers          *override.Numbers  // that it brings along; nil: none
 
 	hits       int64 // that it adds
 	admitted   int64 // of them; fewer if only some were reserved; set by Judge

@@ -5,6 +5,7 @@ package limitsprom
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,8 +26,8 @@ const (
 	failed  = "error"
 )
 
-// New returns an Observer with its metrics registered. A second Observer on one registry panics, as prometheus.MustRegister does:
-// share one.
+// New returns an Observer with its metrics registered. Observers of one registry share them. It panics if the registry has other metrics
+// with these names, as prometheus.MustRegister does.
 //
 //   - ratelimit_decisions_total{domain, result, source}: decisions by result (allowed, denied, error) and by limits.Source
 //   - ratelimit_decision_duration_seconds{domain}: how long callers waited for them
@@ -42,8 +43,22 @@ func New(r prometheus.Registerer) *Observer {
 			Buckets: []float64{1e-6, 1e-5, 1e-4, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 1},
 		}, []string{"domain"}),
 	}
-	r.MustRegister(o.decisions, o.duration)
+	o.decisions, o.duration = register(r, o.decisions), register(r, o.duration)
 	return o
+}
+
+// register registers a metric, or returns the one that is registered already.
+func register[C prometheus.Collector](r prometheus.Registerer, c C) C {
+	err := r.Register(c)
+	if err == nil {
+		return c
+	}
+	if known, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if same, ok := known.ExistingCollector.(C); ok {
+			return same
+		}
+	}
+	panic(err)
 }
 
 // Decided implements limits.Observer.

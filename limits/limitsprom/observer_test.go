@@ -48,6 +48,22 @@ ratelimit_decisions_total{domain="api",result="error",source=""} 1
 	}
 }
 
+// Observers of one registry share their metrics.
+func TestOneRegistry(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	for range 2 {
+		limitsprom.New(registry).Decided(t.Context(), limits.NewRequest("api"), &limits.Decision{Allowed: true}, nil, 0)
+	}
+	want := `
+# HELP ratelimit_decisions_total Decisions of rate limits, by result and by what the answer is based on.
+# TYPE ratelimit_decisions_total counter
+ratelimit_decisions_total{domain="api",result="allowed",source="counted"} 2
+`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "ratelimit_decisions_total"); err != nil {
+		t.Error(err)
+	}
+}
+
 func ExampleNew() {
 	l, err := ratelimit.Open(context.Background(), ratelimit.Options{
 		Domains:  []ratelimit.Domain{{Name: "api", Rules: []ratelimit.Rule{{Key: "customer", Limit: ratelimit.PerDay(2)}}}},

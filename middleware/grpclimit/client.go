@@ -104,7 +104,7 @@ type client struct {
 func newClient(o ClientOptions) *client {
 	c := &client{ClientOptions: o}
 	if o.Decider != nil {
-		check(o.Domain, o.Descriptors)
+		check(o.Decider, o.Domain, o.Descriptors)
 		c.gate = &gate.Gate{Decider: o.Decider, OnFailure: o.OnFailure, Logger: o.Logger}
 	}
 	return c

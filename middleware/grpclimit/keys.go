@@ -89,6 +89,6 @@ func request(ctx context.Context, domain string, descriptors []Descriptor, c *ca
 }
 
 // check panics if descriptors cannot be used.
-func check(domain string, descriptors []Descriptor) {
-	gate.Check("grpclimit", domain, descriptors, func(k *Key) bool { return k.value == nil })
+func check(d limits.Decider, domain string, descriptors []Descriptor) {
+	gate.Check("grpclimit", d, domain, descriptors, func(k *Key) (string, bool) { return k.entry.Key, k.value != nil })
 }

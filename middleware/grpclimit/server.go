@@ -66,7 +66,11 @@ func UnaryServerInterceptor(d limits.Decider, o Options) grpc.UnaryServerInterce
 		if err != nil {
 			return nil, err
 		}
-		if held == nil || s.Actual == nil {
+		if held == nil {
+			return handler(ctx, req)
+		}
+		if s.Actual == nil {
+			defer s.gate.Release(ctx, held)
 			return handler(ctx, req)
 		}
 		returned := false
@@ -94,7 +98,11 @@ func StreamServerInterceptor(d limits.Decider, o Options) grpc.StreamServerInter
 		if err != nil {
 			return err
 		}
-		if held == nil || s.Actual == nil {
+		if held == nil {
+			return handler(srv, stream)
+		}
+		if s.Actual == nil {
+			defer s.gate.Release(ctx, held)
 			return handler(srv, stream)
 		}
 		m := &measured{ServerStream: stream}
@@ -122,7 +130,7 @@ type server struct {
 }
 
 func newServer(d limits.Decider, o Options) *server {
-	check(o.Domain, o.Descriptors)
+	check(d, o.Domain, o.Descriptors)
 	s := &server{o, &gate.Gate{Decider: d, OnFailure: o.OnFailure, Logger: o.Logger}}
 	if o.Actual != nil {
 		var ok bool
@@ -167,7 +175,7 @@ func denied(d *limits.Decision) error {
 		return status.Error(codes.Unavailable, "the rate limit cannot be checked")
 	}
 	s := status.New(codes.ResourceExhausted, "too many requests")
-	if d.RetryAfter > 0 {
+	if d.RetryAfter > 0 && d.RetryAfter != limits.Never {
 		if detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryAfter)}); err == nil {
 			s = detailed
 		}

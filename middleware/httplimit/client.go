@@ -139,7 +139,7 @@ func (t *Transport) base() http.RoundTripper {
 
 func (t *Transport) begin() {
 	if t.Decider != nil {
-		check(t.Domain, t.Descriptors)
+		check(t.Decider, t.Domain, t.Descriptors)
 		t.gate = &gate.Gate{Decider: t.Decider, OnFailure: t.OnFailure, Logger: t.Logger}
 	}
 }
@@ -150,7 +150,7 @@ func (t *Transport) wait(r *http.Request) error {
 	case t.Decider == nil:
 		return nil
 	case t.gate == nil: // begin has panicked, and somebody has recovered: no request may go out unlimited
-		check(t.Domain, t.Descriptors)
+		check(t.Decider, t.Domain, t.Descriptors)
 	}
 	q := request(t.Domain, t.Descriptors, r, nil)
 	if q == nil {

@@ -106,6 +106,6 @@ func request(domain string, descriptors []Descriptor, r *http.Request, m mux) *l
 }
 
 // check panics if descriptors cannot be used.
-func check(domain string, descriptors []Descriptor) {
-	gate.Check("httplimit", domain, descriptors, func(k *Key) bool { return k.value == nil })
+func check(d limits.Decider, domain string, descriptors []Descriptor) {
+	gate.Check("httplimit", d, domain, descriptors, func(k *Key) (string, bool) { return k.entry.Key, k.value != nil })
 }

@@ -48,7 +48,7 @@ type Options struct {
 //
 // New panics if the options cannot be used.
 func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
-	check(o.Domain, o.Descriptors)
+	check(d, o.Domain, o.Descriptors)
 	g := &gate.Gate{Decider: d, OnFailure: o.OnFailure, Logger: o.Logger}
 	if o.Actual != nil {
 		var ok bool
@@ -68,6 +68,18 @@ func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
 		}
 		return h
 	}
+}
+
+// ByKey returns middleware for a limit per key, such as a ratelimit.Keyed: each value of the key has a counter of its own, responses have
+// RateLimit headers, and a denial is 429 with Retry-After. It uses New with a domain and a descriptor that a Keyed knows.
+//
+//	perKey, err := ratelimit.NewKeyed(ratelimit.PerMinute(100))
+//	...
+//	limit := httplimit.ByKey(perKey, httplimit.Header("X-Api-Key", "id").Hashed().Or("none"))
+//	err = http.ListenAndServe(":8080", limit(mux))
+func ByKey(d limits.Decider, key Key) func(http.Handler) http.Handler {
+	key.entry.Key = "id"
+	return New(d, Options{Domain: "keyed", Descriptors: []Descriptor{{key}}, Headers: true})
 }
 
 type handler struct {
@@ -101,6 +113,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !d.Allowed:
 		h.options.Denied(w, r, *d)
 	case h.options.Actual == nil:
+		defer h.gate.Release(r.Context(), held)
 		h.next.ServeHTTP(w, r)
 	default:
 		h.charge(w, r, held)

@@ -20,6 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
 	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
+	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
 
 func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
@@ -502,5 +503,112 @@ descriptors:
 		if w.Code != c.status || strings.TrimSpace(w.Body.String()) != c.want {
 			t.Errorf("%+v: %d %s", c.decision, w.Code, w.Body)
 		}
+	}
+}
+
+// A limit of requests at the same time: the middleware takes a place for each request and gives it back, even if another limit denies the
+// request or its handler panics.
+func TestPlaces(t *testing.T) {
+	l, err := ratelimit.New("api",
+		ratelimit.Rule{Key: "customer", Limit: ratelimit.AtOnce(1, time.Hour)},
+		ratelimit.Rule{Key: "total", Limit: ratelimit.Per(3, 365*24*time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	inside, leave := make(chan struct{}), make(chan struct{})
+	h := httplimit.New(l, httplimit.Options{
+		Domain:      "api",
+		Descriptors: []httplimit.Descriptor{{httplimit.Header("Customer", "customer")}, {httplimit.Func("total", func(*http.Request) (string, bool) { return "all", true })}},
+	})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/slow":
+			inside <- struct{}{}
+			<-leave
+		case "/panic":
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	status := func(path string) int {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Header.Set("Customer", "ann")
+		w := httptest.NewRecorder()
+		func() {
+			defer func() { _ = recover() }()
+			h.ServeHTTP(w, r)
+		}()
+		return w.Code
+	}
+	first := make(chan int)
+	go func() { first <- status("/slow") }()
+	<-inside
+	if got := status("/"); got != http.StatusTooManyRequests {
+		t.Errorf("a second request at the same time: %d", got)
+	}
+	close(leave)
+	if got := <-first; got != http.StatusOK {
+		t.Errorf("the first request: %d", got)
+	}
+	for _, path := range []string{"/panic", "/", "/", "/"} { // the third of all, and no place is lost
+		want := http.StatusOK
+		if path == "/" {
+			want = status(path)
+		} else if got := status(path); got != want {
+			t.Errorf("%s: %d", path, got)
+		}
+	}
+	d, err := l.Reserve(t.Context(), limits.NewRequest("api", "customer", "ann"), limits.ReserveOptions{})
+	if err != nil || !d.Decision.Allowed {
+		t.Errorf("a place was not given back: %+v %v", d, err)
+	}
+}
+
+// Nine lines limit each API key.
+func TestByKey(t *testing.T) {
+	perKey, err := ratelimit.NewKeyed(ratelimit.Bucket(2, 365*24*time.Hour, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = perKey.Close() }()
+	h := httplimit.ByKey(perKey, httplimit.Header("X-Api-Key", "id").Hashed().Or("none"))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for i, want := range []string{"200 1", "200 0", "429 0", "200 1"} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		if i < 3 {
+			r.Header.Set("X-Api-Key", "secret")
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := fmt.Sprint(w.Code, " ", w.Header().Get("RateLimit-Remaining")); got != want || (w.Code == 429) != (w.Header().Get("Retry-After") != "") {
+			t.Errorf("request %d: %s %v, want %s", i, got, w.Header(), want)
+		}
+	}
+}
+
+// A mistake in the options panics when the program starts.
+func TestMistakesInOptions(t *testing.T) {
+	l, err := ratelimit.New("api", ratelimit.Rule{Key: "customer", Limit: ratelimit.PerDay(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for want, make := range map[string]func(){
+		`no rule of domain "api" can match the keys custmer: no rule names the key "custmer" here; the keys are "customer"`: func() {
+			httplimit.New(l, httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Path("custmer")}}})
+		},
+		`no rule of domain "apj"`: func() {
+			httplimit.New(l, httplimit.Options{Domain: "apj", Descriptors: []httplimit.Descriptor{{httplimit.Path("customer")}}})
+		},
+		"the Decider is nil": func() {
+			httplimit.New(nil, httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{httplimit.Path("customer")}}})
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			defer func() {
+				if text := fmt.Sprint(recover()); !strings.Contains(text, want) {
+					t.Errorf("%s", text)
+				}
+			}()
+			make()
+		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +30,8 @@ type Gate struct {
 // Ask decides a request, or reserves what it uses, and waits if it is delayed. If the decider fails, the decision has the source
 // limits.FailOpen or limits.FailClosed, and the cause in Err. Ask itself returns an error only if ctx has ended.
 //
-// A request whose turn comes after its deadline is denied. The hits that it used are not given back, unless they were reserved.
+// A request whose turn comes after its deadline is denied. With package ratelimit it counts nothing then. A client that goes away while its
+// request waits keeps the turn: if it were given back, others could be admitted at the same time as those behind it.
 func (g *Gate) Ask(ctx context.Context, r *limits.Request) (*limits.Reservation, error) {
 	held, err := g.ask(ctx, r)
 	if err != nil {
@@ -48,6 +50,7 @@ func (g *Gate) Ask(ctx context.Context, r *limits.Request) (*limits.Reservation,
 		g.Failed(ctx, "no decision of a rate limit", held.Decision.Err)
 	}
 	if !held.Decision.Allowed || held.Decision.Delay <= 0 {
+		held.Decision.Delay = 0
 		return held, nil
 	}
 	err = limits.Sleep(ctx, held.Decision.Delay)
@@ -67,8 +70,49 @@ func (g *Gate) ask(ctx context.Context, r *limits.Request) (*limits.Reservation,
 	if g.Reserver != nil {
 		return g.Reserver.Reserve(ctx, r, limits.ReserveOptions{})
 	}
+	if deadline, ok := ctx.Deadline(); ok {
+		r.MaxDelay = max(time.Until(deadline), 1)
+	}
 	d, err := g.Decider.Decide(ctx, r)
+	if places, ok := errors.AsType[*limits.ConcurrencyError](err); ok {
+		if by, ok := g.Decider.(limits.Reserver); ok {
+			return g.takePlaces(ctx, by, r, places.Descriptors)
+		}
+	}
 	return limits.NewReservation(d, 0, time.Time{}, nil), err
+}
+
+// takePlaces reserves places under the limits of requests at the same time, for as long as the request lasts, and decides the other
+// descriptors. A request that is denied by those takes no place.
+func (g *Gate) takePlaces(ctx context.Context, by limits.Reserver, r *limits.Request, places []int) (*limits.Reservation, error) {
+	held, others := *r, *r
+	held.Descriptors, others.Descriptors = nil, nil
+	for i := range r.Descriptors {
+		if slices.Contains(places, i) {
+			held.Descriptors = append(held.Descriptors, r.Descriptors[i])
+		} else {
+			others.Descriptors = append(others.Descriptors, r.Descriptors[i])
+		}
+	}
+	held.Amount = limits.Amount{} // a request takes one place, whatever it costs
+	reservation, err := by.Reserve(ctx, &held, limits.ReserveOptions{})
+	if err != nil || !reservation.Decision.Allowed || len(others.Descriptors) == 0 {
+		return reservation, err
+	}
+	d, err := g.Decider.Decide(ctx, &others)
+	if err != nil || !d.Allowed {
+		g.Cancel(ctx, reservation)
+		return limits.NewReservation(d, 0, time.Time{}, nil), err
+	}
+	reservation.Decision = d
+	return reservation, nil
+}
+
+// Release gives back the places of a request that is over.
+func (g *Gate) Release(ctx context.Context, held *limits.Reservation) {
+	if !held.Expires.IsZero() {
+		g.Cancel(ctx, held)
+	}
 }
 
 // Wait waits until a request is allowed. It returns the errors of limits.Wait. If the decider does not answer, OnFailure says whether

@@ -29,7 +29,7 @@ func Headers(d *limits.Decision, made bool) []limits.Header {
 			limits.Header{Name: "RateLimit-Remaining", Value: strconv.FormatUint(min(s.Remaining, s.Limit), 10)}, // a bucket may hold more
 			limits.Header{Name: "RateLimit-Reset", Value: seconds(s.ResetAfter)})
 	}
-	if !d.Allowed && !retryAfter && d.RetryAfter > 0 {
+	if !d.Allowed && !retryAfter && d.RetryAfter > 0 && d.RetryAfter != limits.Never {
 		all = append(all, limits.Header{Name: "Retry-After", Value: seconds(d.RetryAfter)})
 	}
 	return all

@@ -45,21 +45,38 @@ func Request[Key any, Descriptor ~[]Key](domain string, descriptors []Descriptor
 	return q
 }
 
-// Check panics if Request cannot use what it is given. The panic names the package where. empty reports whether a key is the zero value.
-func Check[Key any, Descriptor ~[]Key](where, domain string, descriptors []Descriptor, empty func(*Key) bool) {
+// keyChecker is a decider that knows which keys its rules have. A ratelimit.Limiter is one.
+type keyChecker interface {
+	CheckKeys(domain string, keys ...string) error
+}
+
+// Check panics if Request cannot use what it is given, or if the decider says that no rule can match a descriptor. The panic names the
+// package where. key returns the name of a key; false: the key is the zero value.
+func Check[Key any, Descriptor ~[]Key](where string, d limits.Decider, domain string, descriptors []Descriptor, key func(*Key) (string, bool)) {
+	if d == nil {
+		panic(where + ": the Decider is nil")
+	}
 	if domain == "" {
 		panic(where + ": Domain is empty")
 	}
 	if len(descriptors) == 0 {
 		panic(where + ": there are no Descriptors")
 	}
+	known, checks := d.(keyChecker)
 	for _, keys := range descriptors {
 		if len(keys) == 0 {
 			panic(where + ": a Descriptor has no keys")
 		}
+		names := make([]string, len(keys))
 		for i := range keys {
-			if empty(&keys[i]) {
+			var ok bool
+			if names[i], ok = key(&keys[i]); !ok {
 				panic(where + ": a Key is empty: make it with Func or another function")
+			}
+		}
+		if checks {
+			if err := known.CheckKeys(domain, names...); err != nil {
+				panic(where + ": " + err.Error())
 			}
 		}
 	}

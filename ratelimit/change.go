@@ -1,0 +1,57 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ratelimitd/ratelimitd/limits"
+)
+
+// Reset clears the counters of one descriptor, given as pairs of key and value: what it has used so far is forgotten, in Redis for all
+// processes.
+func (l *Limiter) Reset(ctx context.Context, domain string, pairs ...string) error {
+	r := limits.NewRequest(domain, pairs...)
+	if err := l.check(r); err != nil {
+		return err
+	}
+	c := l.calls.Get().(*call)
+	c.read(r, nil)
+	_, err := l.engine.Reset(ctx, time.Now(), domain, &c.request.Descriptors[0])
+	l.release(c)
+	return failed(err)
+}
+
+// Refund gives hits back that an earlier request has counted, under all its descriptors. A limit never holds less than nothing.
+func (l *Limiter) Refund(ctx context.Context, r *Request) error {
+	if err := l.check(r); err != nil {
+		return err
+	}
+	c := l.calls.Get().(*call)
+	c.read(r, nil)
+	for i := range c.request.Descriptors {
+		c.request.Descriptors[i].Refund = true
+	}
+	err := l.engine.Decide(ctx, time.Now(), &c.request, &c.decision)
+	if err == nil {
+		err = l.checkMatched(c)
+	}
+	l.release(c)
+	return failed(err)
+}
+
+// SetRules replaces the rules in code. Counters of rules that stay are kept. The rules of Options.Files and Dir stay.
+func (l *Limiter) SetRules(domains ...Domain) error {
+	if l.options.Dir != "" {
+		return errors.New("ratelimit: SetRules: the rules come from Options.Dir: change its files")
+	}
+	o := l.options
+	o.Domains = domains
+	_, tree, err := o.fixedRules()
+	if err != nil {
+		return fmt.Errorf("ratelimit: %w", err)
+	}
+	l.engine.Swap(tree, l.settings)
+	return nil
+}

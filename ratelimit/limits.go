@@ -1,0 +1,63 @@
+package ratelimit
+
+import "github.com/ratelimitd/ratelimitd/limits"
+
+// The types of package limits, so that one import is enough.
+type (
+	// Observer sees decisions.
+	Observer = limits.Observer
+	// Request is what is asked for.
+	Request = limits.Request
+	// Descriptor is one thing that is limited.
+	Descriptor = limits.Descriptor
+	// Entry is one pair of key and value.
+	Entry = limits.Entry
+	// Amount is what a request uses of a limit.
+	Amount = limits.Amount
+	// Decision is the answer.
+	Decision = limits.Decision
+	// Status is the answer for one descriptor.
+	Status = limits.Status
+	// Source is where an answer comes from.
+	Source = limits.Source
+	// Header is one header for the client.
+	Header = limits.Header
+	// Reservation is hits that are set aside.
+	Reservation = limits.Reservation
+	// ReserveOptions are the settings of a reservation.
+	ReserveOptions = limits.ReserveOptions
+	// OnFailure is what happens to a request when its limits cannot be checked.
+	OnFailure = limits.OnFailure
+	// ConcurrencyError is the error of a request whose place nobody could give back.
+	ConcurrencyError = limits.ConcurrencyError
+)
+
+// The answers to a failure of Redis.
+const (
+	OnFailureDefault = limits.OnFailureDefault // the default of the option
+	OnFailureAllow   = limits.OnFailureAllow   // the request passes
+	OnFailureDeny    = limits.OnFailureDeny    // the request is denied
+	OnFailureError   = limits.OnFailureError   // there is no decision, but an error
+	OnFailureLocal   = limits.OnFailureLocal   // this process counts
+)
+
+// Where an answer comes from.
+const (
+	Counted = limits.Counted // the counters were asked
+	OnError = limits.OnError // Redis did not answer, and on_error of a rule decided
+)
+
+// Never is the RetryAfter of a request that can never pass.
+const Never = limits.Never
+
+// The errors of package limits.
+var (
+	ErrInvalid            = limits.ErrInvalid
+	ErrClosed             = limits.ErrClosed
+	ErrNever              = limits.ErrNever
+	ErrTooLong            = limits.ErrTooLong
+	ErrUnknownReservation = limits.ErrUnknownReservation
+)
+
+// NewRequest returns a request with one descriptor, from pairs of key and value: see limits.NewRequest.
+func NewRequest(domain string, pairs ...string) *Request { return limits.NewRequest(domain, pairs...) }
