@@ -98,10 +98,15 @@ func mostCounted(l *descriptor.Limit) int64 {
 
 // fixedBounds is the window that contains now. Where windows begin with a hit, it is the window that begins at now.
 func fixedBounds(l *descriptor.Limit, now int64) (start, end int64) {
-	if l.FirstHit {
+	length := l.Arithmetic.Length
+	switch {
+	case l.FirstHit:
 		return now, now + l.Window.Length().Microseconds()
+	case length <= 0 || now < 0 || l.Window.Location != nil:
+		return l.Window.Bounds(now)
 	}
-	return l.Window.Bounds(now)
+	start = now - now%length
+	return start, start + length
 }
 
 func (fixedWindow) expires(l *descriptor.Limit, s *State) int64 {
