@@ -113,6 +113,9 @@ func Per(n uint64, window time.Duration) Limit { return Limit{Requests: n, Windo
 
 // pairs returns the domain as the content of a rule file, so that rules in code have no meaning of their own.
 func (d *Domain) pairs() (yamlform.Pairs, error) {
+	if len(d.Rules) == 0 {
+		return nil, errors.New("it has no Rules, so it limits nothing")
+	}
 	rules, err := descriptors(d.Rules)
 	if err != nil {
 		return nil, err
@@ -166,6 +169,9 @@ func (r *Rule) pairs() (yamlform.Pairs, error) {
 		several[i] = limit
 	}
 	add("rate_limits", several, len(several) > 0)
+	if r.Value == "" && r.Limit == (Limit{}) && len(r.Limits) == 0 && len(r.Rules) == 0 {
+		return nil, fmt.Errorf("rule with key %q: it has neither a Limit nor Rules, so it limits nothing", r.Key)
+	}
 	below, err := descriptors(r.Rules)
 	add("descriptors", below, len(below) > 0)
 	return all, err
@@ -231,10 +237,22 @@ func (o *Options) fixedRules() (files []config.File, tree *descriptor.Tree, err 
 	tree, mistakes := config.Compile(files, config.CompileOptions{Lenient: !o.Strict, NoRegions: true})
 	all := make([]error, len(mistakes))
 	for i, e := range mistakes {
-		all[i] = e
+		if all[i] = e; strings.HasPrefix(e.Error(), "Options.Domains") {
+			all[i] = errors.New(inCode.Replace(e.Error()))
+		}
 	}
 	return files, tree, errors.Join(all...)
 }
+
+// inCode replaces the names of rule files in an error by those of Rule and Limit.
+var inCode = strings.NewReplacer(
+	": domain: ", ": ", "descriptors[", "Rules[", "the descriptors there", "the rules there", "descriptors", "Rules", "a descriptor", "a rule",
+	".rate_limit.requests_per_unit", ".Limit.Requests", ".rate_limit.ttl", ".Limit.Window", ".rate_limit.burst", ".Limit.Burst",
+	".rate_limits[", ".Limits[", ".rate_limit", ".Limit", "`rate_limits`", "Limits", "`requests_per_unit`", "Requests", "`ttl`", "Window",
+	"`burst`", "Burst", "write `key: NAME`", "set it", "`key`", "Key", "a `name`", "a Name", "`fixed_window`", "FixedWindow",
+	"`sliding_window`", "SlidingWindow", "`sliding_log`", "SlidingLog", "`token_bucket`", "TokenBucket", "`leaky_bucket`", "LeakyBucket",
+	"`concurrency`", "Concurrency",
+)
 
 // isRuleFile reports whether a file has rules, judging by its name: tests of rules have a name of their own.
 func isRuleFile(name string) bool {

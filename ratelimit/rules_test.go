@@ -74,14 +74,14 @@ func TestRulesInCodeAreRulesInFiles(t *testing.T) {
 // A mistake in rules in code is an error of Open that names the place, as it does for a file.
 func TestMistakesInCode(t *testing.T) {
 	for want, rule := range map[string]ratelimit.Rule{
-		`descriptors[0].rate_limit.burst`:                {Key: "a", Limit: ratelimit.Limit{Requests: 1, Window: time.Second, Burst: 2}},
-		`rule with key "a": the limit's Window is 1.5ms`: {Key: "a", Limit: ratelimit.Per(1, 1500*time.Microsecond)},
-		`the limit's Window is 0s`:                       {Key: "b", Rules: []ratelimit.Rule{{Key: "a", Limit: ratelimit.Limit{Requests: 1}}}},
-		`the limit's Algorithm is 9`:                     {Key: "a", Limits: []ratelimit.Limit{{Algorithm: 9}}},
-		"a descriptor without a `key`":                   {Limit: ratelimit.PerSecond(1)},
-		"descriptors[0].descriptors[0].rate_limits[0]":   {Key: "b", Rules: []ratelimit.Rule{{Key: "a", Limits: []ratelimit.Limit{ratelimit.PerSecond(1)}}}}, // without a name
-		"descriptors[0].rate_limit.requests_per_unit":    {Key: "a", Limit: ratelimit.PerSecond(1 << 60)},
-		"descriptors[0].rate_limit.ttl":                  {Key: "a", Limit: ratelimit.Limit{Requests: 1, Algorithm: ratelimit.Concurrency}},
+		`Rules[0].Limit.Burst: Burst cannot be used with FixedWindow: it is for TokenBucket or LeakyBucket`: {Key: "a", Limit: ratelimit.Limit{Requests: 1, Window: time.Second, Burst: 2}},
+		`rule with key "a": the limit's Window is 1.5ms`:                                                    {Key: "a", Limit: ratelimit.Per(1, 1500*time.Microsecond)},
+		`the limit's Window is 0s`:                                      {Key: "b", Rules: []ratelimit.Rule{{Key: "a", Limit: ratelimit.Limit{Requests: 1}}}},
+		`the limit's Algorithm is 9`:                                    {Key: "a", Limits: []ratelimit.Limit{{Algorithm: 9}}},
+		"Options.Domains[0]: Rules[0]: a rule without a Key: set it":    {Limit: ratelimit.PerSecond(1)},
+		"Rules[0].Rules[0].Limits[0]: a limit of Limits without a Name": {Key: "b", Rules: []ratelimit.Rule{{Key: "a", Limits: []ratelimit.Limit{ratelimit.PerSecond(1)}}}}, // without a name
+		"Rules[0].Limit.Requests: Requests must":                        {Key: "a", Limit: ratelimit.PerSecond(1 << 60)},
+		"Rules[0].Limit.Window: Window must":                            {Key: "a", Limit: ratelimit.Limit{Requests: 1, Algorithm: ratelimit.Concurrency}},
 	} {
 		l, err := ratelimit.New("api", rule)
 		if err == nil {
@@ -93,6 +93,11 @@ func TestMistakesInCode(t *testing.T) {
 	}
 	if _, err := ratelimit.Open(t.Context(), ratelimit.Options{Domains: []ratelimit.Domain{plans, plans}}); err == nil || !strings.Contains(err.Error(), `domain "api" twice`) {
 		t.Errorf("one domain twice: %v", err)
+	}
+	for _, rules := range [][]ratelimit.Rule{nil, {{Key: "a"}}, {{Key: "a", Condition: true}}} {
+		if _, err := ratelimit.New("api", rules...); err == nil || !strings.Contains(err.Error(), "limits nothing") {
+			t.Errorf("%v: %v", rules, err)
+		}
 	}
 	if _, err := ratelimit.New(""); err == nil {
 		t.Error("a domain without a name and rules is accepted")
