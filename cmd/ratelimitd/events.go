@@ -9,6 +9,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/assembly/service"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events/destination"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 )
 
@@ -26,15 +27,6 @@ const longestFlush = time.Second
 // events makes the sink of events, if they are on.
 func (s *starting) events(_ context.Context, opts *service.Options) error {
 	o := &s.options.Events
-	to := events.Options{
-		To:          o.To,
-		Stdout:      s.options.Stdout,
-		HeadersFile: o.HeadersFile,
-		Values:      o.Values,
-		StopWithin:  min(longestFlush, s.options.Listen.StopTimeout),
-		Metrics:     prom.With(s.registry),
-		Logger:      s.log,
-	}
 	scheme, _, _ := strings.Cut(strings.ToLower(o.To), "://")
 	if o.To == "" {
 		return nil
@@ -42,12 +34,19 @@ func (s *starting) events(_ context.Context, opts *service.Options) error {
 	if scheme == "http" && o.HeadersFile != "" {
 		s.log.Warn("the headers of RATELIMITD_EVENTS_HEADERS_FILE are sent in plain text, because RATELIMITD_EVENTS is no https URL")
 	}
-	sink, err := events.New(to)
-	if of, ok := errors.AsType[*events.SettingError](err); ok {
+	to, err := destination.Open(destination.Options{To: o.To, Stdout: s.options.Stdout, HeadersFile: o.HeadersFile})
+	if of, ok := errors.AsType[*destination.SettingError](err); ok {
 		return fmt.Errorf("%s: %w", map[string]string{
 			"To": "RATELIMITD_EVENTS", "HeadersFile": "RATELIMITD_EVENTS_HEADERS_FILE",
 		}[of.Setting], err)
 	}
+	sink := events.New(events.Options{
+		To:         to,
+		Values:     o.Values,
+		StopWithin: min(longestFlush, s.options.Listen.StopTimeout),
+		Metrics:    prom.With(s.registry),
+		Logger:     s.log,
+	})
 	opts.Limiter.Events = sink
 	s.tasks.Add(sink.Run)
 	return nil

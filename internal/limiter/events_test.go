@@ -18,6 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events/destination"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
@@ -40,9 +41,7 @@ func newWatched(t *testing.T, store backend.Store, s limiter.Settings, nodes ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.sink, err = events.New(events.Options{To: "stdout", Stdout: &w.out, Values: true}); err != nil {
-		t.Fatal(err)
-	}
+	w.sink = events.New(events.Options{To: destination.Lines(&w.out), Values: true})
 	l := limiter.New(limiter.Options{Store: store, Local: memory.New(memory.Options{}), Events: w.sink})
 	l.Swap(tree, s)
 	w.fixture = &fixture{Limiter: l, t: t, now: noon}
@@ -319,11 +318,7 @@ func BenchmarkEvents(b *testing.B) {
 	for _, with := range []bool{false, true} {
 		opts := limiter.Options{Store: memory.New(memory.Options{})}
 		if with {
-			sink, err := events.New(events.Options{To: "stdout", Stdout: new(bytes.Buffer)})
-			if err != nil {
-				b.Fatal(err)
-			}
-			opts.Events = sink
+			opts.Events = events.New(events.Options{To: destination.Lines(new(bytes.Buffer))})
 		}
 		l := limiter.New(opts)
 		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 1<<40), perMinute("l", "", 1)}}}, descriptor.Options{})

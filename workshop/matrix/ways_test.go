@@ -24,6 +24,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events/destination"
 	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
@@ -193,10 +194,7 @@ func newSystem(t *testing.T, f *feature, w *way, prefix string) (*system, string
 		return nil, why
 	}
 	s := &system{T: t, tree: tree, index: usage.New(usage.Options{Store: new(usage.Memory)}), out: new(bytes.Buffer), registry: prometheus.NewRegistry()}
-	var err error
-	if s.sink, err = events.New(events.Options{To: "stdout", Stdout: s.out, Values: true}); err != nil {
-		t.Fatal(err)
-	}
+	s.sink = events.New(events.Options{To: destination.Lines(s.out), Values: true})
 	all := w.stores(t, prefix)
 	s.times, s.did = int64(max(w.times, 1)), all.did
 	for i, store := range all.replicas {

@@ -1,5 +1,6 @@
-// Package events sends CloudEvents about limits to a webhook, a file or the standard output: that a limit denied a request, that
-// a soft limit is exceeded, that the usage of a limit has reached its rule's warn_at, or that a penalty has begun.
+// Package events sends CloudEvents about limits, usually to a webhook or a file: that a limit denied a request, that
+// a soft limit is exceeded, that the usage of a limit has reached its rule's warn_at, or that a penalty has begun. Package destination
+// has the webhook.
 //
 // A decision calls Sink.Due, which says whether an event of this kind about this counter is due: there is one for each kind, counter,
 // limit and period. If it is, the decision fills in an Event and calls Send, which puts it into a bounded queue. Neither of the two waits. What

@@ -7,23 +7,31 @@ import (
 	"time"
 )
 
-// destination accepts encoded events, one at a time.
-type destination interface {
-	// send sends an encoded event. It returns when it is accepted or the attempt has failed.
-	send(ctx context.Context, event []byte) error
+// Destination accepts encoded events, one at a time. Package destination has those that operators can choose.
+type Destination interface {
+	// Send sends an encoded event. It returns when it is accepted or the attempt has failed.
+	Send(ctx context.Context, event []byte) error
 
-	// name is the destination in the log. It has no secret.
-	name() string
+	// Name is the destination in the log. It has no secret.
+	Name() string
 }
 
-// refusedError means that the destination does not accept this event, whenever it is sent.
-type refusedError struct{ error }
+// RefusedError means that the destination does not accept this event, whenever it is sent.
+type RefusedError struct{ Err error }
 
-// laterError is a failure after which the destination wants no attempt for a while.
-type laterError struct {
-	error
-	after time.Duration
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// LaterError is a failure after which the destination wants no attempt for a while.
+type LaterError struct {
+	Err   error
+	After time.Duration
 }
+
+func (e *LaterError) Error() string { return e.Err.Error() }
+
+func (e *LaterError) Unwrap() error { return e.Err }
 
 // Waits between attempts. A wait is random, between half of it and all of it, so that replicas do not all retry at once.
 const (
@@ -58,7 +66,7 @@ func (s *Sink) Run(ctx context.Context) error {
 	}
 	if n > 0 {
 		s.dropped[stopped].Add(uint64(n))
-		s.opts.Logger.Warn("events were not sent before the service stopped", "events", n, "to", s.to.name())
+		s.opts.Logger.Warn("events were not sent before the service stopped", "events", n, "to", s.opts.To.Name())
 	}
 	return nil
 }
@@ -94,7 +102,7 @@ func (s *Sink) deliver(ctx context.Context, e *Event) bool {
 	encoded := s.encode(e)
 	for {
 		attempt, cancel := context.WithTimeout(ctx, s.opts.Timeout)
-		err := s.to.send(attempt, encoded)
+		err := s.opts.To.Send(attempt, encoded)
 		cancel()
 		if err == nil {
 			s.accepted(e)
@@ -104,7 +112,7 @@ func (s *Sink) deliver(ctx context.Context, e *Event) bool {
 			return false
 		}
 		s.failed.Add(1)
-		if refused, ok := errors.AsType[refusedError](err); ok {
+		if refused, ok := errors.AsType[*RefusedError](err); ok {
 			s.refuse(refused)
 			return true
 		}
@@ -123,7 +131,7 @@ func (s *Sink) accepted(e *Event) {
 	s.wait = 0
 	s.sent[e.due.kind].Add(1)
 	if s.failing {
-		s.opts.Logger.Info("events are sent again", "to", s.to.name())
+		s.opts.Logger.Info("events are sent again", "to", s.opts.To.Name())
 	}
 	s.failing = false
 }
@@ -134,14 +142,14 @@ func (s *Sink) refuse(err error) {
 	s.dropped[notAccepted].Add(1)
 	if now := time.Now(); s.refused.IsZero() || now.Sub(s.refused) >= time.Minute {
 		s.refused = now
-		s.opts.Logger.Warn("the webhook does not accept events, which are dropped", "to", s.to.name(), "error", err)
+		s.opts.Logger.Warn("the webhook does not accept events, which are dropped", "to", s.opts.To.Name(), "error", err)
 	}
 }
 
 // fail logs a failure, unless the attempt before failed too.
 func (s *Sink) fail(err error) {
 	if !s.failing {
-		s.opts.Logger.Warn("events cannot be sent; they wait", "to", s.to.name(), "error", err, "dropped_at_age", s.opts.RetryFor)
+		s.opts.Logger.Warn("events cannot be sent; they wait", "to", s.opts.To.Name(), "error", err, "dropped_at_age", s.opts.RetryFor)
 	}
 	s.failing = true
 }
@@ -150,8 +158,8 @@ func (s *Sink) fail(err error) {
 func (s *Sink) pause(ctx context.Context, err error) {
 	s.wait = min(max(2*s.wait, firstWait), longestWait)
 	wait := s.wait/2 + rand.N(s.wait/2+1)
-	if later, ok := errors.AsType[laterError](err); ok {
-		wait = max(wait, min(later.after, s.opts.RetryFor))
+	if later, ok := errors.AsType[*LaterError](err); ok {
+		wait = max(wait, min(later.After, s.opts.RetryFor))
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

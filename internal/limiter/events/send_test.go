@@ -25,9 +25,9 @@ type receiver struct {
 	accepted []string
 }
 
-func (r *receiver) name() string { return "receiver" }
+func (r *receiver) Name() string { return "receiver" }
 
-func (r *receiver) send(ctx context.Context, event []byte) error {
+func (r *receiver) Send(ctx context.Context, event []byte) error {
 	r.mu.Lock()
 	r.attempts = append(r.attempts, time.Now())
 	n := len(r.attempts)
@@ -58,8 +58,8 @@ func pass(d time.Duration) { <-time.After(d) }
 func running(t *testing.T, to *receiver, opts Options) (s *Sink, log *bytes.Buffer, end func() time.Duration) {
 	log = new(bytes.Buffer)
 	opts.Values, opts.Logger = true, slog.New(slog.NewTextHandler(log, nil))
-	s = newSink(t, opts)
-	s.to = to
+	opts.To = to
+	s = newSink(opts)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
@@ -139,7 +139,7 @@ func TestReceiverAsksForAPause(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			to := &receiver{answer: func(_ context.Context, n int) error {
 				if n == 1 {
-					return laterError{errors.New("busy"), asked}
+					return &LaterError{errors.New("busy"), asked}
 				}
 				return nil
 			}}
@@ -189,7 +189,7 @@ func TestEventsThatAreNotAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &receiver{answer: func(_ context.Context, n int) error {
 			if n != 3 {
-				return refusedError{errors.New("what is this")}
+				return &RefusedError{errors.New("what is this")}
 			}
 			return nil
 		}}
@@ -230,7 +230,7 @@ func TestStopEndsAWait(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			to := &receiver{answer: func(ctx context.Context, n int) error {
 				if n <= failures {
-					return laterError{errors.New("busy"), 20 * time.Second}
+					return &LaterError{errors.New("busy"), 20 * time.Second}
 				}
 				return ctx.Err()
 			}}

@@ -2,11 +2,8 @@ package events
 
 import (
 	"crypto/sha256"
-	"errors"
 	"hash/maphash"
-	"io"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,10 +14,7 @@ import (
 
 // Options are the settings of a Sink.
 type Options struct {
-	To     string    // required: the URL of a webhook, the path of a file, or stdout
-	Stdout io.Writer // where events go with stdout
-
-	HeadersFile string // the file with the headers for a webhook, one "Name: value" on each line; it is read for each request. Empty: no headers
+	To Destination // required
 
 	Values bool // events have the values of entries, which callers sent
 
@@ -63,7 +57,6 @@ func (o *Options) setDefaults() {
 // Sink takes events from decisions and sends them.
 type Sink struct {
 	opts   Options
-	to     destination
 	recent recent
 	rate   logging.Sampler
 	queue  queue
@@ -91,18 +84,8 @@ const (
 
 var reasonNames = [reasons]string{"rate", "queue", "age", "refused", "stop"}
 
-// SettingError is a setting that cannot be used. It contains neither the URL of a webhook, which may have a secret, nor headers.
-type SettingError struct {
-	Setting string // the field of Options: To or HeadersFile
-	Err     error
-}
-
-func (e *SettingError) Error() string { return e.Err.Error() }
-
-func (e *SettingError) Unwrap() error { return e.Err }
-
-// New returns a Sink. The error is a *SettingError.
-func New(opts Options) (*Sink, error) {
+// New returns a Sink.
+func New(opts Options) *Sink {
 	opts.setDefaults()
 	s := &Sink{
 		opts:   opts,
@@ -110,32 +93,12 @@ func New(opts Options) (*Sink, error) {
 		rate:   logging.Sampler{PerSecond: opts.PerSecond},
 		queue:  queue{max: opts.Queue, wake: make(chan struct{}, 1)},
 	}
-	var err error
-	switch lower := strings.ToLower(opts.To); {
-	case lower == "stdout":
-		s.to = &writer{to: opts.Stdout}
-	case strings.HasPrefix(lower, "http://"), strings.HasPrefix(lower, "https://"):
-		s.to, err = newWebhook(&s.opts)
-	case strings.Contains(opts.To, "://"):
-		err = errors.New("the scheme of a webhook's URL must be http or https")
-	default:
-		s.to, err = newFile(opts.To)
-	}
-	if err != nil {
-		return nil, &SettingError{"To", err}
-	}
-	if _, has := s.to.(*webhook); opts.HeadersFile != "" && !has {
-		return nil, &SettingError{"HeadersFile", errors.New("only the requests to a webhook have headers")}
-	}
-	if _, err := readHeaders(opts.HeadersFile); err != nil {
-		return nil, &SettingError{"HeadersFile", err}
-	}
 	metric.Register(opts.Metrics,
 		metric.Counters("ratelimitd_events_sent_total", "Events that the webhook or file accepted; type: refusal, exceeded, warning or penalty.", "type", kindNames[:], s.sent[:]),
 		metric.Counters("ratelimitd_events_dropped_total", "Events not sent; reason: rate (too many in a second), queue (too many waited), age (sending failed too long), refused (the webhook rejects them) or stop.", "reason", reasonNames[:], s.dropped[:]),
 		metric.Counter("ratelimitd_events_failed_attempts_total", "Failed attempts to send events.", s.failed.Load),
 		metric.Gauge("ratelimitd_events_waiting", "Events waiting to be sent.", s.queue.len))
-	return s, nil
+	return s
 }
 
 // Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send. ends is the time from

@@ -1,4 +1,4 @@
-package events
+package destination
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ func TestFile(t *testing.T) {
 	}
 	send := func(events ...string) {
 		for _, e := range events {
-			if err := f.send(t.Context(), []byte(e)); err != nil {
+			if err := f.Send(t.Context(), []byte(e)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -66,7 +66,7 @@ func TestTornLine(t *testing.T) {
 		fails bool
 	}{{"one", 0, false}, {"two", 0, true}, {"two", 0, true}, {"two", 100, false}, {"three", 0, false}} {
 		to.room += step.room
-		if err := w.send(t.Context(), []byte(step.event)); (err != nil) != step.fails {
+		if err := w.Send(t.Context(), []byte(step.event)); (err != nil) != step.fails {
 			t.Errorf("%s: %v", step.event, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package events
+package destination
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package events
+package destination
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
 // call is a request as a webhook got it.
@@ -41,7 +43,6 @@ func listen(t *testing.T, answer http.HandlerFunc) (url string, calls <-chan cal
 
 func hook(t *testing.T, opts Options) *webhook {
 	t.Helper()
-	opts.setDefaults()
 	w, err := newWebhook(&opts)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +62,7 @@ func ending(t *testing.T, after time.Duration) context.Context {
 
 func TestRequestToAWebhook(t *testing.T) {
 	url, calls := listen(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
-	if err := hook(t, Options{To: url + "/in?key=1"}).send(within(t), []byte(`{"a":1}`)); err != nil {
+	if err := hook(t, Options{To: url + "/in?key=1"}).Send(within(t), []byte(`{"a":1}`)); err != nil {
 		t.Fatal(err)
 	}
 	got := <-calls
@@ -86,15 +87,15 @@ func TestAnswersOfAWebhook(t *testing.T) {
 			w.Header().Set("Retry-After", "7")
 			w.WriteHeader(code)
 		})
-		err := hook(t, Options{To: url}).send(within(t), []byte(`{}`))
+		err := hook(t, Options{To: url}).Send(within(t), []byte(`{}`))
 		got := "accepted"
-		if _, ok := errors.AsType[refusedError](err); ok {
+		if _, ok := errors.AsType[*events.RefusedError](err); ok {
 			got = "refused"
 		}
-		if later, ok := errors.AsType[laterError](err); ok {
+		if later, ok := errors.AsType[*events.LaterError](err); ok {
 			got = "later"
-			if later.after != 7*time.Second {
-				t.Errorf("%d with Retry-After 7: a pause of %s", code, later.after)
+			if later.After != 7*time.Second {
+				t.Errorf("%d with Retry-After 7: a pause of %s", code, later.After)
 			}
 		}
 		if err != nil && strings.Contains(err.Error(), url) {
@@ -111,7 +112,7 @@ func TestRetryAfter(t *testing.T) {
 		"": 0, "3": 3 * time.Second, "-3": 0, "soon": 0, "99999999999999": 0,
 		"Tue, 10 Mar 2026 12:01:10 GMT": time.Minute, "Tue, 10 Mar 2026 11:01:10 GMT": 0,
 	} {
-		if got := retryAfter(value, noon); got != want {
+		if got := retryAfter(value, time.Date(2026, 3, 10, 12, 0, 10, 0, time.UTC)); got != want {
 			t.Errorf("Retry-After %q is %s, want %s", value, got, want)
 		}
 	}
@@ -145,7 +146,7 @@ func TestWebhookThatFails(t *testing.T) {
 		if name == "hangs" {
 			ctx = ending(t, 20*time.Millisecond)
 		}
-		err := hook(t, Options{To: url + "/secret?token=secret"}).send(ctx, []byte(`{}`))
+		err := hook(t, Options{To: url + "/secret?token=secret"}).Send(ctx, []byte(`{}`))
 		if err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("a webhook that %s: %v", name, err)
 		}
@@ -163,7 +164,7 @@ func TestLongAnswer(t *testing.T) {
 	})
 	w := hook(t, Options{To: url})
 	for range 2 {
-		if err := w.send(within(t), []byte(`{}`)); err != nil {
+		if err := w.Send(within(t), []byte(`{}`)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -180,7 +181,7 @@ func TestHeadersOfAWebhook(t *testing.T) {
 	}
 	write("# of the webhook\n\nauthorization: Bearer one\r\nX-Tenant:  acme \n")
 	w := hook(t, Options{To: url, HeadersFile: file})
-	send := func() error { return w.send(within(t), []byte(`{}`)) }
+	send := func() error { return w.Send(within(t), []byte(`{}`)) }
 	if err := send(); err != nil {
 		t.Fatal(err)
 	}

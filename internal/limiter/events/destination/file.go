@@ -1,4 +1,4 @@
-package events
+package destination
 
 import (
 	"context"
@@ -8,8 +8,12 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
+
+// Lines returns a destination that writes one event a line to an open stream.
+func Lines(to io.Writer) events.Destination { return &writer{to: to} }
 
 // writer writes one event a line to an open stream.
 type writer struct {
@@ -17,10 +21,11 @@ type writer struct {
 	torn bool // the last write ended within a line
 }
 
-func (w *writer) name() string { return "stdout" }
+// Name implements events.Destination.
+func (w *writer) Name() string { return "stdout" }
 
-// send writes an event. If an earlier attempt ended within a line, it begins with a new one, so that readers lose only that line.
-func (w *writer) send(_ context.Context, event []byte) error {
+// Send writes an event. If an earlier attempt ended within a line, it begins with a new one, so that readers lose only that line.
+func (w *writer) Send(_ context.Context, event []byte) error {
 	var b []byte
 	if w.torn {
 		b = append(b, '\n')
@@ -54,14 +59,16 @@ func newFile(path string) (*file, error) {
 	return &file{path: path}, nil
 }
 
-func (f *file) name() string { return f.path }
+// Name implements events.Destination.
+func (f *file) Name() string { return f.path }
 
-func (f *file) send(ctx context.Context, event []byte) (err error) {
+// Send implements events.Destination.
+func (f *file) Send(ctx context.Context, event []byte) (err error) {
 	to, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
 	f.lines.to = to
-	return f.lines.send(ctx, event)
+	return f.lines.Send(ctx, event)
 }

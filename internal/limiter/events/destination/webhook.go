@@ -1,4 +1,4 @@
-package events
+package destination
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
 // webhook sends events as HTTP requests in structured mode. The system's authorities are trusted, or those of SSL_CERT_FILE and
@@ -35,7 +37,8 @@ func newWebhook(o *Options) (*webhook, error) {
 	return w, nil
 }
 
-func (w *webhook) name() string { return w.where }
+// Name implements events.Destination.
+func (w *webhook) Name() string { return w.where }
 
 // aboutEvents are the status codes by which a receiver rejects the events themselves: it would not accept them later
 // either.
@@ -44,7 +47,8 @@ var aboutEvents = []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge,
 // maxAnswer is how much of an answer is read, so that its connection can be used again.
 const maxAnswer = 64 << 10
 
-func (w *webhook) send(ctx context.Context, event []byte) error {
+// Send implements events.Destination.
+func (w *webhook) Send(ctx context.Context, event []byte) error {
 	headers, err := readHeaders(w.headers)
 	if err != nil {
 		return err
@@ -69,9 +73,12 @@ func (w *webhook) send(ctx context.Context, event []byte) error {
 	case code/100 == 2:
 		return nil
 	case slices.Contains(aboutEvents, code):
-		return refusedError{fmt.Errorf("the webhook answered %s", answer.Status)}
+		return &events.RefusedError{Err: fmt.Errorf("the webhook answered %s", answer.Status)}
 	default:
-		return laterError{fmt.Errorf("the webhook answered %s", answer.Status), retryAfter(answer.Header.Get("Retry-After"), time.Now())}
+		return &events.LaterError{
+			Err:   fmt.Errorf("the webhook answered %s", answer.Status),
+			After: retryAfter(answer.Header.Get("Retry-After"), time.Now()),
+		}
 	}
 }
 
