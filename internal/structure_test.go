@@ -37,23 +37,23 @@ var imports = map[string][]string{
 	"internal/testkit/...":   {"internal/testkit/..."},
 
 	// Packages that know less than their wing.
-	"internal/platform/metric":            {},                                                                                                                                                        // package ratelimit links it, and no metrics client
-	"internal/config/yamlform/...":        {"internal/config/yamlform"},                                                                                                                              // YAML, independent of what it describes
-	"internal/backend":                    {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},                                                                            // the contract knows no store
-	"internal/limiter/events":             {"internal/descriptor", "internal/platform/..."},                                                                                                          // observers do not know what a decision is
-	"internal/limiter/events/destination": {"internal/limiter/events", "internal/platform/..."},                                                                                                      // an HTTP client, which a limiter does not need
-	"internal/limiter/hotkeys":            {"internal/platform/metric"},                                                                                                                              // the same
-	"internal/limiter/usage":              {"internal/descriptor", "internal/platform/metric"},                                                                                                       // the same
-	"internal/limiter/grpcstatus":         {"internal/limiter"},                                                                                                                                      // the errors of a decision
-	"internal/lending/lease":              {"internal/descriptor", "internal/backend", "internal/platform/..."},                                                                                      // a store in front of a store
-	"internal/lending/regions":            {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/lending/lease", "internal/platform/..."},                              // the same
-	"internal/lending/quota":              {"internal/descriptor"},                                                                                                                                   // pure arithmetic
-	"internal/lending/quota/envoymodel":   {"internal/lending/quota"},                                                                                                                                // the same
-	"internal/lending/quota/redisshares":  {"internal/lending/quota"},                                                                                                                                // it stores what the arithmetic says
-	"internal/assembly":                   {"internal/descriptor", "internal/config/override/...", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"}, // package ratelimit links it, and no server
-	"internal/platform/intake":            {},                                                                                                                                                        // bounds, independent of what is asked
-	"internal/server/transport":           {"internal/platform/intake"},                                                                                                                              // HTTP/2
-	"internal/server/reservation":         {},                                                                                                                                                        // signatures
+	"internal/platform/metric":            {},                                                                                                                                               // package ratelimit links it, and no metrics client
+	"internal/config/yamlform/...":        {"internal/config/yamlform"},                                                                                                                     // YAML, independent of what it describes
+	"internal/backend":                    {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},                                                                   // the contract knows no store
+	"internal/limiter/events":             {"internal/descriptor", "internal/platform/..."},                                                                                                 // observers do not know what a decision is
+	"internal/limiter/events/destination": {"internal/limiter/events", "internal/platform/..."},                                                                                             // an HTTP client, which a limiter does not need
+	"internal/limiter/hotkeys":            {"internal/platform/metric"},                                                                                                                     // the same
+	"internal/limiter/usage":              {"internal/descriptor", "internal/platform/metric"},                                                                                              // the same
+	"internal/limiter/grpcstatus":         {"internal/limiter"},                                                                                                                             // the errors of a decision
+	"internal/lending/lease":              {"internal/descriptor", "internal/backend", "internal/platform/..."},                                                                             // a store in front of a store
+	"internal/lending/regions":            {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/lending/lease", "internal/platform/..."},                     // the same
+	"internal/lending/quota":              {"internal/descriptor"},                                                                                                                          // pure arithmetic
+	"internal/lending/quota/envoymodel":   {"internal/lending/quota"},                                                                                                                       // the same
+	"internal/lending/quota/redisshares":  {"internal/lending/quota"},                                                                                                                       // it stores what the arithmetic says
+	"internal/assembly":                   {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"}, // package ratelimit links it, and no server
+	"internal/platform/intake":            {},                                                                                                                                               // bounds, independent of what is asked
+	"internal/server/transport":           {"internal/platform/intake"},                                                                                                                     // HTTP/2
+	"internal/server/reservation":         {},                                                                                                                                               // signatures
 
 	// Packages that know more than their wing, and why.
 	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                 // it cuts the entries of requests

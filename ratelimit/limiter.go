@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/backend/fleet"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
@@ -36,10 +34,8 @@ type Limiter struct {
 	logged          sync.Map // of domains and keys without rules
 	unmatchedLogged atomic.Int32
 
-	tasks   assembly.Tasks
-	stop    context.CancelFunc
-	workers *errgroup.Group
-	close   func() error // once
+	work  assembly.Background
+	close func() error // once
 }
 
 // New returns a limiter with the rules of one domain, and counters in the memory of this process. Open takes all
@@ -52,9 +48,9 @@ func New(domain string, rules ...Rule) (*Limiter, error) {
 // option is wrong. It waits for Redis only to read overrides there: for 2 s at most, or until ctx is done.
 func Open(ctx context.Context, o Options) (*Limiter, error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	l := &Limiter{options: o, observer: o.Observer, log: o.Logger, strict: o.Dir == "" && !o.AllowUnmatched, stop: func() {}, workers: new(errgroup.Group)}
+	l := &Limiter{options: o, observer: o.Observer, log: o.Logger, strict: o.Dir == "" && !o.AllowUnmatched}
 	l.calls.New = func() any { return new(call) }
-	l.close = sync.OnceValue(l.end)
+	l.close = sync.OnceValue(l.work.End)
 	if err := l.open(ctx, &o); err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("ratelimit: %w", err)
@@ -80,10 +76,7 @@ func (l *Limiter) open(ctx context.Context, o *Options) error {
 	if err != nil {
 		return err
 	}
-
-	var background context.Context
-	background, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-	l.tasks.Start(background, l.workers)
+	l.work.Begin(ctx)
 	if overrides != nil && !overrides.Await(ctx, longestFirstRead) {
 		o.Logger.Warn("decisions are made before the overrides have been read", "waited", longestFirstRead)
 	}
@@ -103,18 +96,8 @@ func (l *Limiter) openRules(o *Options, settings limiter.Settings) error {
 		l.engine.Swap(tree, settings)
 		return nil
 	}
-	folder := config.NewFolder(config.Options{Dir: o.Dir, Fixed: fixed, Strict: o.Strict, NoRegions: true, Logger: o.Logger})
-	result, err := folder.Load()
-	switch {
-	case err != nil:
-		return fmt.Errorf("read rules from %s: %w", o.Dir, err)
-	case result.InUse == 0 && len(fixed) == 0:
-		return noRules(o.Dir, result.Files)
-	}
-	apply := func(r config.Result) { l.engine.Swap(r.Tree, settings) }
-	apply(result)
-	l.tasks.Add(func(ctx context.Context) error { return folder.Watch(ctx, apply) })
-	return nil
+	folder := config.Options{Dir: o.Dir, Fixed: fixed, Strict: o.Strict, NoRegions: true, Logger: o.Logger}
+	return assembly.FollowRules(&l.work.Tasks, folder, func(r config.Result) { l.engine.Swap(r.Tree, settings) })
 }
 
 // openCounters makes the counters, and the limiter that uses them. It returns how to reach their Redis; nil: they are in memory.
@@ -124,7 +107,7 @@ func (l *Limiter) openCounters(o *Options) (at *assembly.Redis, err error) {
 			return nil, err
 		}
 	}
-	counters, err := assembly.Open(&l.tasks, assembly.Options{
+	counters, err := assembly.Open(&l.work.Tasks, assembly.Options{
 		MaxCounters: o.MaxCounters, Redis: at, KeyPrefix: o.KeyPrefix, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Logger: o.Logger,
 	})
 	if err != nil {
@@ -132,23 +115,9 @@ func (l *Limiter) openCounters(o *Options) (at *assembly.Redis, err error) {
 	}
 	l.engine = limiter.New(limiter.Options{Store: counters.Store, Local: counters.Local, Keys: counters.Keys, NoMetrics: true})
 	if at != nil {
-		counters.Join(&l.tasks, fleet.Options{Changed: l.engine.SetReplicas})
+		counters.Join(&l.work.Tasks, fleet.Options{Changed: l.engine.SetReplicas})
 	}
 	return at, nil
-}
-
-// noRules says why no file of a directory can be used.
-func noRules(folder string, files []descriptor.FileStatus) error {
-	if len(files) == 0 {
-		return fmt.Errorf("%s has no rule file (*.yaml)", folder)
-	}
-	var all []error
-	for i := range files {
-		for _, text := range files[i].Errors {
-			all = append(all, errors.New(text))
-		}
-	}
-	return fmt.Errorf("no rule file of %s can be used: %w", folder, errors.Join(all...))
 }
 
 // settings are the answers that the options determine.
@@ -172,9 +141,4 @@ func (o *Options) settings() (limiter.Settings, error) {
 func (l *Limiter) Close() error {
 	l.closed.Store(true)
 	return l.close()
-}
-
-func (l *Limiter) end() error {
-	l.stop()
-	return errors.Join(l.workers.Wait(), l.tasks.Close())
 }

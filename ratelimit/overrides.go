@@ -21,17 +21,17 @@ func (l *Limiter) openOverrides(o *Options, at *assembly.Redis) (*assembly.Overr
 	case o.OverridesInRedis && at == nil:
 		return nil, errors.New("Options.OverridesInRedis needs Options.Redis")
 	case o.OverridesInRedis:
-		source, err := at.Overrides(&l.tasks, nil, redissource.Options{Prefix: o.KeyPrefix, Log: o.Logger})
+		source, err := at.Overrides(&l.work.Tasks, nil, redissource.Options{Prefix: o.KeyPrefix, Log: o.Logger})
 		if err != nil {
 			return nil, fmt.Errorf("Options.Redis: %w", err)
 		}
-		return assembly.Follow(&l.tasks, l.engine, source), nil
+		return assembly.Follow(&l.work.Tasks, l.engine, source), nil
 	case o.OverridesFile != "":
 		source, err := override.OpenFile(override.FileOptions{Path: o.OverridesFile, Log: o.Logger})
 		if err != nil {
 			return nil, fmt.Errorf("read overrides from %s: %w", o.OverridesFile, err)
 		}
-		return assembly.Follow(&l.tasks, l.engine, source), nil
+		return assembly.Follow(&l.work.Tasks, l.engine, source), nil
 	}
 	return nil, nil //nolint:nilnil // none is no mistake
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
@@ -30,21 +28,18 @@ func TestProcessesForgetTogether(t *testing.T) {
 	var all [2]*assembly.Counters
 	asked := make(chan struct{}, 100)
 	for i := range all {
-		tasks := new(assembly.Tasks)
+		work := new(assembly.Background)
 		o := assembly.Options{
 			Redis: &assembly.Redis{Connect: redisconn.Options{URL: server.Addr}, Timeout: time.Minute}, DenialBytes: 1 << 20,
 			Regions: func(here backend.Store) (assembly.Regions, error) { return &front{here, asked}, nil },
 		}
 		var err error
-		if all[i], err = assembly.Open(tasks, o); err != nil {
+		if all[i], err = assembly.Open(&work.Tasks, o); err != nil {
 			t.Fatal(err)
 		}
-		ctx, stop := context.WithCancel(t.Context())
-		work := new(errgroup.Group)
-		tasks.Start(ctx, work)
+		work.Begin(t.Context())
 		t.Cleanup(func() {
-			stop()
-			if err := errors.Join(work.Wait(), tasks.Close()); err != nil {
+			if err := work.End(); err != nil {
 				t.Error(err)
 			}
 		})

@@ -48,3 +48,24 @@ func (t *Tasks) Close() error {
 	t.closers = nil
 	return errors.Join(failed...)
 }
+
+// Background is tasks that run from Begin to End. The zero value has none.
+type Background struct {
+	Tasks
+	stop  context.CancelFunc // nil: they have not begun
+	group errgroup.Group
+}
+
+// Begin begins all work. It has the values of ctx, and does not end with it.
+func (b *Background) Begin(ctx context.Context) {
+	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
+	b.Start(ctx, &b.group)
+}
+
+// End ends all work, waits for it and frees what the tasks use.
+func (b *Background) End() error {
+	if b.stop != nil {
+		b.stop()
+	}
+	return errors.Join(b.group.Wait(), b.Close())
+}

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ratelimitd/ratelimitd/internal/assembly"
 	"github.com/ratelimitd/ratelimitd/internal/backend/fleet"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
@@ -39,7 +37,7 @@ var shared = struct {
 // engine decides: rules on top of a store.
 type engine struct {
 	*limiter.Limiter
-	work  background
+	work  assembly.Background
 	store *store
 	users int
 }
@@ -47,32 +45,12 @@ type engine struct {
 // store is what counts.
 type store struct {
 	*assembly.Counters
-	work  background
+	work  assembly.Background
 	users int
 
 	mu       sync.Mutex
 	replicas int
 	limiters []*limiter.Limiter // of the engines that use the store; they divide limits among the replicas
-}
-
-// background is work that runs until it is ended.
-type background struct {
-	tasks assembly.Tasks
-	stop  context.CancelFunc
-	group errgroup.Group
-}
-
-func (b *background) start() {
-	var ctx context.Context
-	ctx, b.stop = context.WithCancel(context.Background())
-	b.tasks.Start(ctx, &b.group)
-}
-
-func (b *background) end() error {
-	if b.stop != nil {
-		b.stop()
-	}
-	return errors.Join(b.group.Wait(), b.tasks.Close())
 }
 
 // again makes work begin anew after a panic, which would end Envoy.
@@ -116,21 +94,21 @@ func openEngine(o *engineSettings, log *slog.Logger, start bool) (*engine, error
 		return nil, err
 	}
 	e := &engine{store: s, users: 1}
-	e.work.tasks.Guard = again(log)
+	e.work.Guard = again(log)
 	e.Limiter = limiter.New(limiter.Options{Store: s.Store, Local: s.Local, Keys: s.Keys, NoMetrics: true})
 	if err = errors.Join(e.openRules(o, log), e.openOverrides(o, log)); err != nil || !start {
-		err = errors.Join(err, e.work.end())
+		err = errors.Join(err, e.work.End())
 		if s.users == 0 { // no other engine uses it
-			err = errors.Join(err, s.work.end())
+			err = errors.Join(err, s.work.End())
 		}
 		return nil, err
 	}
 	if s.users++; s.users == 1 {
-		s.work.start()
+		s.work.Begin(context.Background())
 		shared.stores[o.storeSettings] = s
 	}
 	s.divide(e.Limiter)
-	e.work.start()
+	e.work.Begin(context.Background())
 	shared.engines[key] = e
 	return e, nil
 }
@@ -142,18 +120,18 @@ func openStore(o *storeSettings, log *slog.Logger) (*store, error) {
 		return s, nil
 	}
 	s := new(store)
-	s.work.tasks.Guard = again(log)
+	s.work.Guard = again(log)
 	at := o.redis(log)
 	var err error
-	s.Counters, err = assembly.Open(&s.work.tasks, assembly.Options{
+	s.Counters, err = assembly.Open(&s.work.Tasks, assembly.Options{
 		MaxCounters: int(o.MaxCounters), DenialBytes: int(o.DenialBytes), Redis: at, KeyPrefix: o.KeyPrefix, LyftKeys: o.KeyFormat == "lyft",
 		LyftJitter: redis.DefaultLyftJitter, Logger: log,
 	})
 	if err != nil {
-		return nil, errors.Join(err, s.work.end())
+		return nil, errors.Join(err, s.work.End())
 	}
 	if at != nil {
-		s.Join(&s.work.tasks, fleet.Options{Changed: s.setReplicas})
+		s.Join(&s.work.Tasks, fleet.Options{Changed: s.setReplicas})
 	}
 	return s, nil
 }
@@ -178,24 +156,14 @@ func (o *storeSettings) redis(log *slog.Logger) *assembly.Redis {
 }
 
 func (e *engine) openRules(o *engineSettings, log *slog.Logger) error {
-	folder := config.NewFolder(config.Options{
+	folder := config.Options{
 		Dir: o.Rules, Strict: o.Strict, MergeDomains: o.Merge, NoRegions: true, Tree: descriptor.Options{CalendarMonths: o.Months}, Logger: log,
-	})
-	result, err := folder.Load()
-	switch {
-	case err != nil:
-		return fmt.Errorf("rules: %w", err)
-	case result.InUse == 0:
-		return fmt.Errorf("rules: no rule file of %s can be used: the lines above say why", o.Rules)
 	}
 	settings := o.settings()
-	apply := func(r config.Result) {
+	return assembly.FollowRules(&e.work.Tasks, folder, func(r config.Result) {
 		e.Swap(r.Tree, settings)
 		log.Info("active rules", "folder", o.Rules, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum)
-	}
-	apply(result)
-	e.work.tasks.Add(func(ctx context.Context) error { return folder.Watch(ctx, apply) })
-	return nil
+	})
 }
 
 // settings are the answers that the configuration determines.
@@ -215,17 +183,17 @@ func (e *engine) openOverrides(o *engineSettings, log *slog.Logger) error {
 	switch o.Overrides {
 	case "":
 	case overridesInRedis:
-		source, err := o.redis(log).Overrides(&e.work.tasks, nil, redissource.Options{Prefix: o.KeyPrefix, Log: log})
+		source, err := o.redis(log).Overrides(&e.work.Tasks, nil, redissource.Options{Prefix: o.KeyPrefix, Log: log})
 		if err != nil {
 			return fmt.Errorf("overrides: %w", err)
 		}
-		assembly.Follow(&e.work.tasks, e.Limiter, source)
+		assembly.Follow(&e.work.Tasks, e.Limiter, source)
 	default:
 		source, err := override.OpenFile(override.FileOptions{Path: o.Overrides, Log: log})
 		if err != nil {
 			return fmt.Errorf("overrides: %w", err)
 		}
-		assembly.Follow(&e.work.tasks, e.Limiter, source)
+		assembly.Follow(&e.work.Tasks, e.Limiter, source)
 	}
 	return nil
 }
@@ -259,7 +227,7 @@ func (e *engine) close(log *slog.Logger, wait bool) {
 	ended := make(chan struct{})
 	async.Go(func() (err error) {
 		for _, w := range works {
-			err = errors.Join(err, w.end())
+			err = errors.Join(err, w.End())
 		}
 		return err
 	}, func(err error) {
@@ -281,7 +249,7 @@ func (e *engine) close(log *slog.Logger, wait bool) {
 }
 
 // unused counts one user of an engine less. It returns the work of the engine and of its store, if no other filter uses them.
-func (e *engine) unused() (works []*background) {
+func (e *engine) unused() (works []*assembly.Background) {
 	shared.Lock()
 	defer shared.Unlock()
 	if e.users--; e.users > 0 {
