@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,51 +30,55 @@ import (
 // group is a setup of the conformance suite.
 type group conform.Setup
 
-// moments are the times at which the recordings are replayed in memory: midday, and a moment at which windows of all units
-// except month and year begin.
-var moments = map[string]time.Time{
-	"midday":            time.Date(2027, time.March, 9, 12, 42, 17, 250_000_000, time.UTC),
-	"a week's midnight": time.Date(2027, time.March, 11, 0, 0, 0, 250_000_000, time.UTC),
+// moments are the times at which the recordings are replayed: midday on each day of a week, and a moment at which windows of all
+// units except month and year begin. The recordings have no window shorter than a minute.
+func moments() map[string]time.Time {
+	all := map[string]time.Time{"a week's midnight": time.Date(2027, time.March, 11, 0, 0, 0, 250_000_000, time.UTC)}
+	for day := range 7 {
+		at := time.Date(2027, time.March, 7+day, 12, 42, 17, 250_000_000, time.UTC)
+		all[at.Weekday().String()] = at
+	}
+	return all
 }
 
-// TestConformance replays the requests recorded from envoyproxy/ratelimit over gRPC, and compares every field of every answer.
+// TestConformance replays the requests recorded from envoyproxy/ratelimit over gRPC, and compares every field of every answer. On
+// Thursdays a day and a week begin at the same moment, which the keys of envoyproxy/ratelimit cannot tell apart.
 func TestConformance(t *testing.T) {
 	racetest.Sequential(t)
 	setups, err := conform.Setups()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range setups {
-		g := group(setups[i])
-		for name, at := range moments {
-			t.Run("memory/"+g.Name+"/"+name, func(t *testing.T) {
-				steps, failures, _ := g.replay(t, "memory", at)
-				compared(t, steps, failures)
-			})
-		}
-		for _, backend := range []string{"redis", "redis-lyft"} {
-			t.Run(backend+"/"+g.Name, func(t *testing.T) { g.now(t, backend) })
+	store, setClock := redistest.StartWithStoppedClock(t, time.Now())
+	for name, at := range moments() {
+		for i := range setups {
+			g := group(setups[i])
+			t.Run("memory/"+g.Name+"/"+name, func(t *testing.T) { g.compare(t, at, nil) })
+			if at.Weekday() != time.Thursday {
+				continue
+			}
+			setClock(at)
+			for backend, keys := range map[string]string{"redis": "", "redis-lyft": "lyft"} { // envoyproxy/ratelimit's keys: the answers must be its too
+				t.Run(backend+"/"+g.Name+"/"+name, func(t *testing.T) {
+					if err := store.Client(t).FlushAll(t.Context()).Err(); err != nil {
+						t.Fatal(err)
+					}
+					g.compare(t, at, map[string]string{"REDIS_URL": store.Addr, "REDIS_OP_TIMEOUT": "5s", "REDIS_KEY_FORMAT": keys})
+				})
+			}
 		}
 	}
 }
 
-func compared(t *testing.T, steps int, failures []string) {
-	t.Helper()
-	if len(failures) > 0 {
-		t.Errorf("%d of %d steps differ:\n%s", len(failures), steps, strings.Join(failures[:min(3, len(failures))], "\n"))
-		return
-	}
-	t.Logf("%d steps agree", steps)
-}
-
-// now replays the group by Redis' clock. The recordings have no window shorter than a minute. A run that crosses the end of
-// a minute may differ, so it is repeated. So is one in which the denial cache was emptied.
-func (g *group) now(t *testing.T, backend string) {
+// compare replays the group. A run in which the denial cache was emptied may differ, so it is repeated.
+func (g *group) compare(t *testing.T, at time.Time, env map[string]string) {
 	for try := 1; ; try++ {
-		start := time.Now()
-		steps, failures, forgot := g.replay(t, backend, time.Time{})
-		if len(failures) == 0 || !forgot && start.Truncate(time.Minute).Equal(time.Now().Truncate(time.Minute)) || try == 5 {
-			compared(t, steps, failures)
+		failures, forgot := g.replay(t, at, env)
+		switch {
+		case len(failures) == 0:
+			return
+		case !forgot || try == 5:
+			t.Errorf("%d of %d cases differ:\n%s", len(failures), len(g.Cases), strings.Join(failures[:min(3, len(failures))], "\n"))
 			return
 		}
 	}
@@ -108,10 +113,9 @@ func serveDecider(t *testing.T, decider server.Decider) string {
 	return s.GRPCAddr.String()
 }
 
-// replay sends the recorded requests to a service, which decides all of them at one time; the zero time means now. Where
-// counters collide, the requests are sent but the answers are not compared: the recordings were made at another time.
-// forgot reports whether the denial cache was emptied meanwhile: a replica does that when Redis has not answered for seconds.
-func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, failures []string, forgot bool) {
+// replay sends the recorded requests to a service, which decides all of them at one time. forgot reports whether the denial cache was
+// emptied meanwhile: a replica does that when Redis has not answered for seconds.
+func (g *group) replay(t *testing.T, at time.Time, env map[string]string) (failures []string, forgot bool) {
 	t.Helper()
 	rules := t.TempDir()
 	for _, c := range g.Cases {
@@ -119,19 +123,12 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 			t.Fatal(err)
 		}
 	}
-	env := map[string]string{}
-	for k, v := range g.Settings {
-		env[k] = v
+	all := maps.Clone(g.Settings)
+	if all == nil {
+		all = map[string]string{}
 	}
-	if backend == "redis-lyft" { // envoyproxy/ratelimit's keys: the answers must be envoyproxy/ratelimit's with them too
-		env["REDIS_KEY_FORMAT"] = "lyft"
-	}
-	if backend != "memory" {
-		env["REDIS_URL"] = redistest.Start(t).Addr
-		env["REDIS_OP_TIMEOUT"] = "5s"
-	}
-	svc := startService(t, env, "--rules", rules)
-	addr := svc.Server.GRPCAddr.String()
+	maps.Copy(all, env)
+	svc := startService(t, all, "--rules", rules)
 	metric := func(name string) string {
 		_, metrics := get(t, "http://"+svc.Server.HTTPAddr.String()+"/metrics")
 		_, rest, _ := strings.Cut(metrics, "\n"+name+" ")
@@ -139,42 +136,26 @@ func (g *group) replay(t *testing.T, backend string, at time.Time) (steps int, f
 		return value
 	}
 	const emptied = `ratelimitd_invalidations_total{event="forgot_all"}`
-	if backend != "memory" {
+	if env != nil {
 		// When a replica is connected it forgets the denials that it has learnt before.
 		await(t, "it hears of other replicas' resets", func() bool { return metric("ratelimitd_invalidations_connected") == "1" })
 	}
 	before := metric(emptied)
-	clock := time.Now
-	if !at.IsZero() {
-		addr = serveDecider(t, stopped{svc.Limiter, at})
-		clock = func() time.Time { return at }
+	client := ratelimitv3.NewRateLimitServiceClient(dial(t, serveDecider(t, stopped{svc.Limiter, at})))
+	ask := func(ctx context.Context, request *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+		answer, err := client.ShouldRateLimit(ctx, request)
+		if err != nil && status.Code(err) != codes.InvalidArgument {
+			failures = append(failures, fmt.Sprintf("%v, want InvalidArgument", err))
+		}
+		return answer, err
 	}
-	client := ratelimitv3.NewRateLimitServiceClient(dial(t, addr))
-	began := clock()
-
-	for _, c := range g.Cases {
-		merged := backend == "redis-lyft" && c.Level == conform.Recorded && c.Collides(began)
-		for i := range c.Steps {
-			s := &c.Steps[i]
-			steps++
-			req, err := s.Message()
-			if err != nil {
-				t.Fatal(err)
-			}
-			asked := clock()
-			got, err := client.ShouldRateLimit(t.Context(), req)
-			if s.Error != "" && status.Code(err) != codes.InvalidArgument {
-				failures = append(failures, fmt.Sprintf("%s step %d: %v, want InvalidArgument", c.Name, i, err))
-			}
-			if merged {
-				continue
-			}
-			if difference := s.Difference(got, err, asked, clock()); difference != "" {
-				failures = append(failures, fmt.Sprintf("%s step %d, asked %s:\n%s", c.Name, i, s.Request, difference))
-			}
+	for i := range g.Cases {
+		r := g.Cases[i].Replay(t.Context(), ask, func() time.Time { return at })
+		if r.Failure != "" {
+			failures = append(failures, fmt.Sprintf("%s step %d, asked %s:\n%s", g.Cases[i].Name, r.Step, r.Request, r.Failure))
 		}
 	}
-	return steps, failures, metric(emptied) != before
+	return failures, metric(emptied) != before
 }
 
 // startService starts the service on free ports, as its command line does, and stops it at the end of the test.

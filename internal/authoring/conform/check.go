@@ -1,11 +1,13 @@
 package conform
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
+	descriptorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -13,18 +15,25 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Message is the step's request.
-func (s *Step) Message() (*ratelimitv3.RateLimitRequest, error) {
-	var r ratelimitv3.RateLimitRequest
-	if err := protojson.Unmarshal(s.Request, &r); err != nil {
-		return nil, fmt.Errorf("read the request %s: %w", s.Request, err)
+// Replay sends the requests of the case, at the times that the clock of the service gives, and compares the answers.
+func (c *Case) Replay(ctx context.Context, ask Ask, clock func() time.Time) Result {
+	requests, err := c.requests(clock())
+	if err != nil {
+		return Result{Failure: err.Error()}
 	}
-	return &r, nil
+	for i, request := range requests {
+		from := clock()
+		answer, err := ask(ctx, request)
+		if difference := c.Steps[i].difference(answer, err, from, clock()); difference != "" {
+			return Result{Failure: difference, Step: i + 1, Request: text(request)}
+		}
+	}
+	return Result{}
 }
 
-// Difference returns how an answer, which was given between from and to, differs from the step's; empty: it does not. It changes the
+// difference returns how an answer, which was given between from and to, differs from the step's; empty: it does not. It changes the
 // answer.
-func (s *Step) Difference(got *ratelimitv3.RateLimitResponse, err error, from, to time.Time) string {
+func (s *Step) difference(got *ratelimitv3.RateLimitResponse, err error, from, to time.Time) string {
 	switch {
 	case s.Error != "" && err == nil:
 		return "want an error, got the answer " + text(got)
@@ -88,33 +97,54 @@ func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem stri
 	return problem
 }
 
-// Collides reports whether two windows of the case begin at the same moment now, such as an hour's and a day's in the first hour
-// of a day. The keys of envoyproxy/ratelimit have that moment and no unit, so such windows share a counter there. The recordings were
-// made when none did.
-func (c *Case) Collides(now time.Time) bool {
-	units := make(map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool)
-	for _, s := range c.Steps {
-		var answer ratelimitv3.RateLimitResponse
-		if s.Error != "" || protojson.Unmarshal(s.Response, &answer) != nil {
-			continue
+// requests returns the requests of the case to send now. In recordings, limits of requests get counters of their own where two windows of
+// one counter begin at the same moment, such as a day and a week on a Thursday: the keys of envoyproxy/ratelimit contain that moment and not
+// the unit, so it counts both in one place. The recordings were made when no two windows did. A request's own limit needs no
+// rule, so one more entry changes nothing else.
+func (c *Case) requests(now time.Time) ([]*ratelimitv3.RateLimitRequest, error) {
+	all := make([]*ratelimitv3.RateLimitRequest, len(c.Steps))
+	for i := range c.Steps {
+		all[i] = new(ratelimitv3.RateLimitRequest)
+		if err := protojson.Unmarshal(c.Steps[i].Request, all[i]); err != nil {
+			return nil, fmt.Errorf("read the request %s: %w", c.Steps[i].Request, err)
 		}
-		for _, status := range answer.GetStatuses() {
-			if status.GetCurrentLimit() != nil {
-				units[status.GetCurrentLimit().GetUnit()] = true
+	}
+	if c.Level != Recorded {
+		return all, nil
+	}
+	units := make(map[string]ratelimitv3.RateLimitResponse_RateLimit_Unit) // of what envoyproxy/ratelimit counts under
+	for _, own := range []bool{false, true} {                              // rules' limits first: their descriptors stay as they are
+		for i, request := range all {
+			var answer ratelimitv3.RateLimitResponse
+			if c.Steps[i].Error != "" {
+				continue
+			}
+			if err := protojson.Unmarshal(c.Steps[i].Response, &answer); err != nil {
+				return nil, fmt.Errorf("read the answer %s: %w", c.Steps[i].Response, err)
+			}
+			for j, status := range answer.GetStatuses() {
+				d, unit := request.GetDescriptors()[j], status.GetCurrentLimit().GetUnit()
+				if status.GetCurrentLimit() == nil || (d.GetLimit() != nil) != own {
+					continue
+				}
+				counter := sharedKey(d, unit, now)
+				if first, found := units[counter]; !found {
+					units[counter] = unit
+				} else if own && first != unit {
+					d.Entries = append(d.Entries, &descriptorv3.RateLimitDescriptor_Entry{Key: "unit", Value: unit.String()})
+				}
 			}
 		}
 	}
-	return collide(units, now)
+	return all, nil
 }
 
-func collide(units map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool, now time.Time) bool {
-	starts := make(map[int64]bool)
-	for unit := range units {
-		start, _ := descriptor.Window{Unit: descriptor.Unit(unit)}.Bounds(now.UnixMicro())
-		if starts[start] {
-			return true
-		}
-		starts[start] = true
+// sharedKey is the key of envoyproxy/ratelimit, without the domain.
+func sharedKey(d *descriptorv3.RateLimitDescriptor, unit ratelimitv3.RateLimitResponse_RateLimit_Unit, now time.Time) string {
+	var b strings.Builder
+	for _, e := range d.GetEntries() {
+		fmt.Fprintf(&b, "%s_%s_", e.GetKey(), e.GetValue())
 	}
-	return false
+	start, _ := descriptor.Window{Unit: descriptor.Unit(unit)}.Bounds(now.UnixMicro())
+	return fmt.Sprint(b.String(), start)
 }

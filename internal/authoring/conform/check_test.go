@@ -5,31 +5,52 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 )
 
-func TestCollide(t *testing.T) {
-	const minute, hour, day, week = ratelimitv3.RateLimitResponse_RateLimit_MINUTE, ratelimitv3.RateLimitResponse_RateLimit_HOUR, ratelimitv3.RateLimitResponse_RateLimit_DAY, ratelimitv3.RateLimitResponse_RateLimit_WEEK
-	for _, c := range []struct {
-		at    string
-		units []ratelimitv3.RateLimitResponse_RateLimit_Unit
-		want  bool
-	}{
-		{"2027-03-09T12:42:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{minute, hour, day, week}, false},
-		{"2027-03-09T00:42:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{hour, day}, true},
-		{"2027-03-09T00:42:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{minute, day, week}, false},
-		{"2027-03-09T12:00:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{minute, hour}, true},
-		{"2027-03-11T12:42:17Z", []ratelimitv3.RateLimitResponse_RateLimit_Unit{hour, day, week}, true},
-	} {
-		at, err := time.Parse(time.RFC3339, c.at)
-		if err != nil {
-			t.Fatal(err)
+// Windows that begin together get counters of their own. At the epoch, those of all units begin together; at the time of the recordings, none.
+func TestRequestsApart(t *testing.T) {
+	setups, err := Setups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[time.Time]int{time.Unix(0, 0): 73, time.Date(2027, 3, 13, 1, 36, 0, 0, time.UTC): 0, time.Date(2027, 3, 11, 12, 42, 0, 0, time.UTC): 14} {
+		changed := 0
+		for _, s := range setups {
+			for i := range s.Cases {
+				c := &s.Cases[i]
+				if c.Level != Recorded {
+					continue
+				}
+				units, moved := map[string]string{}, map[string]bool{}
+				requests, err := c.requests(at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for n, r := range requests {
+					var answer ratelimitv3.RateLimitResponse
+					if c.Steps[n].Error != "" || protojson.Unmarshal(c.Steps[n].Response, &answer) != nil {
+						continue
+					}
+					for j, status := range answer.GetStatuses() {
+						if status.GetCurrentLimit() == nil {
+							continue
+						}
+						key, unit := sharedKey(r.GetDescriptors()[j], status.GetCurrentLimit().GetUnit(), at), status.GetCurrentLimit().GetUnit().String()
+						if units[key] != "" && units[key] != unit {
+							t.Errorf("%s: %s is counted for a %s and a %s", c.Name, key, units[key], unit)
+						}
+						units[key] = unit
+						if last := r.Descriptors[j].Entries; len(last) > 0 && last[len(last)-1].Key == "unit" {
+							moved[key] = true
+						}
+					}
+				}
+				changed += len(moved)
+			}
 		}
-		units := make(map[ratelimitv3.RateLimitResponse_RateLimit_Unit]bool)
-		for _, unit := range c.units {
-			units[unit] = true
-		}
-		if got := collide(units, at); got != c.want {
-			t.Errorf("%s, %v: %t", c.at, c.units, got)
+		if changed != want {
+			t.Errorf("%s: %d counters were moved, want %d", at, changed, want)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	began := time.Now()
 	r := &Report{Setup: o.Setup}
 	for i := range cases {
-		r.add(&cases[i], o.replay(ctx, &cases[i]))
+		r.add(&cases[i], cases[i].Replay(ctx, o.Ask, time.Now))
 	}
 	for i := range exact {
 		r.add(&exact[i], o.count(ctx, &exact[i], run))
@@ -202,26 +202,6 @@ func shell(ctx context.Context, command string) error {
 		return fmt.Errorf("%s: %w\n%s", command, err, out)
 	}
 	return nil
-}
-
-// replay sends the requests of a case.
-func (o *Options) replay(ctx context.Context, c *Case) Result {
-	if c.Level == Recorded && c.Collides(time.Now()) {
-		return Result{Skipped: "windows of two units began at the same moment, such as a day and a week on a Thursday; envoyproxy/ratelimit lets them share a counter"}
-	}
-	for i := range c.Steps {
-		s := &c.Steps[i]
-		request, err := s.Message()
-		if err != nil {
-			return Result{Failure: err.Error(), Step: i + 1}
-		}
-		from := time.Now()
-		answer, err := o.Ask(ctx, request)
-		if difference := s.Difference(answer, err, from, time.Now()); difference != "" {
-			return Result{Failure: difference, Step: i + 1, Request: text(request)}
-		}
-	}
-	return Result{}
 }
 
 func (r *Report) add(c *Case, one Result) {
