@@ -15,7 +15,7 @@ func TestDocumentedExamples(t *testing.T) {
 	for _, c := range []struct {
 		page           string
 		domains, rules int // at least
-	}{{"do/rules.md", 5, 15}, {"do/headers.md", 2, 4}} {
+	}{{"do/rules.md", 5, 15}, {"do/plans.md", 2, 6}, {"do/weights.md", 4, 6}, {"do/headers.md", 2, 4}} {
 		t.Run(c.page, func(t *testing.T) { documentedExamples(t, c.page, c.domains, c.rules) })
 	}
 }

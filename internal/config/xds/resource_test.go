@@ -139,16 +139,18 @@ func descriptorOf(t testing.TB, m map[string]any) *ratelimitv3.RateLimitDescript
 // A rule over xDS equals the rule of a file with the same content.
 func TestTheSameRulesAsFiles(t *testing.T) {
 	var files []config.File
-	docs, err := os.ReadFile("../../../docs/do/rules.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, block := range strings.Split(string(docs), "\n```yaml\n")[1:] {
-		example, _, _ := strings.Cut(block, "\n```\n")
-		if !strings.Contains(example, "domain: ") {
-			continue // only a part of a rule file
+	for _, page := range []string{"rules", "plans", "weights"} {
+		docs, err := os.ReadFile("../../../docs/do/" + page + ".md")
+		if err != nil {
+			t.Fatal(err)
 		}
-		files = append(files, config.File{Name: fmt.Sprintf("example %d", i+1), Data: []byte(example)})
+		for i, block := range strings.Split(string(docs), "\n```yaml\n")[1:] {
+			example, _, _ := strings.Cut(block, "\n```\n")
+			if !strings.Contains(example, "domain: ") {
+				continue // only a part of a rule file
+			}
+			files = append(files, config.File{Name: fmt.Sprintf("%s, example %d", page, i+1), Data: []byte(example)})
+		}
 	}
 	paths, err := filepath.Glob("../../../config/*/*.yaml")
 	if err != nil {
