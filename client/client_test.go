@@ -25,6 +25,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 // patient are options for tests of answers, which must not fail on a busy machine.
@@ -272,10 +274,10 @@ func TestDecidersAgree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			folder := servicetest.RulesOf(t, text)
 			ofClient, ofLibrary := new(seen), new(seen)
-			o := ratelimit.Options{Dir: folder, Observer: ofLibrary, Logger: slog.New(slog.DiscardHandler)}
+			o := ratelimit.Options{Dir: rulefiles.Dir(folder), Observer: ofLibrary, Logger: slog.New(slog.DiscardHandler)}
 			var env []string
 			if nowhere := filepath.Join(folder, "nowhere"); down {
-				o.Redis, o.OnFailure = &ratelimit.Redis{URL: nowhere}, limits.OnFailureDeny
+				o.Store, o.OnFailure = redisstore.New(redisstore.Options{URL: nowhere}), limits.OnFailureDeny
 				env = []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=unix", "REDIS_URL=" + nowhere, "RATELIMITD_ON_ERROR=deny", "RATELIMITD_RESERVATION_KEY=0123456789abcdef"}
 			}
 			l := must[*ratelimit.Limiter](t)(ratelimit.Open(t.Context(), o))

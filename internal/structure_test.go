@@ -37,23 +37,24 @@ var imports = map[string][]string{
 	"internal/testkit/...":   {"internal/testkit/..."},
 
 	// Packages that know less than their wing.
-	"internal/platform/metric":            {},                                                                                                                                               // package ratelimit links it, and no metrics client
-	"internal/config/yamlform/...":        {"internal/config/yamlform"},                                                                                                                     // YAML, independent of what it describes
-	"internal/backend":                    {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},                                                                   // the contract knows no store
-	"internal/limiter/events":             {"internal/descriptor", "internal/platform/..."},                                                                                                 // observers do not know what a decision is
-	"internal/limiter/events/destination": {"internal/limiter/events", "internal/platform/..."},                                                                                             // an HTTP client, which a limiter does not need
-	"internal/limiter/hotkeys":            {"internal/platform/metric"},                                                                                                                     // the same
-	"internal/limiter/usage":              {"internal/descriptor", "internal/platform/metric"},                                                                                              // the same
-	"internal/limiter/grpcstatus":         {"internal/limiter"},                                                                                                                             // the errors of a decision
-	"internal/lending/lease":              {"internal/descriptor", "internal/backend", "internal/platform/..."},                                                                             // a store in front of a store
-	"internal/lending/regions":            {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/lending/lease", "internal/platform/..."},                     // the same
-	"internal/lending/quota":              {"internal/descriptor"},                                                                                                                          // pure arithmetic
-	"internal/lending/quota/envoymodel":   {"internal/lending/quota"},                                                                                                                       // the same
-	"internal/lending/quota/redisshares":  {"internal/lending/quota"},                                                                                                                       // it stores what the arithmetic says
-	"internal/assembly":                   {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"}, // package ratelimit links it, and no server
-	"internal/platform/intake":            {},                                                                                                                                               // bounds, independent of what is asked
-	"internal/server/transport":           {"internal/platform/intake"},                                                                                                                     // HTTP/2
-	"internal/server/reservation":         {},                                                                                                                                               // signatures
+	"internal/platform/metric":            {},                                                                                                                                                                                   // package ratelimit links it, and no metrics client
+	"internal/config/yamlform/...":        {"internal/config/yamlform"},                                                                                                                                                         // YAML, independent of what it describes
+	"internal/backend":                    {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},                                                                                                       // the contract knows no store
+	"internal/limiter/events":             {"internal/descriptor", "internal/platform/..."},                                                                                                                                     // observers do not know what a decision is
+	"internal/limiter/events/destination": {"internal/limiter/events", "internal/platform/..."},                                                                                                                                 // an HTTP client, which a limiter does not need
+	"internal/limiter/hotkeys":            {"internal/platform/metric"},                                                                                                                                                         // the same
+	"internal/limiter/usage":              {"internal/descriptor", "internal/platform/metric"},                                                                                                                                  // the same
+	"internal/limiter/grpcstatus":         {"internal/limiter"},                                                                                                                                                                 // the errors of a decision
+	"internal/lending/lease":              {"internal/descriptor", "internal/backend", "internal/platform/..."},                                                                                                                 // a store in front of a store
+	"internal/lending/regions":            {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/lending/lease", "internal/platform/..."},                                                         // the same
+	"internal/lending/quota":              {"internal/descriptor"},                                                                                                                                                              // pure arithmetic
+	"internal/lending/quota/envoymodel":   {"internal/lending/quota"},                                                                                                                                                           // the same
+	"internal/lending/quota/redisshares":  {"internal/lending/quota"},                                                                                                                                                           // it stores what the arithmetic says
+	"internal/assembly":                   {"internal/descriptor", "internal/config/override/...", "internal/assembly/parts", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"}, // package redisstore links it, and no server
+	"internal/assembly/parts":             {"internal/descriptor", "internal/config/...", "internal/backend", "internal/limiter"},                                                                                               // package ratelimit links it, and no Redis
+	"internal/platform/intake":            {},                                                                                                                                                                                   // bounds, independent of what is asked
+	"internal/server/transport":           {"internal/platform/intake"},                                                                                                                                                         // HTTP/2
+	"internal/server/reservation":         {},                                                                                                                                                                                   // signatures
 
 	// Packages that know more than their wing, and why.
 	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                 // it cuts the entries of requests
@@ -68,14 +69,16 @@ var imports = map[string][]string{
 	"limits":                            {},
 	"limits/limitsprom":                 {"limits"},
 	"client":                            {"limits", "proto/ratelimitd/v1"},
-	"ratelimit":                         {"limits", "internal/descriptor", "internal/config/...", "internal/assembly", "internal/backend/...", "internal/limiter"},
+	"ratelimit":                         {"limits", "internal/descriptor", "internal/config", "internal/config/override", "internal/config/yamlform", "internal/assembly/parts", "internal/backend", "internal/backend/memory", "internal/limiter"}, // no Redis
+	"ratelimit/redisstore":              {"ratelimit", "internal/config/override/redissource", "internal/assembly", "internal/assembly/parts", "internal/backend/...", "internal/limiter"},
+	"ratelimit/rulefiles":               {"ratelimit", "internal/config/...", "internal/assembly/parts"},
 	"middleware/...":                    {"limits", "middleware/internal/..."},
-	"middleware/httplimit":              {"limits", "middleware/internal/...", "internal/platform/problem"},                                                                                     // which needs the standard library alone
-	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"}, // both deciders
+	"middleware/httplimit":              {"limits", "middleware/internal/...", "internal/platform/problem"},                                                                                                            // which needs the standard library alone
+	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "ratelimit/rulefiles", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"}, // both deciders
 	"proto/...":                         {"proto/..."},
 	"proto/ratelimitd/admin/v1":         {},
 	"cmd/ratelimitd":                    {"internal/...", "proto/ratelimitd/admin/v1"}, // it writes requests to the admin port
-	"examples/...":                      {"client", "limits", "middleware/...", "ratelimit"},
+	"examples/...":                      {"client", "limits", "middleware/...", "ratelimit/..."},
 	"docs/figures":                      {"internal/descriptor", "internal/backend"},
 	"workshop/bench/emptyserver":        {"internal/server/...", "internal/platform/intake"},
 	"workshop/attack":                   {"internal/testkit/http2test"},
@@ -98,9 +101,9 @@ var onlyIn = map[string][]string{
 	"github.com/DataDog":                                {"internal/platform/statsd"},
 	"github.com/prometheus":                             {"internal/assembly/service", "limits/limitsprom", "internal/platform/metric/prom", "internal/lending/quota/assigner", "internal/platform/endpoint", "internal/platform/intake", "internal/operator/promcompat", "internal/server", "internal/platform/statsd", "internal/platform/tracing", "cmd/ratelimitd"},
 	"github.com/prometheus/statsd_exporter":             {"internal/operator/promcompat"},
-	"github.com/fsnotify/fsnotify":                      {"internal/config", "internal/platform/tlsfiles"},
+	"github.com/fsnotify/fsnotify":                      {"internal/config/follow", "internal/platform/tlsfiles"},
 	"go.opentelemetry.io":                               {"internal/server", "internal/platform/tracing", "internal/testkit/otlptest"},
-	"github.com/redis/go-redis":                         {"internal/assembly", "internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/lending/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/backend/redisconn/redisconntest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit", "examples/http-queue"},
+	"github.com/redis/go-redis":                         {"internal/assembly", "internal/backend/redisconn", "internal/backend/redis", "internal/config/override/redissource", "internal/lending/quota/redisshares", "internal/backend/fleet", "internal/server/reservation", "internal/testkit/redistest", "internal/backend/redisconn/redisconntest", "internal/testkit/servicetest", "cmd/ratelimitd", "ratelimit/redisstore", "examples/http-queue"},
 	"github.com/alecthomas/kong":                        {"cmd/ratelimitd"},
 	module + "internal/testkit/rapidtest":               {"internal/testkit/backendtest"},      // tests only
 	module + "internal/lending/quota/envoymodel":        {},                                    // tests only

@@ -9,6 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 func open(t testing.TB, o ratelimit.Options) *ratelimit.Limiter {
@@ -35,7 +37,7 @@ descriptors:
 func BenchmarkAllow(b *testing.B) {
 	for _, n := range []int{1, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
-			l := open(b, ratelimit.Options{Dir: servicetest.RulesOf(b, perCustomer), Logger: quiet})
+			l := open(b, ratelimit.Options{Dir: rulefiles.Dir(servicetest.RulesOf(b, perCustomer)), Logger: quiet})
 			keys := make([]string, n)
 			for i := range keys {
 				keys[i] = fmt.Sprintf("customer-%d", i)
@@ -53,7 +55,7 @@ func BenchmarkAllow(b *testing.B) {
 }
 
 func BenchmarkDecide(b *testing.B) {
-	l := open(b, ratelimit.Options{Dir: servicetest.RulesOf(b, perCustomer), Logger: quiet})
+	l := open(b, ratelimit.Options{Dir: rulefiles.Dir(servicetest.RulesOf(b, perCustomer)), Logger: quiet})
 	b.ReportAllocs()
 	for b.Loop() {
 		if d, err := l.Decide(b.Context(), limits.NewRequest("api", "customer", "customer-1")); !d.Allowed || err != nil {
@@ -66,7 +68,7 @@ func BenchmarkAllowRedis(b *testing.B) {
 	server := redistest.Start(b)
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			l := open(b, ratelimit.Options{Dir: servicetest.RulesOf(b, perCustomer), Logger: quiet, Redis: &ratelimit.Redis{URL: server.Addr}})
+			l := open(b, ratelimit.Options{Dir: rulefiles.Dir(servicetest.RulesOf(b, perCustomer)), Logger: quiet, Store: redisstore.New(redisstore.Options{URL: server.Addr})})
 			keys := make([]string, 100_000)
 			for i := range keys {
 				keys[i] = fmt.Sprintf("customer-%d", i)

@@ -43,7 +43,7 @@ func (l *Limiter) Refund(ctx context.Context, r *Request) error {
 
 // SetRules replaces the rules in code. Counters of rules that stay are kept. The rules of Options.Files and Dir stay.
 func (l *Limiter) SetRules(domains ...Domain) error {
-	if l.options.Dir != "" {
+	if l.options.Dir != nil {
 		return errors.New("ratelimit: SetRules: the rules come from Options.Dir: change its files")
 	}
 	o := l.options

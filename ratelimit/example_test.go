@@ -68,7 +68,7 @@ func ExampleLimiter_Wait() {
 		Domains: []ratelimit.Domain{{Name: "vendors", Rules: []ratelimit.Rule{
 			{Key: "vendor", Value: "acme", Limit: ratelimit.Limit{Requests: 100, Window: time.Second, Algorithm: ratelimit.TokenBucket, Burst: 1}},
 		}}},
-		// Redis: &ratelimit.Redis{URL: "redis:6379"},
+		// Store: redisstore.New(redisstore.Options{URL: "redis:6379"}),
 	})
 	if err != nil {
 		log.Fatal(err)

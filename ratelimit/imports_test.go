@@ -6,30 +6,54 @@ import (
 	"testing"
 )
 
-// What only the service needs is not imported: a program that uses the library does not become larger by it.
+const (
+	module  = "github.com/ratelimitd/ratelimitd/"
+	redis   = "github.com/redis/"
+	watcher = "github.com/fsnotify/"
+)
+
+// A program becomes no larger by what it does not use: neither what only the service needs, nor Redis or a watcher of files if
+// its limits need none.
 func TestImports(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	const module = "github.com/ratelimitd/ratelimitd/"
-	seen := 0
-	for path := range strings.FieldsSeq(string(out)) {
-		for _, unwanted := range []string{
-			"google.golang.org/grpc", "github.com/envoyproxy/", "github.com/alecthomas/kong", "go.opentelemetry.io/", "golang.org/x/net/", "connectrpc.com/",
-			"github.com/cloudevents/", "github.com/prometheus/", "github.com/DataDog/", module + "proto", module + "client", module + "middleware",
-			module + "internal/server", module + "internal/operator", module + "internal/server/transport", module + "internal/platform/endpoint",
-			module + "internal/operator/console", module + "internal/config/xds", module + "internal/platform/tracing", module + "internal/platform/metric/prom", module + "internal/authoring/simulate", module + "internal/lending/quota",
-		} {
-			if strings.HasPrefix(path, unwanted) {
-				t.Errorf("it imports %s", path)
+	for _, c := range []struct {
+		packages string
+		most     int      // packages of other modules; each is something to trust, and to update
+		unwanted []string // besides what only the service needs
+	}{
+		{".", 12, []string{"net/http", "crypto/tls", redis, watcher}},
+		{"./rulefiles", 16, []string{"net/http", "crypto/tls", redis}},
+		{"./redisstore", 40, []string{"net/http"}},
+	} {
+		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{.ImportPath}} {{.Standard}}", c.packages).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		var foreign []string
+		ours := 0
+		for line := range strings.Lines(string(out)) {
+			path, standard, _ := strings.Cut(strings.TrimSpace(line), " ")
+			for _, unwanted := range append(c.unwanted,
+				"google.golang.org/grpc", "github.com/envoyproxy/", "github.com/alecthomas/kong", "go.opentelemetry.io/", "golang.org/x/net/", "connectrpc.com/",
+				"github.com/cloudevents/", "github.com/prometheus/", "github.com/DataDog/", module+"proto", module+"client", module+"middleware",
+				module+"internal/server", module+"internal/operator", module+"internal/platform/endpoint", module+"internal/config/xds",
+				module+"internal/platform/tracing", module+"internal/platform/metric/prom", module+"internal/authoring", module+"internal/lending/quota",
+			) {
+				if strings.HasPrefix(path, unwanted) {
+					t.Errorf("%s imports %s", c.packages, path)
+				}
+			}
+			switch {
+			case strings.HasPrefix(path, module):
+				ours++
+			case standard != "true":
+				foreign = append(foreign, path)
 			}
 		}
-		if strings.HasPrefix(path, module) {
-			seen++
+		if len(foreign) > c.most {
+			t.Errorf("%s imports %d packages of other modules, want at most %d: %q", c.packages, len(foreign), c.most, foreign)
 		}
-	}
-	if seen < 10 {
-		t.Errorf("only %d packages of this module:\n%s", seen, out)
+		if ours < 10 {
+			t.Errorf("%s imports only %d packages of this module:\n%s", c.packages, ours, out)
+		}
 	}
 }

@@ -32,9 +32,9 @@ type Keyed struct {
 func NewKeyed(limit Limit) (*Keyed, error) { return OpenKeyed(context.Background(), limit, Options{}) }
 
 // OpenKeyed is NewKeyed with options, such as a Redis. The options must have no rules. Keyed limits that share a Redis share their
-// counters, unless they have other algorithms, windows or values of Options.KeyPrefix.
+// counters, unless they have other algorithms, windows or values of redisstore.Options.KeyPrefix.
 func OpenKeyed(ctx context.Context, limit Limit, o Options) (*Keyed, error) {
-	if o.Dir != "" || o.Files != nil || o.Domains != nil {
+	if o.Dir != nil || o.Files != nil || o.Domains != nil {
 		return nil, errors.New("ratelimit: OpenKeyed has one rule: leave Options.Domains, Files and Dir empty")
 	}
 	o.Domains = []Domain{{Name: keyedDomain, Rules: []Rule{{Key: keyedKey, Limit: limit, Reservations: limit.Algorithm != Concurrency, overridable: true}}}}

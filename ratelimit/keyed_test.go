@@ -10,6 +10,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
 )
 
 const year = 365 * 24 * time.Hour // no test lasts until the next window
@@ -19,7 +20,7 @@ func TestKeyed(t *testing.T) {
 	r := redistest.Start(t)
 	for name, o := range map[string]ratelimit.Options{
 		"memory": {Logger: quiet},
-		"redis":  {Logger: quiet, Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}},
+		"redis":  {Logger: quiet, Store: redisstore.New(redisstore.Options{URL: r.Addr, Timeout: 10 * time.Second})},
 	} {
 		for _, limit := range []ratelimit.Limit{
 			ratelimit.Per(3, year),

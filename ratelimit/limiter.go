@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
-	"github.com/ratelimitd/ratelimitd/internal/assembly"
-	"github.com/ratelimitd/ratelimitd/internal/backend/fleet"
-	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
+	"github.com/ratelimitd/ratelimitd/internal/assembly/parts"
+	"github.com/ratelimitd/ratelimitd/internal/backend/memory"
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
@@ -34,7 +34,7 @@ type Limiter struct {
 	logged          sync.Map // of domains and keys without rules
 	unmatchedLogged atomic.Int32
 
-	work  assembly.Background
+	work  parts.Background
 	close func() error // once
 }
 
@@ -48,7 +48,7 @@ func New(domain string, rules ...Rule) (*Limiter, error) {
 // option is wrong. It waits for Redis only to read overrides there: for 2 s at most, or until ctx is done.
 func Open(ctx context.Context, o Options) (*Limiter, error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	l := &Limiter{options: o, observer: o.Observer, log: o.Logger, strict: o.Dir == "" && !o.AllowUnmatched}
+	l := &Limiter{options: o, observer: o.Observer, log: o.Logger, strict: o.Dir == nil && !o.AllowUnmatched}
 	l.calls.New = func() any { return new(call) }
 	l.close = sync.OnceValue(l.work.End)
 	if err := l.open(ctx, &o); err != nil {
@@ -65,14 +65,14 @@ func (l *Limiter) open(ctx context.Context, o *Options) error {
 		return err
 	}
 	l.settings = settings
-	at, err := l.openCounters(o)
+	counters, err := l.openCounters(o)
 	if err != nil {
 		return err
 	}
 	if err := l.openRules(o, settings); err != nil {
 		return err
 	}
-	overrides, err := l.openOverrides(o, at)
+	overrides, err := l.openOverrides(o, counters)
 	if err != nil {
 		return err
 	}
@@ -85,39 +85,65 @@ func (l *Limiter) open(ctx context.Context, o *Options) error {
 
 // openRules makes the rules active, and follows the files of a directory.
 func (l *Limiter) openRules(o *Options, settings limiter.Settings) error {
-	if o.Dir == "" && o.Files == nil && len(o.Domains) == 0 {
+	if o.Dir == nil && o.Files == nil && len(o.Domains) == 0 {
 		return errors.New("there are no rules: set Options.Domains, Options.Files or Options.Dir")
 	}
 	fixed, tree, err := o.fixedRules()
 	if err != nil {
 		return err
 	}
-	if o.Dir == "" {
+	if o.Dir == nil {
 		l.engine.Swap(tree, settings)
 		return nil
 	}
-	folder := config.Options{Dir: o.Dir, Fixed: fixed, Strict: o.Strict, NoRegions: true, Logger: o.Logger}
-	return assembly.FollowRules(&l.work.Tasks, folder, func(r config.Result) { l.engine.Swap(r.Tree, settings) })
+	work, err := o.Dir.Open(config.Options{Fixed: fixed, Strict: o.Strict, NoRegions: true, Logger: o.Logger}, func(r config.Result) {
+		l.engine.Swap(r.Tree, settings)
+	})
+	if err != nil {
+		return err
+	}
+	l.work.Add(work)
+	return nil
 }
 
-// openCounters makes the counters, and the limiter that uses them. It returns how to reach their Redis; nil: they are in memory.
-func (l *Limiter) openCounters(o *Options) (at *assembly.Redis, err error) {
-	if o.Redis != nil {
-		if at, err = o.Redis.open(o.Logger); err != nil {
+// openCounters makes the counters, and the limiter that uses them.
+func (l *Limiter) openCounters(o *Options) (counters *parts.Counters, err error) {
+	if o.Store != nil {
+		counters, err = o.Store.Open(&l.work.Tasks, parts.StoreOptions{MaxCounters: o.MaxCounters, Logger: o.Logger})
+		if err != nil {
+			return nil, err
+		}
+	} else {
+		store := memory.New(memory.Options{MaxCounters: o.MaxCounters})
+		l.work.Add(store.Run)
+		counters = &parts.Counters{Store: store}
+	}
+	l.engine = limiter.New(limiter.Options{Store: counters.Store, Local: counters.Local, Keys: counters.Keys, NoMetrics: true})
+	if counters.Joined != nil {
+		counters.Joined(l.engine)
+	}
+	return counters, nil
+}
+
+// longestFirstRead is how long Open may wait for overrides.
+const longestFirstRead = 2 * time.Second
+
+// openOverrides makes the limiter follow overrides; nil: there are none. Operators remove overrides that have ended, not this process.
+func (l *Limiter) openOverrides(o *Options, counters *parts.Counters) (*parts.Overrides, error) {
+	source := counters.Overrides
+	if o.Overrides != nil {
+		if source != nil {
+			return nil, errors.New("Options.Overrides and Options.Store both give overrides: they have one source")
+		}
+		var err error
+		if source, err = o.Overrides.Open(o.Logger); err != nil {
 			return nil, err
 		}
 	}
-	counters, err := assembly.Open(&l.work.Tasks, assembly.Options{
-		MaxCounters: o.MaxCounters, Redis: at, KeyPrefix: o.KeyPrefix, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Logger: o.Logger,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("Options.Redis: %w", err)
+	if source == nil {
+		return nil, nil //nolint:nilnil // none is no mistake
 	}
-	l.engine = limiter.New(limiter.Options{Store: counters.Store, Local: counters.Local, Keys: counters.Keys, NoMetrics: true})
-	if at != nil {
-		counters.Join(&l.work.Tasks, fleet.Options{Changed: l.engine.SetReplicas})
-	}
-	return at, nil
+	return parts.Follow(&l.work.Tasks, l.engine, source), nil
 }
 
 // settings are the answers that the options determine.

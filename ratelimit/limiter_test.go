@@ -18,6 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -25,12 +27,12 @@ var quiet = slog.New(slog.DiscardHandler)
 // stores are limiters over memory, a Redis and a cluster, for the tests that all must pass.
 func stores(t *testing.T, text string, test func(t *testing.T, l *ratelimit.Limiter)) {
 	t.Run("memory", func(t *testing.T) {
-		test(t, open(t, ratelimit.Options{Dir: servicetest.RulesOf(t, text), Logger: quiet}))
+		test(t, open(t, ratelimit.Options{Dir: rulefiles.Dir(servicetest.RulesOf(t, text)), Logger: quiet}))
 	})
 	t.Run("redis", func(t *testing.T) {
 		r := redistest.Start(t)
 		test(t, open(t, ratelimit.Options{
-			Dir: servicetest.RulesOf(t, text), Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, KeyPrefix: "p:", Logger: quiet,
+			Dir: rulefiles.Dir(servicetest.RulesOf(t, text)), Store: redisstore.New(redisstore.Options{URL: r.Addr, Timeout: 10 * time.Second, KeyPrefix: "p:"}), Logger: quiet,
 		}))
 	})
 	t.Run("cluster", func(t *testing.T) {
@@ -39,7 +41,7 @@ func stores(t *testing.T, text string, test func(t *testing.T, l *ratelimit.Limi
 			nodes = append(nodes, n.Addr)
 		}
 		test(t, open(t, ratelimit.Options{
-			Dir: servicetest.RulesOf(t, text), Redis: &ratelimit.Redis{URL: strings.Join(nodes, ","), Type: "CLUSTER", Timeout: 10 * time.Second}, Logger: quiet,
+			Dir: rulefiles.Dir(servicetest.RulesOf(t, text)), Store: redisstore.New(redisstore.Options{URL: strings.Join(nodes, ","), Type: "CLUSTER", Timeout: 10 * time.Second}), Logger: quiet,
 		}))
 	})
 }
@@ -128,7 +130,7 @@ func TestInvalid(t *testing.T) {
 	long := strings.Repeat("x", 64<<10+1)
 	many := limits.NewRequest("api", make([]string, 2*257)...)
 	wide := &ratelimit.Request{Domain: "api", Descriptors: make([]ratelimit.Descriptor, 257)}
-	l := open(t, ratelimit.Options{Dir: servicetest.RulesOf(t, yearly), Logger: quiet})
+	l := open(t, ratelimit.Options{Dir: rulefiles.Dir(servicetest.RulesOf(t, yearly)), Logger: quiet})
 	for _, c := range []struct {
 		r    *ratelimit.Request
 		want string
@@ -260,7 +262,7 @@ descriptors:
 // A changed file is active soon. A bad one is not.
 func TestReload(t *testing.T) {
 	dir := servicetest.RulesOf(t, yearly)
-	l := open(t, ratelimit.Options{Dir: dir, Logger: quiet})
+	l := open(t, ratelimit.Options{Dir: rulefiles.Dir(dir), Logger: quiet})
 	file := filepath.Join(dir, "rules0.yaml")
 	limit := func(want uint64) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -297,15 +299,18 @@ func TestOpenFails(t *testing.T) {
 		want string
 	}{
 		{ratelimit.Options{}, "there are no rules: set Options.Domains"},
-		{ratelimit.Options{Dir: filepath.Join(empty, "none")}, "read rules from "},
-		{ratelimit.Options{Dir: empty}, "has no rule file"},
-		{ratelimit.Options{Dir: bad}, "rules0.yaml:2:"},
-		{ratelimit.Options{Dir: good, OnFailure: 9}, "Options.OnFailure is 9, which package limits does not know"},
-		{ratelimit.Options{Dir: good, Headers: 1 << 7}, "Options.Headers is 128"},
-		{ratelimit.Options{Dir: good, OverridesInRedis: true}, "needs Options.Redis"},
-		{ratelimit.Options{Dir: good, OverridesFile: filepath.Join(empty, "none")}, "read overrides"},
-		{ratelimit.Options{Dir: good, Redis: &ratelimit.Redis{}}, "Options.Redis: REDIS_URL is empty"},
-		{ratelimit.Options{Dir: good, Redis: &ratelimit.Redis{URL: "localhost:1", Type: "X"}}, "SINGLE, SENTINEL or CLUSTER"},
+		{ratelimit.Options{Dir: rulefiles.Dir(filepath.Join(empty, "none"))}, "read rules from "},
+		{ratelimit.Options{Dir: rulefiles.Dir(empty)}, "has no rule file"},
+		{ratelimit.Options{Dir: rulefiles.Dir(bad)}, "rules0.yaml:2:"},
+		{ratelimit.Options{Dir: rulefiles.Dir(good), OnFailure: 9}, "Options.OnFailure is 9, which package limits does not know"},
+		{ratelimit.Options{Dir: rulefiles.Dir(good), Headers: 1 << 7}, "Options.Headers is 128"},
+		{
+			ratelimit.Options{Dir: rulefiles.Dir(good), Overrides: rulefiles.Overrides(filepath.Join(empty, "none")), Store: redisstore.New(redisstore.Options{URL: "localhost:1", Overrides: true})},
+			"they have one source",
+		},
+		{ratelimit.Options{Dir: rulefiles.Dir(good), Overrides: rulefiles.Overrides(filepath.Join(empty, "none"))}, "read overrides"},
+		{ratelimit.Options{Dir: rulefiles.Dir(good), Store: redisstore.New(redisstore.Options{})}, "redisstore: REDIS_URL is empty"},
+		{ratelimit.Options{Dir: rulefiles.Dir(good), Store: redisstore.New(redisstore.Options{URL: "localhost:1", Type: "X"})}, "SINGLE, SENTINEL or CLUSTER"},
 	} {
 		c.o.Logger = quiet
 		if l, err := ratelimit.Open(t.Context(), c.o); err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "ratelimit: ") {
@@ -333,9 +338,9 @@ func TestClose(t *testing.T) {
 	dir := servicetest.RulesOf(t, yearly)
 	before := runtime.NumGoroutine()
 	for _, o := range []ratelimit.Options{
-		{Dir: dir},
-		{Dir: dir, Redis: &ratelimit.Redis{URL: r.Addr}, OverridesInRedis: true},
-		{Dir: dir, Redis: &ratelimit.Redis{URL: filepath.Join(dir, "nobody"), Timeout: time.Millisecond}, OverridesInRedis: true},
+		{Dir: rulefiles.Dir(dir)},
+		{Dir: rulefiles.Dir(dir), Store: redisstore.New(redisstore.Options{URL: r.Addr, Overrides: true})},
+		{Dir: rulefiles.Dir(dir), Store: redisstore.New(redisstore.Options{URL: filepath.Join(dir, "nobody"), Timeout: time.Millisecond, Overrides: true})},
 	} {
 		o.Logger = quiet
 		l, err := ratelimit.Open(t.Context(), o)
@@ -360,7 +365,7 @@ func TestRedisIsAway(t *testing.T) {
 	}{{limits.OnFailureDefault, true, 0}, {limits.OnFailureError, true, 0}, {limits.OnFailureAllow, false, 2000}, {limits.OnFailureDeny, false, 0}, {limits.OnFailureLocal, false, 1000}} {
 		t.Run(c.onFailure.String(), func(t *testing.T) {
 			l := open(t, ratelimit.Options{
-				Dir: dir, OnFailure: c.onFailure, Redis: &ratelimit.Redis{URL: filepath.Join(dir, "nobody"), Timeout: time.Second}, Logger: quiet,
+				Dir: rulefiles.Dir(dir), OnFailure: c.onFailure, Store: redisstore.New(redisstore.Options{URL: filepath.Join(dir, "nobody"), Timeout: time.Second}), Logger: quiet,
 			})
 			allowed := 0
 			for range 2000 {
@@ -400,7 +405,7 @@ func (c *counts) Decided(_ context.Context, r *limits.Request, d *limits.Decisio
 // An observer sees every decision.
 func TestObserver(t *testing.T) {
 	seen := new(counts)
-	l := open(t, ratelimit.Options{Dir: servicetest.RulesOf(t, yearly), Observer: seen, Logger: quiet})
+	l := open(t, ratelimit.Options{Dir: rulefiles.Dir(servicetest.RulesOf(t, yearly)), Observer: seen, Logger: quiet})
 	for range 5 {
 		if _, err := l.Allow(t.Context(), "api", "plan", "free"); err != nil {
 			t.Fatal(err)
@@ -420,7 +425,7 @@ func TestOverrides(t *testing.T) {
 	if err := os.WriteFile(file, []byte("overrides:\n  - {domain: api, rule: api.customer, entries: customer=big, requests_per_unit: 5000}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l := open(t, ratelimit.Options{Dir: servicetest.RulesOf(t, yearly), OverridesFile: file, Logger: quiet})
+	l := open(t, ratelimit.Options{Dir: rulefiles.Dir(servicetest.RulesOf(t, yearly)), Overrides: rulefiles.Overrides(file), Logger: quiet})
 	redistest.Eventually(t, "the override", func(ctx context.Context) error {
 		d, err := l.Decide(ctx, limits.NewRequest("api", "customer", "big"))
 		if err == nil && d.Statuses[0].Limit != 5000 {

@@ -3,10 +3,8 @@ package ratelimit
 import (
 	"io/fs"
 	"log/slog"
-	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
+	"github.com/ratelimitd/ratelimitd/internal/assembly/parts"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 	"github.com/ratelimitd/ratelimitd/limits"
 )
@@ -17,8 +15,8 @@ type Options struct {
 	Domains []Domain // rules in code
 	Files   fs.FS    // rule files (*.yaml) that are read once, such as an embed.FS
 
-	// Dir is a directory of rule files. It is read with all directories below it, and again when a file changes.
-	Dir string
+	// Dir is a directory of rule files, which are read again when they change: rulefiles.Dir returns one. Default none.
+	Dir *RuleFiles
 
 	// Strict rejects probable mistakes in rule files. Without it, what envoyproxy/ratelimit accepts is accepted and logged. Rules in code
 	// are always strict.
@@ -29,19 +27,12 @@ type Options struct {
 	// always pass, because an operator may remove a rule.
 	AllowUnmatched bool
 
-	// Redis is where counters live; nil: in the memory of this process.
-	Redis *Redis
+	// Store is where counters live: redisstore.New returns one in Redis. Nil: in the memory of this process.
+	Store *Store
 
-	// KeyPrefix begins every counter's key in Redis. Processes that share counters need the same one; it is CACHE_KEY_PREFIX of the
-	// service.
-	KeyPrefix string
-
-	// LyftKeys gives counters the keys of envoyproxy/ratelimit, as REDIS_KEY_FORMAT=lyft of the service does.
-	LyftKeys bool
-
-	// OverridesInRedis follows the overrides that operators set in Redis; OverridesFile those in a YAML file. Default: there are none.
-	OverridesInRedis bool
-	OverridesFile    string
+	// Overrides are the numbers that operators set for one customer each: rulefiles.Overrides reads them from a file. Those in Redis are a
+	// setting of package redisstore. Default none.
+	Overrides *Overrides
 
 	// OnFailure decides if the counters cannot be read and neither the rule nor its domain has on_error. Default limits.OnFailureError.
 	OnFailure limits.OnFailure
@@ -73,38 +64,11 @@ const (
 	HeadersRetryAfter = Headers(descriptor.HeadersRetryAfter) // Retry-After on denials
 )
 
-// Topology says whether a Redis is a single server, has Sentinels, or is a cluster.
-type Topology string
+// Store is where counters live. Package redisstore makes one.
+type Store = parts.Store
 
-// The topologies.
-const (
-	Single   Topology = "SINGLE"
-	Sentinel Topology = "SENTINEL"
-	Cluster  Topology = "CLUSTER"
-)
+// RuleFiles are rule files that may change. Package rulefiles finds them.
+type RuleFiles = parts.Rules
 
-// Redis says how to reach the Redis that holds counters. One of URL and Client is required. Errors name the variables of the service:
-// REDIS_URL is the field URL.
-type Redis struct {
-	// Client is a client of the program's own, which Close leaves open. Its ContextTimeoutEnabled must be true. Of the other fields only
-	// Timeout applies, and there are no circuit breakers: while Redis hangs, each decision waits for its timeout. What Redis sends is not bounded either: the
-	// client library allocates whatever length a server announces.
-	Client goredis.UniversalClient
-
-	// URL is host:port, redis://host:port/db, rediss://host:port (TLS), or the path of a unix socket. For Sentinel it is
-	// master,sentinel,sentinel and so on; for Cluster node,node and so on.
-	URL  string
-	Type Topology // default Single
-
-	Auth         string // password, or user:password
-	AuthFile     string // file with the same; it is read for every new connection
-	SentinelAuth string // of the sentinels
-
-	TLS        bool   // encrypt connections
-	CACert     string // file of the authorities to trust; empty: the system's
-	ClientCert string // file of the client certificate
-	ClientKey  string // file of its key
-
-	PoolSize int           // most connections; on a cluster, to each node. Default 10
-	Timeout  time.Duration // longest wait for an answer, if the deadline of the call is not nearer. Default 1 s
-}
+// Overrides are a source of numbers that each are for one customer. Package rulefiles makes one.
+type Overrides = parts.Source

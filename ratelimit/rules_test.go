@@ -17,6 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 // plans are rules in code; plansInFile is a rule file that means the same.
@@ -42,8 +44,8 @@ descriptors:
 // A domain in code and a rule file that says the same share their counters.
 func TestRulesInCodeAreRulesInFiles(t *testing.T) {
 	r := redistest.Start(t)
-	inCode := open(t, ratelimit.Options{Domains: []ratelimit.Domain{plans}, Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, Logger: quiet})
-	inFile := open(t, ratelimit.Options{Dir: servicetest.RulesOf(t, plansInFile), Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, Logger: quiet})
+	inCode := open(t, ratelimit.Options{Domains: []ratelimit.Domain{plans}, Store: redisstore.New(redisstore.Options{URL: r.Addr, Timeout: 10 * time.Second}), Logger: quiet})
+	inFile := open(t, ratelimit.Options{Dir: rulefiles.Dir(servicetest.RulesOf(t, plansInFile)), Store: redisstore.New(redisstore.Options{URL: r.Addr, Timeout: 10 * time.Second}), Logger: quiet})
 	for _, pairs := range [][]string{{"plan", "free", "customer", "a"}, {"model", "m"}, {"export", "x"}} {
 		for i := range 6 {
 			one, other := inCode, inFile
@@ -115,7 +117,7 @@ func TestSources(t *testing.T) {
 			"deep/limits_test.yml": {Data: []byte("cases: []\n")},
 			"notes.txt":            {Data: []byte("domain: notes\n")},
 		},
-		Dir: dir, Logger: quiet,
+		Dir: rulefiles.Dir(dir), Logger: quiet,
 	})
 	limitOf := func(domain string) uint64 {
 		d, err := l.Decide(t.Context(), limits.NewRequest(domain, "k", "v"))
@@ -144,7 +146,7 @@ func TestSources(t *testing.T) {
 	}
 
 	// With rules of its own a program needs no rule file in the directory.
-	open(t, ratelimit.Options{Domains: []ratelimit.Domain{plans}, Dir: t.TempDir(), Logger: quiet})
+	open(t, ratelimit.Options{Domains: []ratelimit.Domain{plans}, Dir: rulefiles.Dir(t.TempDir()), Logger: quiet})
 	for want, files := range map[string]fstest.MapFS{
 		"there is no rule file":  {"limits_test.yaml": {}},
 		"a.yaml:1:":              {"a.yaml": {Data: []byte("domain: [")}},
@@ -163,7 +165,7 @@ func TestOwnClient(t *testing.T) {
 	defer func() { _ = own.Close() }()
 	o := ratelimit.Options{
 		Domains: []ratelimit.Domain{{Name: "api", Rules: []ratelimit.Rule{{Key: "customer", Limit: ratelimit.PerDay(2)}}}},
-		Redis:   &ratelimit.Redis{Client: own, Timeout: 10 * time.Second}, OverridesInRedis: true, Logger: quiet,
+		Store:   redisstore.New(redisstore.Options{Client: own, Timeout: 10 * time.Second, Overrides: true}), Logger: quiet,
 	}
 	var allowed []bool
 	for range 3 { // each with a limiter of its own: the counters are in Redis
@@ -183,12 +185,12 @@ func TestOwnClient(t *testing.T) {
 	if err := own.Ping(t.Context()).Err(); err != nil {
 		t.Errorf("after Close the program's client fails: %v", err)
 	}
-	for want, redis := range map[string]*ratelimit.Redis{
+	for want, redis := range map[string]redisstore.Options{
 		"ContextTimeoutEnabled": {Client: goredis.NewClient(&goredis.Options{Addr: r.Addr})},
 		"Ring":                  {Client: goredis.NewRing(&goredis.RingOptions{})},
 		"a Client and a URL":    {Client: own, URL: r.Addr},
 	} {
-		o.Redis = redis
+		o.Store = redisstore.New(redis)
 		if _, err := ratelimit.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -235,7 +237,7 @@ func TestRulesAcrossRegionsAreAnError(t *testing.T) {
 	const across = "domain: api\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 10, regions: {home: eu}}}]\n"
 	for name, o := range map[string]ratelimit.Options{
 		"files":  {Files: fstest.MapFS{"api.yaml": {Data: []byte(across)}}, Logger: quiet},
-		"folder": {Dir: servicetest.RulesOf(t, across), Logger: quiet},
+		"folder": {Dir: rulefiles.Dir(servicetest.RulesOf(t, across)), Logger: quiet},
 	} {
 		if l, err := ratelimit.Open(t.Context(), o); err == nil || name == "files" && !strings.Contains(err.Error(), "`regions`") {
 			t.Errorf("%s: the error is %v", name, err)

@@ -12,6 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 // The library and the service count together, for every algorithm and with leases.
@@ -37,8 +39,9 @@ descriptors:
 				"REDIS_URL": r.Addr, "CACHE_KEY_PREFIX": "p:", "REDIS_OP_TIMEOUT": "10s", "REDIS_KEY_FORMAT": format,
 			}, "--rules", rules)
 			l, err := ratelimit.Open(t.Context(), ratelimit.Options{
-				Dir: rules, Redis: &ratelimit.Redis{URL: r.Addr, Timeout: 10 * time.Second}, KeyPrefix: "p:",
-				LyftKeys: format == keysLyft, Logger: slog.New(slog.DiscardHandler),
+				Dir:    rulefiles.Dir(rules),
+				Store:  redisstore.New(redisstore.Options{URL: r.Addr, Timeout: 10 * time.Second, KeyPrefix: "p:", LyftKeys: format == keysLyft}),
+				Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -19,6 +19,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 func main() {
@@ -37,7 +39,7 @@ func main() {
 func run(ctx context.Context, listen, rules, address string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	limiter, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: rules, Redis: &ratelimit.Redis{URL: address}})
+	limiter, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: rulefiles.Dir(rules), Store: redisstore.New(redisstore.Options{URL: address})})
 	if err != nil {
 		return err
 	}

@@ -14,12 +14,14 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 // What the limit refuses is answered with 202 and delivered later; each message is delivered once.
 func TestQueue(t *testing.T) {
 	server := redistest.Start(t)
-	limiter, err := ratelimit.Open(t.Context(), ratelimit.Options{Dir: "rules", Strict: true, Redis: &ratelimit.Redis{URL: server.Addr}, Logger: slog.New(slog.DiscardHandler)})
+	limiter, err := ratelimit.Open(t.Context(), ratelimit.Options{Dir: rulefiles.Dir("rules"), Strict: true, Store: redisstore.New(redisstore.Options{URL: server.Addr}), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

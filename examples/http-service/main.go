@@ -18,6 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 func main() {
@@ -34,9 +36,9 @@ func main() {
 }
 
 func run(ctx context.Context, listen, rules, redis string) error {
-	o := ratelimit.Options{Dir: rules}
+	o := ratelimit.Options{Dir: rulefiles.Dir(rules)}
 	if redis != "" {
-		o.Redis = &ratelimit.Redis{URL: redis}
+		o.Store = redisstore.New(redisstore.Options{URL: redis})
 	}
 	limiter, err := ratelimit.Open(context.Background(), o)
 	if err != nil {

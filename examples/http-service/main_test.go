@@ -10,11 +10,12 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 func start(t *testing.T) (url string, l *ratelimit.Limiter) {
 	t.Helper()
-	l, err := ratelimit.Open(t.Context(), ratelimit.Options{Dir: "rules", Strict: true, Logger: slog.New(slog.DiscardHandler)})
+	l, err := ratelimit.Open(t.Context(), ratelimit.Options{Dir: rulefiles.Dir("rules"), Strict: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

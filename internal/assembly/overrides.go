@@ -2,9 +2,8 @@ package assembly
 
 import (
 	"context"
-	"sync"
-	"time"
 
+	"github.com/ratelimitd/ratelimitd/internal/assembly/parts"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
@@ -12,49 +11,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Overrides are a source of overrides that a limiter follows.
-type Overrides struct {
-	override.Source
-	read <-chan struct{}
-}
+// What needs no Redis is in package parts.
+type (
+	Tasks      = parts.Tasks
+	Work       = parts.Work
+	Background = parts.Background
+	Overrides  = parts.Overrides
+)
 
-// Follow makes a limiter use the overrides of a source while the tasks run.
+// Follow is parts.Follow.
 func Follow(tasks *Tasks, l *limiter.Limiter, source override.Source) *Overrides {
-	inForce := make(chan struct{})
-	done := sync.OnceFunc(func() { close(inForce) })
-	tasks.Add(func(ctx context.Context) error {
-		return source.Run(ctx, func(set *override.Set) {
-			l.SetOverrides(set)
-			done()
-		})
-	})
-	o := &Overrides{Source: source, read: inForce}
-	if s, ok := source.(*redissource.Source); ok {
-		o.read = s.Tried()
-	}
-	return o
-}
-
-// Read reports whether the source has been read, or could not be read: then there is nothing to wait for.
-func (o *Overrides) Read() bool {
-	select {
-	case <-o.read:
-		return true
-	default:
-		return false
-	}
-}
-
-// Await waits for the first attempt to read the source, so that no decision is made without the overrides if the source answers. It reports
-// whether the attempt ended in time.
-func (o *Overrides) Await(ctx context.Context, longest time.Duration) bool {
-	select {
-	case <-o.read:
-	case <-ctx.Done():
-	case <-time.After(longest):
-		return false
-	}
-	return true
+	return parts.Follow(tasks, l, source)
 }
 
 // overridePool is the number of connections for overrides: one waits for changes.

@@ -1,4 +1,4 @@
-// Package config turns rule files into a tree of rules, and keeps the tree up to date while the files change.
+// Package config turns rule files into a tree of rules, and again while the files change: package follow sees when.
 //
 // The rule language is a table with one row for each key (rules.go, limits.go). A row reads the key's value; the JSON
 // Schema, the tables in docs/reference/rule-keys.md, `check` and mutation tests get what they know of a key from the same row.
@@ -11,7 +11,7 @@
 // Every error has a position and suggests what to write instead. A lenient reader, which is the default of the service,
 // accepts what envoyproxy/ratelimit accepts and warns; a strict one rejects probable mistakes.
 //
-// Folder and Resources may be used by any number of goroutines; the Watch of a Folder runs once. Trees are immutable.
+// Folder and Resources may be used by any number of goroutines; trees are immutable.
 //
 // The package does not decide, does not count, and does not read the environment.
 package config

@@ -110,12 +110,35 @@ func NewFolder(o Options) *Folder {
 // It returns an error only if the directory itself cannot be read. Then the result is the previous one, or the zero Result if
 // there was none. A bad file is not an error: its last good version stays in use, and its state gives the reason.
 func (f *Folder) Load() (Result, error) {
-	r, _, _, err := f.load(nil, true)
-	return r, err
+	look, err := f.Look(unseen{}, true)
+	return look.Result, err
 }
 
-// inForce returns how many rules are active.
-func (f *Folder) inForce() int {
+// Look is the result of looking at a directory that is followed.
+type Look struct {
+	Result
+	Generation int  // differs from that of an earlier look if the Result does
+	Growing    bool // a file is still being written, and must be read later
+}
+
+// Look is Load for a directory that is followed: package follow does it. quiet means that no event reports a write at the moment.
+func (f *Folder) Look(seen Seen, quiet bool) (Look, error) {
+	r, generation, growing, err := f.load(seen, quiet)
+	return Look{r, generation, growing}, err
+}
+
+// Generation is that of the newest look.
+func (f *Folder) Generation() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.generation
+}
+
+// Options returns the settings, with their defaults.
+func (f *Folder) Options() Options { return f.o }
+
+// Active returns how many rules are active.
+func (f *Folder) Active() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.last.Tree == nil {
@@ -126,10 +149,10 @@ func (f *Folder) inForce() int {
 
 // load reads the directory. quiet means that no event reports a write at the moment. growing means that some file is still being
 // written and must be read later.
-func (f *Folder) load(p *paths, quiet bool) (r Result, generation int, growing bool, err error) {
+func (f *Folder) load(seen Seen, quiet bool) (r Result, generation int, growing bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	met, reads, err := f.scanAndRead(p, quiet)
+	met, reads, err := f.scanAndRead(seen, quiet)
 	before := f.last
 	before.Changed = false
 	if err != nil {
@@ -186,10 +209,10 @@ const maxScans = 5
 // scanAndRead lists the files of the directory and reads those that have changed. The directory may be replaced meanwhile, like
 // a ConfigMap's: then files of the old version vanish after the scan has found them. That is not an error, so the directory is
 // scanned again.
-func (f *Folder) scanAndRead(p *paths, quiet bool) (met []found, reads []readResult, err error) {
+func (f *Folder) scanAndRead(seen Seen, quiet bool) (met []found, reads []readResult, err error) {
 	var before []found
 	for scans := 1; ; scans++ {
-		scanned, err := p.scan(f.o.Dir)
+		scanned, err := scan(f.o.Dir, seen)
 		switch {
 		case os.IsNotExist(err) && scans < maxScans:
 			continue

@@ -37,12 +37,12 @@ func (f found) equal(other found) bool {
 //
 // The directory's own path is resolved once, so that a scan sees one release of the rules even while a symbolic link is moved
 // to the next one.
-func (p *paths) scan(dir string) ([]found, error) {
-	root, err := p.resolve(dir)
+func scan(dir string, seen Seen) ([]found, error) {
+	root, err := resolve(dir, seen)
 	if err != nil {
 		return nil, err
 	}
-	s := scanner{paths: p, root: root}
+	s := scanner{seen: seen, root: root}
 	if err := s.folder(root, "", []string{root}); err != nil {
 		return nil, err
 	}
@@ -51,14 +51,14 @@ func (p *paths) scan(dir string) ([]found, error) {
 }
 
 type scanner struct {
-	paths *paths
+	seen  Seen
 	root  string // the directory, with symbolic links resolved
 	found []found
 }
 
 // directory lists one directory. within contains the directory and its parents, to detect cycles of links.
 func (s *scanner) folder(dir, name string, within []string) error {
-	s.paths.watchAll(dir) // before reading it, so that no later change is missed
+	s.seen.Folder(dir)
 	entries, err := files.ReadDir(dir)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (s *scanner) entry(kind fs.FileMode, at, name string, nonRule nonRule, with
 		if _, err := files.Lstat(at); os.IsNotExist(err) {
 			return // removed meanwhile
 		}
-		if at, err = s.paths.resolve(at); err == nil {
+		if at, err = resolve(at, s.seen); err == nil {
 			kind, err = kindOf(at)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/middleware/grpclimit"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 // limiter opens a limiter with the rules of the examples.
@@ -42,7 +43,7 @@ descriptors:
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err = ratelimit.Open(context.Background(), ratelimit.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	l, err = ratelimit.Open(context.Background(), ratelimit.Options{Dir: rulefiles.Dir(dir), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/config/follow"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/config/override/redissource"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -160,10 +161,15 @@ func (e *engine) openRules(o *engineSettings, log *slog.Logger) error {
 		Dir: o.Rules, Strict: o.Strict, MergeDomains: o.Merge, NoRegions: true, Tree: descriptor.Options{CalendarMonths: o.Months}, Logger: log,
 	}
 	settings := o.settings()
-	return assembly.FollowRules(&e.work.Tasks, folder, func(r config.Result) {
+	work, err := follow.Open(folder, func(r config.Result) {
 		e.Swap(r.Tree, settings)
 		log.Info("active rules", "folder", o.Rules, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum)
 	})
+	if err != nil {
+		return err
+	}
+	e.work.Add(work)
+	return nil
 }
 
 // settings are the answers that the configuration determines.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ratelimitd/ratelimitd/internal/config"
+	"github.com/ratelimitd/ratelimitd/internal/config/follow"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
@@ -38,7 +39,7 @@ func (s *Service) loadRules() error {
 	default:
 		return fmt.Errorf("load rules from %s: %w\n%s", o.Dir, err, o.Hint)
 	}
-	s.o.Tasks.Add(func(ctx context.Context) error { return o.Folder.Watch(ctx, s.apply) })
+	s.o.Tasks.Add(func(ctx context.Context) error { return follow.Folder(ctx, o.Folder, s.apply) })
 	return nil
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
 )
 
 // setup is what each key may use, and where that is counted.
@@ -78,7 +79,7 @@ func openOurs(b testing.TB, s setup, algorithm string) *ratelimit.Limiter {
 		Files: fstest.MapFS{"api.yaml": {Data: []byte(rule)}}, Strict: true, MaxCounters: s.places, Logger: slog.New(slog.DiscardHandler),
 	}
 	if s.redis != "" {
-		o.Redis = &ratelimit.Redis{URL: s.redis, PoolSize: connections}
+		o.Store = redisstore.New(redisstore.Options{URL: s.redis, PoolSize: connections})
 	}
 	l, err := ratelimit.Open(background, o)
 	must(b, err)

@@ -23,6 +23,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
 	"github.com/ratelimitd/ratelimitd/ratelimit"
+	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
 // Rules are the rules of the domain api.
@@ -49,7 +50,7 @@ type Counting interface {
 func Each(t *testing.T, rules string, test func(t *testing.T, d Counting)) {
 	folder := servicetest.RulesOf(t, rules)
 	t.Run("ratelimit", func(t *testing.T) {
-		l, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: folder, Logger: slog.New(slog.DiscardHandler)})
+		l, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: rulefiles.Dir(folder), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

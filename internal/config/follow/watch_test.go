@@ -1,4 +1,4 @@
-package config
+package follow
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,27 +15,28 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"go.uber.org/goleak"
 
+	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 const patience = time.Minute // for what takes 100 ms on a quiet machine
 
-// watched is a directory under Watch. Its rescan is so slow that every change must be noticed through events.
+// watched is a directory under Folder. Its rescan is so slow that every change must be noticed through events.
 type watched struct {
 	t       *testing.T
-	folder  *Folder
-	results chan Result
-	last    Result
+	folder  *config.Folder
+	results chan config.Result
+	last    config.Result
 }
 
-func watch(t *testing.T, o Options) *watched {
+func watch(t *testing.T, o config.Options) *watched {
 	t.Helper()
-	o.Logger = new(logged).logger()
+	o.Logger = slog.New(slog.DiscardHandler)
 	if o.Rescan == 0 {
 		o.Rescan = time.Hour
 	}
-	f := NewFolder(o)
-	w := &watched{t: t, folder: f, results: make(chan Result, 100)}
+	f := config.NewFolder(o)
+	w := &watched{t: t, folder: f, results: make(chan config.Result, 100)}
 	first, err := f.Load()
 	if err != nil {
 		t.Fatal(err)
@@ -50,13 +52,13 @@ func watch(t *testing.T, o Options) *watched {
 	return w
 }
 
-// start runs Watch until the test ends.
-func (w *watched) start(f *Folder) {
+// start runs Folder until the test ends.
+func (w *watched) start(f *config.Folder) {
 	w.t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- f.Watch(ctx, func(r Result) { w.results <- r }) }()
+	go func() { done <- Folder(ctx, f, func(r config.Result) { w.results <- r }) }()
 	w.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -67,7 +69,7 @@ func (w *watched) start(f *Folder) {
 }
 
 // until waits for a result that satisfies want, and returns how many results came.
-func (w *watched) until(what string, want func(Result) bool) (results int) {
+func (w *watched) until(what string, want func(config.Result) bool) (results int) {
 	w.t.Helper()
 	deadline := time.After(patience)
 	for {
@@ -88,12 +90,12 @@ func (w *watched) until(what string, want func(Result) bool) (results int) {
 
 func (w *watched) untilRequests(domain string, n int) int {
 	w.t.Helper()
-	return w.until(fmt.Sprintf("%d requests in domain %s", n, domain), func(r Result) bool { return requests(r.Tree, domain) == n })
+	return w.until(fmt.Sprintf("%d requests in domain %s", n, domain), func(r config.Result) bool { return requests(r.Tree, domain) == n })
 }
 
 // once makes a change and checks that it leads to exactly one result, the wanted one. If a busy machine delays the change
 // for longer than a burst lasts, there may be several results.
-func (w *watched) once(what string, change func(), want func(Result) bool) {
+func (w *watched) once(what string, change func(), want func(config.Result) bool) {
 	w.t.Helper()
 	start := time.Now()
 	change()
@@ -106,7 +108,7 @@ func (w *watched) once(what string, change func(), want func(Result) bool) {
 // quiet checks that no more results come: a last change must be the very next result.
 func (w *watched) quiet(path, domain string, n int) {
 	w.t.Helper()
-	w.once("the last change", func() { write(w.t, path, rules(domain, n)) }, func(r Result) bool { return requests(r.Tree, domain) == n })
+	w.once("the last change", func() { write(w.t, path, rules(domain, n)) }, func(r config.Result) bool { return requests(r.Tree, domain) == n })
 }
 
 func must(t *testing.T, err error) {
@@ -120,7 +122,7 @@ func TestWatchInPlaceWrite(t *testing.T) {
 	dir := t.TempDir()
 	a := filepath.Join(dir, "a.yaml")
 	write(t, a, rules("a", 1))
-	w := watch(t, Options{Dir: dir})
+	w := watch(t, config.Options{Dir: dir})
 	for i := 2; i < 6; i++ {
 		w.quiet(a, "a", i)
 	}
@@ -130,7 +132,7 @@ func TestWatchRenameOver(t *testing.T) {
 	dir := t.TempDir()
 	a := filepath.Join(dir, "a.yaml")
 	write(t, a, rules("a", 1))
-	w := watch(t, Options{Dir: dir})
+	w := watch(t, config.Options{Dir: dir})
 	for i := 2; i < 5; i++ {
 		write(t, filepath.Join(dir, ".a.yaml.tmp"), rules("a", i))
 		must(t, os.Rename(filepath.Join(dir, ".a.yaml.tmp"), a))
@@ -147,7 +149,7 @@ func TestWatchRenameOver(t *testing.T) {
 func TestWatchNewAndRemovedFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.yaml"), rules("a", 1))
-	w := watch(t, Options{Dir: dir})
+	w := watch(t, config.Options{Dir: dir})
 	write(t, filepath.Join(dir, "b.yaml"), rules("b", 2))
 	w.untilRequests("b", 2)
 	write(t, filepath.Join(dir, "new", "folder", "c.yaml"), rules("c", 3))
@@ -169,9 +171,9 @@ func TestWatchManyFilesAtOnce(t *testing.T) {
 	for i := range many {
 		write(t, filepath.Join(from, fmt.Sprintf("d%d", i%7), fmt.Sprintf("%03d.yaml", i)), rules(fmt.Sprintf("many%d", i), i))
 	}
-	w := watch(t, Options{Dir: dir})
+	w := watch(t, config.Options{Dir: dir})
 	w.once("a copied directory", func() { must(t, os.CopyFS(filepath.Join(dir, "copied"), os.DirFS(from))) },
-		func(r Result) bool { return r.InUse == many+1 })
+		func(r config.Result) bool { return r.InUse == many+1 })
 	w.quiet(filepath.Join(dir, "a.yaml"), "a", 2)
 }
 
@@ -189,7 +191,7 @@ func configMap(t *testing.T, dir, stamp string, files map[string]string) {
 	must(t, os.Rename(filepath.Join(dir, "..data_tmp"), data))
 	top := map[string]bool{}
 	for name := range files {
-		first := parts(name)[0]
+		first, _, _ := strings.Cut(name, "/")
 		top[first] = true
 		if _, err := os.Lstat(filepath.Join(dir, first)); err != nil {
 			must(t, os.Symlink(filepath.Join("..data", first), filepath.Join(dir, first)))
@@ -210,7 +212,7 @@ func configMap(t *testing.T, dir, stamp string, files map[string]string) {
 func TestWatchConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	configMap(t, dir, "..2026_08_21_06_00_00.1", map[string]string{"a.yaml": rules("a", 1), "sub/s.yaml": rules("s", 1)})
-	w := watch(t, Options{Dir: dir})
+	w := watch(t, config.Options{Dir: dir})
 	if got := states(w.last); len(got) != 2 || got[0] != "a.yaml=loaded" || got[1] != "sub/s.yaml=loaded" {
 		t.Fatalf("states %v", got)
 	}
@@ -218,16 +220,16 @@ func TestWatchConfigMap(t *testing.T) {
 		w.once("update", func() {
 			configMap(t, dir, fmt.Sprintf("..2026_08_21_06_00_00.%d", i), map[string]string{
 				"a.yaml": rules("a", i), "sub/s.yaml": rules("s", i), "b.yaml": rules("b", i)})
-		}, func(r Result) bool {
+		}, func(r config.Result) bool {
 			return requests(r.Tree, "a") == i && requests(r.Tree, "b") == i && requests(r.Tree, "s") == i
 		})
 	}
 	w.once("removal", func() { configMap(t, dir, "..2026_08_21_06_00_00.5", map[string]string{"a.yaml": rules("a", 5)}) },
-		func(r Result) bool { return requests(r.Tree, "a") == 5 && len(r.Files) == 1 })
+		func(r config.Result) bool { return requests(r.Tree, "a") == 5 && len(r.Files) == 1 })
 	configMap(t, dir, "..2026_08_21_06_00_00.6", map[string]string{"a.yaml": "domain: [\n"})
-	w.until("bad update", func(r Result) bool { return states(r)[0] == "a.yaml=stale" && requests(r.Tree, "a") == 5 })
+	w.until("bad update", func(r config.Result) bool { return states(r)[0] == "a.yaml=stale" && requests(r.Tree, "a") == 5 })
 	configMap(t, dir, "..2026_08_21_06_00_00.7", map[string]string{"a.yaml": rules("a", 7)})
-	w.until("good update", func(r Result) bool { return states(r)[0] == "a.yaml=loaded" && requests(r.Tree, "a") == 7 })
+	w.until("good update", func(r config.Result) bool { return states(r)[0] == "a.yaml=loaded" && requests(r.Tree, "a") == 7 })
 }
 
 // A ConfigMap is replaced while it is read. Both versions are good, so no file may ever be reported as bad.
@@ -242,7 +244,7 @@ func TestConfigMapReplacedWhileItIsRead(t *testing.T) {
 	}
 	name, files := version(0)
 	configMap(t, dir, name, files)
-	f := NewFolder(Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	f := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 	const times = 50
 	loads := make(chan struct{}) // one replacement for each load
 	var wg sync.WaitGroup
@@ -281,9 +283,9 @@ func TestWatchSwappedRelease(t *testing.T) {
 		must(t, os.Rename(filepath.Join(root, "next"), filepath.Join(root, "current")))
 	}
 	swap(1)
-	w := watch(t, Options{Dir: filepath.Join(root, "current", "config")})
+	w := watch(t, config.Options{Dir: filepath.Join(root, "current", "config")})
 	for i := 2; i < 5; i++ {
-		w.once("the next release", func() { swap(i) }, func(r Result) bool { return requests(r.Tree, "a") == i })
+		w.once("the next release", func() { swap(i) }, func(r config.Result) bool { return requests(r.Tree, "a") == i })
 		w.quiet(filepath.Join(root, "current", "config", "a.yaml"), "a", 10*i)
 	}
 	// The old release is no longer watched and may be removed.
@@ -295,7 +297,7 @@ func TestWatchReplacedFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "rules")
 	a := filepath.Join(dir, "a.yaml")
 	write(t, a, rules("a", 1))
-	w := watch(t, Options{Dir: dir})
+	w := watch(t, config.Options{Dir: dir})
 	for i := 2; i < 5; i++ {
 		must(t, os.Rename(dir, fmt.Sprintf("%s.%d", dir, i)))
 		write(t, a, rules("a", i))
@@ -309,16 +311,15 @@ func TestWatchReplacedFolder(t *testing.T) {
 
 func TestWatchFolderThatAppearsLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
-	var log logged
-	f := NewFolder(Options{Dir: dir, Rescan: time.Hour, Logger: log.logger()})
-	w := &watched{t: t, folder: f, results: make(chan Result, 100)}
+	f := config.NewFolder(config.Options{Dir: dir, Rescan: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+	w := &watched{t: t, folder: f, results: make(chan config.Result, 100)}
 	w.start(f)
 	write(t, filepath.Join(dir, "a.yaml"), rules("a", 1))
 	w.untilRequests("a", 1)
 	// The rules in use stay while the directory is gone.
 	must(t, os.RemoveAll(filepath.Dir(filepath.Dir(dir))))
 	write(t, filepath.Join(dir, "a.yaml"), rules("a", 2))
-	w.until("the folder's return", func(r Result) bool {
+	w.until("the folder's return", func(r config.Result) bool {
 		if requests(r.Tree, "a") < 1 && len(r.Files) > 0 {
 			t.Errorf("rules were dropped: %v", states(r))
 		}
@@ -330,13 +331,13 @@ func TestWatchBadThenGood(t *testing.T) {
 	dir := t.TempDir()
 	a := filepath.Join(dir, "a.yaml")
 	write(t, a, rules("a", 1))
-	w := watch(t, Options{Dir: dir})
+	w := watch(t, config.Options{Dir: dir})
 	loaded := w.last.Files[0].Since
 	write(t, a, "domain: a\nrules: []\n")
-	w.until("stale", func(r Result) bool { return states(r)[0] == "a.yaml=stale" && requests(r.Tree, "a") == 1 })
+	w.until("stale", func(r config.Result) bool { return states(r)[0] == "a.yaml=stale" && requests(r.Tree, "a") == 1 })
 	stale := w.last.Files[0].Since
 	write(t, a, rules("a", 2))
-	w.until("loaded", func(r Result) bool { return states(r)[0] == "a.yaml=loaded" && requests(r.Tree, "a") == 2 })
+	w.until("loaded", func(r config.Result) bool { return states(r)[0] == "a.yaml=loaded" && requests(r.Tree, "a") == 2 })
 	again := w.last.Files[0].Since
 	if !stale.After(loaded) || !again.After(stale) {
 		t.Errorf("since %v, %v, %v", loaded, stale, again)
@@ -355,7 +356,7 @@ func TestWatchTouchIsNoChange(t *testing.T) {
 		must(t, os.Rename(filepath.Join(dir, ".new"), a))
 	}
 	replace(1)
-	w := watch(t, Options{Dir: dir, Rescan: 5 * time.Millisecond})
+	w := watch(t, config.Options{Dir: dir, Rescan: 5 * time.Millisecond})
 	for i, touch := range []func(){
 		func() { must(t, os.Chtimes(a, time.Now(), time.Now().Add(time.Hour))) },
 		func() { replace(2) }, // the current content by then
@@ -379,7 +380,7 @@ func TestWatchRescan(t *testing.T) {
 	dir := t.TempDir()
 	a := filepath.Join(dir, "a.yaml")
 	write(t, a, rules("a", 1))
-	f := NewFolder(Options{Dir: dir, Logger: new(logged).logger()})
+	f := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 	if _, err := f.Load(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,13 +1,15 @@
-package config
+package follow
 
 import (
 	"context"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
-// Watch calls apply whenever the directory's rules or the state of its files change, one call at a time. It also calls apply at
+// Folder calls apply whenever the directory's rules or the state of its files change, one call at a time. It also calls apply at
 // the start if nothing was loaded before or the directory has changed since. It returns nil when ctx is done, after a running
 // call of apply.
 //
@@ -16,51 +18,41 @@ import (
 // the last write to a file, and at most 500 ms after the first event, plus the time of loading. A file that is still being
 // written then is read when it has stopped growing. Touching a file is not a change.
 //
-// While the directory is missing or cannot be read, the rules in use stay, and Watch tries again.
-func (f *Folder) Watch(ctx context.Context, apply func(Result)) error {
-	f.mu.Lock()
-	applied := f.generation
-	f.mu.Unlock()
-
-	var p *paths
+// While the directory is missing or cannot be read, the rules in use stay, and Folder tries again.
+func Folder(ctx context.Context, f *config.Folder, apply func(config.Result)) error {
+	applied, o := f.Generation(), f.Options()
+	p := &paths{log: o.Logger}
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	if w, err := fsnotify.NewWatcher(); err != nil {
-		f.o.Logger.Warn("cannot watch the rule directory; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
+		o.Logger.Warn("cannot watch the rule directory; changes are noticed more slowly", "every", o.Rescan, "error", err)
 	} else {
 		defer func() { _ = w.Close() }() // an error here has no consequences
-		p = &paths{watcher: w, log: f.o.Logger}
+		p.watcher = w
 		events, errs = w.Events, w.Errors
 	}
 
 	failing := ""
-	loop(ctx, f.o.Rescan, events, errs, p.matters, func(quiet bool) (again bool) {
-		r, generation, growing, err := f.loadWatched(p, quiet)
+	loop(ctx, o.Rescan, events, errs, p.matters, func(quiet bool) (again bool) {
+		p.begin()
+		found, err := f.Look(p, quiet)
+		p.end()
 		if err != nil {
 			if err.Error() != failing {
-				f.o.Logger.Error("cannot read the rule directory, the rules in use stay", "rules", f.inForce(), "error", err)
+				o.Logger.Error("cannot read the rule directory, the rules in use stay", "rules", f.Active(), "error", err)
 			}
 			failing = err.Error()
 			return false
 		}
 		failing = ""
-		if generation != applied {
-			applied = generation
-			r.Changed = true
-			apply(r)
+		if found.Generation != applied {
+			applied = found.Generation
+			found.Changed = true
+			apply(found.Result)
 		}
-		return growing
+		return found.Growing
 	})
 	return nil
-}
-
-func (f *Folder) loadWatched(p *paths, quiet bool) (r Result, generation int, growing bool, err error) {
-	if p == nil {
-		return f.load(nil, quiet)
-	}
-	p.begin()
-	defer p.end()
-	return f.load(p, quiet)
 }
 
 // loop calls reload at the start, after every burst of events, and at every rescan. The argument of reload is whether the

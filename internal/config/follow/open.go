@@ -1,4 +1,4 @@
-package assembly
+package follow
 
 import (
 	"context"
@@ -9,20 +9,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// FollowRules applies the rules of a directory, and follows its files while the tasks run. Unless some rules are fixed, it is an error
-// if no file can be used.
-func FollowRules(tasks *Tasks, o config.Options, apply func(config.Result)) error {
-	folder := config.NewFolder(o)
-	result, err := folder.Load()
+// Open applies the rules of a directory, and returns the work that follows its files. Unless some rules are fixed, it is an error if no
+// file can be used.
+func Open(o config.Options, apply func(config.Result)) (work func(context.Context) error, err error) {
+	f := config.NewFolder(o)
+	result, err := f.Load()
 	switch {
 	case err != nil:
-		return fmt.Errorf("read rules from %s: %w", o.Dir, err)
+		return nil, fmt.Errorf("read rules from %s: %w", o.Dir, err)
 	case result.InUse == 0 && len(o.Fixed) == 0:
-		return noRules(o.Dir, result.Files)
+		return nil, noRules(o.Dir, result.Files)
 	}
 	apply(result)
-	tasks.Add(func(ctx context.Context) error { return folder.Watch(ctx, apply) })
-	return nil
+	return func(ctx context.Context) error { return Folder(ctx, f, apply) }, nil
 }
 
 // noRules says why no file of a directory can be used.

@@ -1,4 +1,4 @@
-package assembly_test
+package parts_test
 
 import (
 	"context"
@@ -7,14 +7,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ratelimitd/ratelimitd/internal/assembly"
+	"github.com/ratelimitd/ratelimitd/internal/assembly/parts"
 )
 
 // A process that must survive panics of its work recovers them in a guard.
 func TestGuard(t *testing.T) {
 	caught := errors.New("caught")
-	var tasks assembly.Tasks
-	tasks.Guard = func(work assembly.Work) assembly.Work {
+	var tasks parts.Tasks
+	tasks.Guard = func(work parts.Work) parts.Work {
 		return func(ctx context.Context) (err error) {
 			defer func() {
 				if recover() != nil {
