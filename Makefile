@@ -5,6 +5,7 @@
 export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 TOOL := go tool -modfile=workshop/tools/go.mod
+MODULES := envoymodule workshop/bench/libraries deploy workshop/e2e examples/routers # besides the root and the tools
 
 GO_FILES = $$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$')
 FORMATTED = unformatted=$$(gofmt -l $(GO_FILES)); [ -z "$$unformatted" ] || { echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; }
@@ -53,11 +54,11 @@ fmt: ## format all Go code
 lint: ## the linters of .golangci.yml, buf and actionlint; format, go.mod and generated code
 	@$(FORMATTED)
 	go mod tidy -diff
-	for module in envoymodule workshop/bench/libraries deploy workshop/e2e; do (cd $$module && go mod tidy -diff) || exit 1; done
+	for module in $(MODULES); do (cd $$module && go mod tidy -diff) || exit 1; done
 	rm -rf .generated && mkdir -p .generated/internal/server && $(call GENERATE,.generated)
 	@for f in $$(cd .generated && find . -type f); do cmp ".generated/$$f" "$$f" || { echo "run make generate"; exit 1; }; done; rm -rf .generated
 	$(TOOL) golangci-lint run ./...
-	for module in envoymodule workshop/bench/libraries deploy workshop/e2e; do (cd $$module && go tool -modfile=$(CURDIR)/workshop/tools/go.mod golangci-lint run -c $(CURDIR)/.golangci.yml ./...) || exit 1; done
+	for module in $(MODULES); do (cd $$module && go tool -modfile=$(CURDIR)/workshop/tools/go.mod golangci-lint run -c $(CURDIR)/.golangci.yml ./...) || exit 1; done
 	$(TOOL) buf lint
 	go tool -modfile=workshop/tools/checks/go.mod actionlint
 

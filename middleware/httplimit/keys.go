@@ -70,6 +70,9 @@ func Path(key string) Key {
 
 // Pattern takes the pattern that the request matches, such as "GET /users/{id}". It comes from Options.Mux, from the next handler
 // if that is a http.ServeMux, or else from the ServeMux that called the middleware. Requests that match no pattern have no value.
+//
+// Of other routers it knows nothing, unless they set http.Request.Pattern before they call the middleware: echo does. Above the routes of chi all
+// requests would have no value, and share one counter with Or: docs/do/go.md has the lines for chi, gin and connect.
 func Pattern(key string) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, m mux) (string, bool) {
 		if m != nil && r.Method != http.MethodConnect { // for CONNECT, a ServeMux may give the path that the client chose
