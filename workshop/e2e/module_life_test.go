@@ -78,7 +78,7 @@ func TestModuleRejects(t *testing.T) {
 		{action("{metadata: {descriptor_key: a, metadata_key: {key: a, path: [{key: b}, {key: c}]}}}"), "actions[0]: metadata_key with a path of several keys"},
 		{action("{generic_key: {descriptor_value: \"%REQ(x)%\"}}"), "% is not supported"},
 		{action("{source_cluster: {}}"), "rate_limits[0]: the action source_cluster needs the setting source_cluster"},
-		{action("{extension: {name: a, typed_config: {\"@type\": type.googleapis.com/google.protobuf.Struct, value: {}}}}"), "Extension is not supported"},
+		{action("{extension: {name: a, typed_config: {\"@type\": type.googleapis.com/google.protobuf.Struct, value: {}}}}"), "extension is not supported"},
 	} {
 		if said := validate(t, c.settings, allRoutes, env); !strings.Contains(said, c.says) {
 			t.Errorf("%s\nwant %s, got\n%s", c.settings, c.says, said)

@@ -9,12 +9,14 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	metadatav3 "github.com/envoyproxy/go-control-plane/envoy/type/metadata/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // compileAction compiles an action. It adds the same entries as the action of Envoy's rate limit filter.
-func compileAction(a *routev3.RateLimit_Action) (action, error) {
-	switch a := a.GetActionSpecifier().(type) {
+func compileAction(of *routev3.RateLimit_Action) (action, error) {
+	switch a := of.GetActionSpecifier().(type) {
 	case *routev3.RateLimit_Action_SourceCluster_:
 		return func(b *building) bool { return b.add("source_cluster", b.sourceCluster) }, nil
 	case *routev3.RateLimit_Action_DestinationCluster_:
@@ -44,8 +46,17 @@ func compileAction(a *routev3.RateLimit_Action) (action, error) {
 		m := a.Metadata
 		return metadata(Source(m.GetSource()), m.GetMetadataKey(), m.GetDescriptorKey(), m.GetDefaultValue(), m.GetSkipIfAbsent())
 	default:
-		return nil, fmt.Errorf("%T is not supported", a)
+		return nil, notSupported(of, "action_specifier")
 	}
+}
+
+// notSupported is the error about the field of a oneof that is set.
+func notSupported(m proto.Message, oneof protoreflect.Name) error {
+	r := m.ProtoReflect()
+	if field := r.WhichOneof(r.Descriptor().Oneofs().ByName(oneof)); field != nil {
+		return fmt.Errorf("%s is not supported", field.Name())
+	}
+	return fmt.Errorf("%s is not set", oneof)
 }
 
 // literal returns a value that a runtime flag of Envoy, which a module cannot see, may turn into a format.

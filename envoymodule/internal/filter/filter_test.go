@@ -19,31 +19,40 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// request stands for Envoy: a request with headers, and what is done with it.
+// testRequest stands for Envoy: a request, and what is done with it.
 type testRequest struct {
-	headers map[string]string
+	headers  map[string][]string
+	address  string
+	cluster  string
+	metadata map[Source]map[string]any // texts and numbers, by "namespace/key"
+
 	counted []Counter
 	replied uint32
 	waker   *testWaker
 }
 
-func (r *testRequest) Header(name string, _ int) (string, int) {
-	value, found := r.headers[name]
-	if !found {
-		return "", 0
+func (r *testRequest) Header(name string, i int) (string, int) {
+	if values := r.headers[name]; i < len(values) {
+		return values[i], len(values)
 	}
-	return value, 1
+	return "", 0
 }
-func (*testRequest) RemoteAddress() (string, bool)                         { return "192.0.2.1:80", true }
-func (*testRequest) Cluster() (string, bool)                               { return "upstream", true }
-func (*testRequest) Metadata(Source, string, string) (string, bool)        { return "", false }
-func (*testRequest) MetadataNumber(Source, string, string) (float64, bool) { return 0, false }
-func (r *testRequest) Count(c Counter)                                     { r.counted = append(r.counted, c) }
-func (*testRequest) SetMetadata(string, []byte)                            {}
-func (*testRequest) Flag(string)                                           {}
-func (*testRequest) AddToRequest([]limiter.Header)                         {}
-func (*testRequest) AddToResponse([]limiter.Header)                        {}
-func (r *testRequest) Reply(status uint32, _ []limiter.Header, _ string)   { r.replied = status }
+func (r *testRequest) RemoteAddress() (string, bool) { return r.address, r.address != "" }
+func (r *testRequest) Cluster() (string, bool)       { return r.cluster, r.cluster != "" }
+func (r *testRequest) Metadata(from Source, space, key string) (string, bool) {
+	text, ok := r.metadata[from][space+"/"+key].(string)
+	return text, ok
+}
+func (r *testRequest) MetadataNumber(from Source, space, key string) (float64, bool) {
+	n, ok := r.metadata[from][space+"/"+key].(float64)
+	return n, ok
+}
+func (r *testRequest) Count(c Counter)                                   { r.counted = append(r.counted, c) }
+func (*testRequest) SetMetadata(string, []byte)                          {}
+func (*testRequest) Flag(string)                                         {}
+func (*testRequest) AddToRequest([]limiter.Header)                       {}
+func (*testRequest) AddToResponse([]limiter.Header)                      {}
+func (r *testRequest) Reply(status uint32, _ []limiter.Header, _ string) { r.replied = status }
 func (r *testRequest) Waker() Waker {
 	r.waker = &testWaker{wakes: make(chan struct{})}
 	return r.waker
@@ -126,7 +135,7 @@ func TestPausedRequests(t *testing.T) {
 	for range workers {
 		all.Go(func() {
 			for i := range each {
-				r := &testRequest{headers: map[string]string{"x-user": "ann"}}
+				r := &testRequest{cluster: "upstream", headers: map[string][]string{"x-user": {"ann"}}}
 				c, result := f.Begin(r, nil)
 				if result == Pause && i%10 == 0 {
 					c.Leave()
@@ -165,7 +174,7 @@ func TestFiltersShareTheirCounters(t *testing.T) {
 		return f
 	}
 	ask := func(f *Filter) Result {
-		_, result := f.Begin(new(testRequest), nil)
+		_, result := f.Begin(&testRequest{cluster: "upstream"}, nil)
 		return result
 	}
 	first := open("")
@@ -259,7 +268,7 @@ func TestPanicIsAFailure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := new(panicking)
+		r := &panicking{testRequest{cluster: "upstream"}}
 		if _, got := f.Begin(r, nil); got != want || (r.replied == 500) != (want == Stop) {
 			t.Errorf("failure_mode_deny %s: %v, replied %d", failureModeDeny, got, r.replied)
 		}

@@ -72,7 +72,7 @@ func headerValueMatcher(m *routev3.HeaderMatcher) (func(string) bool, error) {
 			return err == nil && first <= n && n < end
 		}, nil
 	default:
-		return nil, fmt.Errorf("%T is not supported: use string_match", by)
+		return nil, fmt.Errorf("%w: use string_match", notSupported(m, "header_match_specifier"))
 	}
 }
 
@@ -103,7 +103,7 @@ func stringMatcher(m *matcherv3.StringMatcher) (func(string) bool, error) {
 		}
 		return expression.MatchString, nil
 	default:
-		return nil, fmt.Errorf("%T is not supported", by)
+		return nil, notSupported(m, "match_pattern")
 	}
 }
 
