@@ -156,7 +156,12 @@ const quotaFilter = `
             "@type": type.googleapis.com/envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings
             bucket_id_builder:
               bucket_id_builder:
-                user: {custom_value: {name: user, typed_config: {"@type": type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput, header_name: x-user}}}
+                user:
+                  custom_value:
+                    name: user
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput
+                      header_name: x-user
             reporting_interval: 5s
             no_assignment_behavior: {fallback_rate_limit: {blanket_rule: ALLOW_ALL}}
             expired_assignment_behavior: {fallback_rate_limit: {blanket_rule: ALLOW_ALL}}

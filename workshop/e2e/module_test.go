@@ -69,8 +69,10 @@ var sameLimits = []string{
 	`{remote_address: {}}`,
 	`{masked_remote_address: {}}`,
 	`{masked_remote_address: {v4_prefix_mask_len: 12, v6_prefix_mask_len: 50}}`,
-	`{remote_address_match: {descriptor_value: inside, address_matcher: {ranges: [{address_prefix: 10.0.0.0, prefix_len: 8}, {address_prefix: "2001:db8::", prefix_len: 32}]}}}`,
-	`{remote_address_match: {descriptor_value: outside, descriptor_key: where, address_matcher: {ranges: [{address_prefix: 10.0.0.0, prefix_len: 8}], invert_match: true}}}`,
+	`{remote_address_match: {descriptor_value: inside, address_matcher: {ranges: [` +
+		`{address_prefix: 10.0.0.0, prefix_len: 8}, {address_prefix: "2001:db8::", prefix_len: 32}]}}}`,
+	`{remote_address_match: {descriptor_value: outside, descriptor_key: where, address_matcher: {` +
+		`ranges: [{address_prefix: 10.0.0.0, prefix_len: 8}], invert_match: true}}}`,
 	`{remote_address_match: {descriptor_value: long, address_matcher: {ranges: [{address_prefix: 10.1.2.3, prefix_len: 64}]}}}`,
 	`{generic_key: {descriptor_value: all}}`,
 	`{generic_key: {descriptor_value: all, descriptor_key: scope}}, {destination_cluster: {}}`,
@@ -81,9 +83,11 @@ var sameLimits = []string{
 	`{header_value_match: {descriptor_value: absent, headers: [{name: x-user, present_match: true, invert_match: true}]}}`,
 	`{header_value_match: {descriptor_value: b, descriptor_key: k, headers: [{name: x-user, string_match: {prefix: B, ignore_case: true}}]}}`,
 	`{header_value_match: {descriptor_value: not, headers: [{name: x-user, string_match: {exact: bob}, invert_match: true}]}}`,
-	`{header_value_match: {descriptor_value: not, headers: [{name: x-user, string_match: {exact: bob}, invert_match: true, treat_missing_header_as_empty: true}]}}`,
+	`{header_value_match: {descriptor_value: not, headers: [` +
+		`{name: x-user, string_match: {exact: bob}, invert_match: true, treat_missing_header_as_empty: true}]}}`,
 	`{header_value_match: {descriptor_value: list, headers: [{name: x-list, string_match: {exact: "a,b"}}]}}`,
-	`{header_value_match: {descriptor_value: contains, headers: [{name: x-list, string_match: {contains: b}}, {name: x-user, string_match: {suffix: ob}}]}}`,
+	`{header_value_match: {descriptor_value: contains, headers: [` +
+		`{name: x-list, string_match: {contains: b}}, {name: x-user, string_match: {suffix: ob}}]}}`,
 	`{header_value_match: {descriptor_value: expression, headers: [{name: x-user, string_match: {safe_regex: {regex: "b.|eve"}}}]}}`,
 	`{header_value_match: {descriptor_value: range, headers: [{name: x-cost, range_match: {start: -2, end: 7}}]}}`,
 	`{query_parameters: {query_parameter_name: "sort by", descriptor_key: sort}}`,
@@ -94,7 +98,8 @@ var sameLimits = []string{
 	`{metadata: {descriptor_key: area, metadata_key: {key: e2e, path: [{key: area}]}}}`,
 	`{metadata: {descriptor_key: area, metadata_key: {key: e2e, path: [{key: number}]}}}`,
 	`{metadata: {descriptor_key: area, default_value: none, metadata_key: {key: e2e, path: [{key: empty}]}}}`,
-	`{metadata: {descriptor_key: area, skip_if_absent: true, metadata_key: {key: e2e, path: [{key: other}]}}}, {generic_key: {descriptor_value: behind}}`,
+	`{metadata: {descriptor_key: area, skip_if_absent: true, metadata_key: {key: e2e, path: [{key: other}]}}}, ` +
+		`{generic_key: {descriptor_value: behind}}`,
 	`{metadata: {descriptor_key: owner, source: ROUTE_ENTRY, metadata_key: {key: routes, path: [{key: owner}]}}}`,
 	`{request_headers: {header_name: x-list, descriptor_key: list}}`,
 }
@@ -164,16 +169,20 @@ access_log:
   typed_config:
     "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
     path: ` + file + `
-    log_format: {text_format_source: {inline_string: "%RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %RESP(x-ratelimit-limit)% %RESP(x-ratelimit-remaining)% %RESP(x-envoy-ratelimited)% %RESP(x-absent)% %RESP(x-nobody)% %DYNAMIC_METADATA(envoy.filters.http.ratelimit)%\n"}}
+    log_format: {text_format_source: {inline_string: "%RESPONSE_CODE% %RESPONSE_CODE_DETAILS% \
+      %RESP(x-ratelimit-limit)% %RESP(x-ratelimit-remaining)% %RESP(x-envoy-ratelimited)% %RESP(x-absent)% %RESP(x-nobody)% \
+      %DYNAMIC_METADATA(envoy.filters.http.ratelimit)%\n"}}
 `}
 		if name == "module" {
-			l.Module = "domain: e2e\nrules: " + dir + "\nresponse_dynamic_metadata: true\ndecision_metadata: true\ntimeout: 10s\nsource_cluster: e2e\n" + l.Filter
+			l.Module = "domain: e2e\nrules: " + dir + "\nresponse_dynamic_metadata: true\ndecision_metadata: true\ntimeout: 10s" +
+				"\nsource_cluster: e2e\n" + l.Filter
 		}
 		for i, item := range sameRateLimits() {
 			if prefix := fmt.Sprintf("/%d/", i); name == "module" {
 				l.Routes += perModuleRoute(prefix, "- "+item)
 			} else {
-				l.Routes += strings.Replace(perRoute(prefix, "- "+item), "\n  route:", "\n  metadata: {filter_metadata: {routes: {owner: billing}}}\n  route:", 1)
+				const owner = "\n  metadata: {filter_metadata: {routes: {owner: billing}}}"
+				l.Routes += strings.Replace(perRoute(prefix, "- "+item), "\n  route:", owner+"\n  route:", 1)
 			}
 		}
 		b.Listeners = append(b.Listeners, l)

@@ -40,12 +40,14 @@ func rules(t *testing.T, files ...string) string {
 // writeRules replaces a rule file atomically.
 func writeRules(t *testing.T, dir string, i int, text string) {
 	t.Helper()
-	path := filepath.Join(dir, strconv.Itoa(i)+".yaml")
-	next := filepath.Join(dir, "."+strconv.Itoa(i)+".next") // names with a dot are not rule files
-	if err := os.WriteFile(next, []byte(strings.TrimSpace(text)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(next, path); err != nil {
+	replaceFile(t, filepath.Join(dir, strconv.Itoa(i)+".yaml"), strings.TrimSpace(text)+"\n")
+}
+
+// replaceFile replaces a file atomically.
+func replaceFile(t *testing.T, path, text string) {
+	t.Helper()
+	next := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".next") // names with a dot are not rule files
+	if err := errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, path)); err != nil {
 		t.Fatal(err)
 	}
 }

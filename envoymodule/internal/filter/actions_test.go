@@ -87,7 +87,7 @@ func TestActions(t *testing.T) {
 		{`remote_address_match { descriptor_value: "in" address_matcher { ` + one + ` } }`, "remote_address_match=in", "none"},
 		{`remote_address_match { descriptor_value: "in" address_matcher { ` + other + ` } }`, "none", "none"},
 		{`remote_address_match { descriptor_value: "out" address_matcher { invert_match: true ` + ten + ` } }`, "none", "none"},
-		{`remote_address_match { descriptor_key: "k" descriptor_value: "a" address_matcher { invert_match: true ` + other + ` } }`, "k=a", "none"},
+		{`remote_address_match { descriptor_key: "k" address_matcher { invert_match: true ` + other + ` } }`, "k=", "none"},
 		{`generic_key { descriptor_value: "a" }`, "generic_key=a", "generic_key=a"},
 		{`generic_key { descriptor_value: "a" descriptor_key: "k" }`, "k=a", "k=a"},
 		{`header_value_match { descriptor_value: "a" headers { name: "x-user" } }`, "header_match=a", "none"},
