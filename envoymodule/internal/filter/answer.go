@@ -95,11 +95,13 @@ func (a *answerSettings) withResponseHeaders(headers []limiter.Header) []limiter
 
 // answer does what Envoy's filter does with a decision, or without one.
 func (f *Filter) answer(s Stream, d *limiter.Decision, err error) Result {
+	var headers []limiter.Header
+	if err == nil {
+		headers, err = f.prepare(s, d)
+	}
 	if err != nil {
 		return f.fail(s, err)
 	}
-	f.setMetadata(s, d)
-	headers := f.headers(d)
 	if d.Code != limiter.OverLimit {
 		s.Count(f.counters.ok)
 		if len(d.Upstream) > 0 {
@@ -112,8 +114,19 @@ func (f *Filter) answer(s Stream, d *limiter.Decision, err error) Result {
 	}
 	s.Count(f.counters.overLimit)
 	s.Flag(flagOverLimit)
-	s.Reply(f.settings.status, f.settings.withResponseHeaders(headers), detailsOverLimit)
+	s.Reply(f.settings.status, headers, detailsOverLimit)
 	return Stop
+}
+
+// prepare does all of an answer that may go wrong, and returns the headers. A panic is an error, and then there is no answer yet.
+func (f *Filter) prepare(s Stream, d *limiter.Decision) (headers []limiter.Header, err error) {
+	defer async.Recover(&err)
+	f.setMetadata(s, d)
+	headers = f.headers(d)
+	if d.Code == limiter.OverLimit {
+		headers = f.settings.withResponseHeaders(headers)
+	}
+	return headers, nil
 }
 
 // fail is for a request without a decision.

@@ -24,7 +24,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// longestClose bounds how long the main thread of Envoy waits for an engine to end.
+// longestClose bounds how long the main thread of Envoy waits for engines to end.
 const longestClose = 2 * time.Second
 
 // shared are the engines and stores of this process. Envoy makes a new configuration for each change of a listener, and
@@ -33,7 +33,8 @@ var shared = struct {
 	sync.Mutex
 	engines map[string]*engine
 	stores  map[storeSettings]*store
-}{engines: make(map[string]*engine), stores: make(map[storeSettings]*store)}
+	ending  map[*engine]chan struct{} // closed at the end
+}{engines: make(map[string]*engine), stores: make(map[storeSettings]*store), ending: make(map[*engine]chan struct{})}
 
 // engine decides: rules on top of a store.
 type engine struct {
@@ -223,14 +224,35 @@ func (s *store) setReplicas(n int) {
 	}
 }
 
-// close takes one filter off an engine. After the last one, permits of leases are given back. The main thread waits for
-// that, but not longer than it may: then the work continues in the background, and ends with the process. A worker does not wait.
+// close takes one filter off an engine. After the last one, the engine ends in the background, and permits of leases are given back. After
+// the last engine, the process may end: then the main thread waits for all engines that still end, but not longer than it may. A worker
+// does not wait.
 func (e *engine) close(log *slog.Logger, wait bool) {
-	works := e.unused()
-	if len(works) == 0 {
+	ending, last := e.end(log)
+	if !wait || !last {
 		return
 	}
-	ended := make(chan struct{})
+	expired := time.After(longestClose)
+	for _, ended := range ending {
+		select {
+		case <-ended:
+		case <-expired:
+			log.Warn("engines did not end in time: permits that they hold expire later", "waited", longestClose)
+			return
+		}
+	}
+}
+
+// end counts one user of an engine less, and begins its end if there is none left. It returns what is closed when the engines that end
+// have ended, and whether no engine is left.
+func (e *engine) end(log *slog.Logger) (ending []chan struct{}, last bool) {
+	shared.Lock()
+	defer shared.Unlock()
+	works := e.unused()
+	if len(works) == 0 {
+		return nil, false
+	}
+	shared.ending[e] = make(chan struct{})
 	async.Go(func() (err error) {
 		for _, w := range works {
 			err = errors.Join(err, w.End())
@@ -242,22 +264,17 @@ func (e *engine) close(log *slog.Logger, wait bool) {
 		} else {
 			log.Info("an engine ended")
 		}
-		close(ended)
+		shared.Lock()
+		defer shared.Unlock()
+		close(shared.ending[e])
+		delete(shared.ending, e)
 	})
-	if !wait {
-		return
-	}
-	select {
-	case <-ended:
-	case <-time.After(longestClose):
-		log.Warn("an engine did not end in time: permits that it holds expire later", "waited", longestClose)
-	}
+	return slices.Collect(maps.Values(shared.ending)), len(shared.engines) == 0
 }
 
-// unused counts one user of an engine less. It returns the work of the engine and of its store, if no other filter uses them.
+// unused counts one user of an engine less. It returns the work of the engine and of its store, if no other filter uses them. shared is
+// locked.
 func (e *engine) unused() (works []*assembly.Background) {
-	shared.Lock()
-	defer shared.Unlock()
 	if e.users--; e.users > 0 {
 		return nil
 	}

@@ -103,7 +103,8 @@ func useProcessors(n int) {
 	}
 }
 
-// Close ends the engine of the filter, unless another filter uses it too. With wait it waits for that end, up to longestClose.
+// Close ends the engine of the filter, unless another filter uses it too. After the last filter, and with wait, it waits for the end of all
+// engines, up to longestClose.
 func (f *Filter) Close(wait bool) { f.engine.close(f.log, wait) }
 
 func (c *counters) define(host Host, m *ratelimitv3.RateLimit) error {

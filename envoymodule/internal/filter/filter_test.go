@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -253,27 +254,83 @@ func TestOnlyFiltersInUseConnect(t *testing.T) {
 	}
 }
 
-// panicking is a request that makes the module panic when it is read.
-type panicking struct{ testRequest }
+// panicking is a request that makes the module panic when it is read, or when it is answered.
+type panicking struct {
+	testRequest
+	answered bool
+}
 
-func (*panicking) RemoteAddress() (string, bool) { panic("kaboom") }
+func (p *panicking) RemoteAddress() (string, bool) {
+	if !p.answered {
+		panic("kaboom")
+	}
+	return "192.0.2.1:80", true
+}
 
-// A panic while a request is read is no decision: the failure mode decides.
+func (*panicking) SetMetadata(string, []byte) { panic("kaboom") }
+
+// After a panic there is no decision, or no answer: the failure mode decides.
 func TestPanicIsAFailure(t *testing.T) {
 	dir := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 2}}]")
 	for failureModeDeny, want := range map[string]Result{"false": Continue, "true": Stop} {
 		text := `{"domain": "d", "rules": "` + dir + `", "rate_limits": [{"actions": [{"remote_address": {}}]}],
-			"failure_mode_deny": ` + failureModeDeny + `}`
+			"response_dynamic_metadata": true, "failure_mode_deny": ` + failureModeDeny + `}`
 		f, err := Open([]byte(text), testHost{}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &panicking{testRequest{cluster: "upstream"}}
-		if _, got := f.Begin(r, nil); got != want || (r.replied == 500) != (want == Stop) {
-			t.Errorf("failure_mode_deny %s: %v, replied %d", failureModeDeny, got, r.replied)
+		counted := []Counter{f.counters.failed, f.counters.failureModeAllowed}
+		if want == Stop {
+			counted = counted[:1]
+		}
+		for range 10 { // more than the limit
+			for _, answered := range []bool{false, true} {
+				r := &panicking{testRequest{cluster: "upstream"}, answered}
+				if _, got := f.Begin(r, nil); got != want || (r.replied == 500) != (want == Stop) || !slices.Equal(r.counted, counted) {
+					t.Errorf("failure_mode_deny %s: %v, replied %d, counted %v", failureModeDeny, got, r.replied, r.counted)
+				}
+			}
 		}
 		f.Close(true)
 	}
+}
+
+// Engines end side by side, so that Envoy ends in time: only after the last one does its main thread wait, for all of them.
+func TestEnginesEndSideBySide(t *testing.T) {
+	dir := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 2}}]")
+	var log servicetest.Log
+	var all [3]*Filter
+	theLast := make(chan struct{})
+	for i := range all {
+		text := fmt.Sprintf(`{"domain": "d", "rules": %q, "memory_max_counters": %d}`, dir, i+1)
+		var err error
+		if all[i], err = Open([]byte(text), testHost{}, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+			t.Fatal(err)
+		}
+		all[i].engine.work.Closing(func() error {
+			if i == len(all)-1 {
+				close(theLast)
+			}
+			<-theLast
+			return nil
+		})
+	}
+	const late, ended = "engines did not end in time", "an engine ended"
+	all[0].Close(true)
+	all[1].Close(true)
+	if n := len(log.With(late)) + len(log.With(ended)); n > 0 {
+		t.Errorf("engines were waited for before the last one:\n%s", &log)
+	}
+	all[2].Close(true)
+	if len(log.With(late)) == 0 && len(log.With(ended)) != len(all) {
+		t.Errorf("not all engines were waited for:\n%s", &log)
+	}
+	redistest.Eventually(t, "all engines to end", func(context.Context) error {
+		if n := len(log.With(ended)); n != len(all) {
+			return fmt.Errorf("%d did", n)
+		}
+		return nil
+	})
 }
 
 // Work that panics begins again.
