@@ -15,6 +15,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
+// Message is the step's request.
+func (s *Step) Message() (*ratelimitv3.RateLimitRequest, error) {
+	var r ratelimitv3.RateLimitRequest
+	if err := protojson.Unmarshal(s.Request, &r); err != nil {
+		return nil, fmt.Errorf("read the request %s: %w", s.Request, err)
+	}
+	return &r, nil
+}
+
 // Replay sends the requests of the case, at the times that the clock of the service gives, and compares the answers.
 func (c *Case) Replay(ctx context.Context, ask Ask, clock func() time.Time) Result {
 	requests, err := c.requests(clock())
@@ -104,9 +113,9 @@ func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem stri
 func (c *Case) requests(now time.Time) ([]*ratelimitv3.RateLimitRequest, error) {
 	all := make([]*ratelimitv3.RateLimitRequest, len(c.Steps))
 	for i := range c.Steps {
-		all[i] = new(ratelimitv3.RateLimitRequest)
-		if err := protojson.Unmarshal(c.Steps[i].Request, all[i]); err != nil {
-			return nil, fmt.Errorf("read the request %s: %w", c.Steps[i].Request, err)
+		var err error
+		if all[i], err = c.Steps[i].Message(); err != nil {
+			return nil, err
 		}
 	}
 	if c.Level != Recorded {
