@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 	"github.com/ratelimitd/ratelimitd/limits"
@@ -154,48 +152,6 @@ func TestSources(t *testing.T) {
 	} {
 		if _, err := ratelimit.Open(t.Context(), ratelimit.Options{Files: files}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %s", files, err, want)
-		}
-	}
-}
-
-// A program's own client serves, and stays open.
-func TestOwnClient(t *testing.T) {
-	r := redistest.Start(t)
-	own := goredis.NewClient(&goredis.Options{Addr: r.Addr, ContextTimeoutEnabled: true, Protocol: 2})
-	defer func() { _ = own.Close() }()
-	o := ratelimit.Options{
-		Domains: []ratelimit.Domain{{Name: "api", Rules: []ratelimit.Rule{{Key: "customer", Limit: ratelimit.PerDay(2)}}}},
-		Store:   redisstore.New(redisstore.Options{Client: own, Timeout: 10 * time.Second, Overrides: true}), Logger: quiet,
-	}
-	var allowed []bool
-	for range 3 { // each with a limiter of its own: the counters are in Redis
-		l, err := ratelimit.Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ok, err := l.Allow(t.Context(), "api", "customer", "a")
-		if err := errors.Join(err, l.Close()); err != nil {
-			t.Fatal(err)
-		}
-		allowed = append(allowed, ok)
-	}
-	if !allowed[0] || !allowed[1] || allowed[2] {
-		t.Errorf("three requests of two a day: %v", allowed)
-	}
-	if err := own.Ping(t.Context()).Err(); err != nil {
-		t.Errorf("after Close the program's client fails: %v", err)
-	}
-	for want, redis := range map[string]redisstore.Options{
-		"ContextTimeoutEnabled": {Client: goredis.NewClient(&goredis.Options{Addr: r.Addr})},
-		"Ring":                  {Client: goredis.NewRing(&goredis.RingOptions{})},
-		"a Client and a URL":    {Client: own, URL: r.Addr},
-	} {
-		o.Store = redisstore.New(redis)
-		if _, err := ratelimit.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
-		}
-		if redis.URL == "" {
-			_ = redis.Client.Close()
 		}
 	}
 }

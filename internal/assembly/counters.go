@@ -107,8 +107,7 @@ func (c *Counters) openRedis(tasks *Tasks, o *Options, resets *redis.Invalidatio
 		c.Keys.Format = descriptor.KeysLyft
 	}
 	local := memory.New(memory.Options{MaxCounters: o.MaxCounters})
-	tasks.Add(local.Run)
-	c.Local = local
+	c.Local = &onDemand{Store: local, begin: tasks.OnDemand(local.Run)}
 	c.replicas.register(o)
 	store, err := c.connect(tasks, o, o.Redis, resets)
 	if err != nil || o.PerSecond == nil {

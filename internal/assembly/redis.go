@@ -13,7 +13,7 @@ import (
 
 // Redis says how to reach a Redis.
 type Redis struct {
-	Client  goredis.UniversalClient // a client of the program's own, which stays open; nil: Connect makes one
+	Client  goredis.UniversalClient // of the program: its address and credentials count, or the client itself if its type is unknown; nil: Connect does
 	Connect redisconn.Options       // without Breaker and Connections
 
 	Timeout time.Duration   // longest wait for an answer
@@ -29,9 +29,13 @@ type Connected struct {
 	Breakers    *redisconn.OpenBreakers
 }
 
-// Dial returns a client for a Redis, which is closed with the tasks unless it is the program's own.
+// Dial returns a client for a Redis, which is closed with the tasks.
 func (r *Redis) Dial(tasks *Tasks, o redisconn.Options) (goredis.UniversalClient, error) {
-	if r.Client != nil {
+	switch {
+	case r.Client == nil:
+	case redisconn.IsKnown(r.Client):
+		o.Like = r.Client // a read that waits for messages must not take a connection of the program's pool
+	default:
 		return r.Client, nil
 	}
 	client, err := redisconn.Dial(o)

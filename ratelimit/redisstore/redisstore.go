@@ -32,9 +32,12 @@ const (
 // Options say how to reach a Redis, and which keys counters have there. One of URL and Client is required. Errors name the variables of the
 // service: REDIS_URL is the field URL.
 type Options struct {
-	// Client is a client of the program's own. Its ContextTimeoutEnabled must be true. Of the other fields only
-	// Timeout applies, and there are no circuit breakers: while Redis hangs, each decision waits for its timeout. What Redis sends is not bounded either: the
-	// client library allocates whatever length a server announces.
+	// Client is a client of the program's own, instead of URL to TLS settings. A limiter connects as it does: to the same servers, with the
+	// same dialer, TLS, user and password, but with a pool of its own, so that neither waits for the other. Other settings of the client
+	// do not count, nor do its hooks and OnConnect. Keep it open until the limiter is closed: a client with sentinels finds the primary.
+	//
+	// Only a type that go-redis does not define is used as it is. It loses a connection to each limiter, which waits for
+	// messages; while Redis hangs, each decision waits for its Timeout; and what Redis sends is not bounded. A Ring is an error.
 	Client goredis.UniversalClient
 
 	// URL is host:port, redis://host:port/db, rediss://host:port (TLS), or the path of a unix socket. For Sentinel it is
@@ -67,7 +70,12 @@ type Options struct {
 const defaultTimeout = time.Second
 
 // New returns a store for Options.Store of package ratelimit. ratelimit.Open reports what is wrong with its options, and connects. Each
-// limiter has connections of its own.
+// limiter has connections of its own: at most PoolSize for decisions, two that learn of resets by other processes, and up to four for
+// overrides.
+//
+// A limiter with a single Redis has six goroutines while nothing is decided: two send decisions, and there are more only while more round trips
+// are in flight; two send and receive resets and refunds; one counts the processes that share the Redis; one gives back unused permits of
+// leases. With overrides and a directory of rules there is one more each. All of them end with Close.
 func New(o Options) *ratelimit.Store { return &ratelimit.Store{Open: o.open} }
 
 func (o *Options) open(tasks *parts.Tasks, s parts.StoreOptions) (*parts.Counters, error) {
@@ -99,8 +107,8 @@ func (o *Options) address(log *slog.Logger) (*assembly.Redis, error) {
 		if o.URL != "" {
 			return nil, errors.New("redisstore: Options has a Client and a URL: set one of them")
 		}
-		if err := usable(o.Client); err != nil {
-			return nil, err
+		if _, ring := o.Client.(*goredis.Ring); ring {
+			return nil, errors.New("redisstore: Options.Client is a Ring, which is not supported: use a cluster")
 		}
 	}
 	return &assembly.Redis{
@@ -112,21 +120,4 @@ func (o *Options) address(log *slog.Logger) (*assembly.Redis, error) {
 		},
 		Timeout: cmp.Or(o.Timeout, defaultTimeout),
 	}, nil
-}
-
-// usable returns why a client of the program cannot be used.
-func usable(client goredis.UniversalClient) error {
-	obeysDeadlines := true // as a type of the program has to
-	switch c := client.(type) {
-	case *goredis.Client:
-		obeysDeadlines = c.Options().ContextTimeoutEnabled
-	case *goredis.ClusterClient:
-		obeysDeadlines = c.Options().ContextTimeoutEnabled
-	case *goredis.Ring:
-		return errors.New("redisstore: Options.Client is a Ring, which is not supported: use a cluster")
-	}
-	if !obeysDeadlines {
-		return errors.New("redisstore: Options.Client must have ContextTimeoutEnabled: without it a decision could outlast its deadline")
-	}
-	return nil
 }

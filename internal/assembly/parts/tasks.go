@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -16,6 +17,7 @@ type Tasks struct {
 
 	work    []Work
 	closers []func() error
+	begin   func(Work) // begins work; nil: the tasks have not started
 }
 
 // Work is done in the background. It ends soon after its context.
@@ -32,9 +34,26 @@ func (t *Tasks) Add(work Work) {
 // Closing adds what Close calls.
 func (t *Tasks) Closing(f func() error) { t.closers = append(t.closers, f) }
 
+// OnDemand adds work that begins with the first call of the function that it returns, if the tasks run then. Any goroutine may call that.
+func (t *Tasks) OnDemand(work Work) (begin func()) {
+	if t.Guard != nil {
+		work = t.Guard(work)
+	}
+	return sync.OnceFunc(func() {
+		if t.begin != nil {
+			t.begin(work)
+		}
+	})
+}
+
 // Start begins all work in a group.
 func (t *Tasks) Start(ctx context.Context, g *errgroup.Group) {
-	for _, work := range t.work {
+	t.begin = func(work Work) {
+		if ctx.Err() == nil {
+			g.Go(func() error { return work(ctx) })
+		}
+	}
+	for _, work := range t.work { // also if ctx has ended: some work is what it does then
 		g.Go(func() error { return work(ctx) })
 	}
 }

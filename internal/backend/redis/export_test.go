@@ -72,7 +72,7 @@ func (s *Store) Working() bool {
 	q := s.queues.common
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.started
+	return q.running > 0
 }
 
 // Commands returns the command for a request as a lane sends it, and as the client does.

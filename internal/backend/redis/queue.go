@@ -27,7 +27,7 @@ type queue struct {
 	state     schedule
 	watched   []*inFlight // requests whose deadlines expire checks; some of them are answered already
 	ticking   bool        // the timer that runs expire is set
-	started   bool        // the workers run
+	running   int         // workers
 	restUntil int64       // until when no caller sends its request itself
 	closed    bool
 
@@ -122,18 +122,22 @@ func (q *queue) put(apart bool, requests ...*inFlight) bool {
 		}
 		return true
 	}
-	if !q.started {
-		q.started = true
-		for range q.state.most + 1 { // one may wait for a slot while the others wait for answers
-			q.workers.Go(q.work)
-		}
-	}
-	if q.state.add(now, requests...) {
+	begun := q.state.add(now, requests...)
+	q.startWorkers()
+	if begun {
 		q.begun <- struct{}{} // has room: one element per slot
 	} else {
 		q.wakeWorker()
 	}
 	return true
+}
+
+// startWorkers makes sure that a worker is free: one may wait for a slot while the others wait for answers. Most processes never have many
+// round trips in flight. The caller holds the lock, and the queue is not closed or has a worker.
+func (q *queue) startWorkers() {
+	for ; q.running <= q.state.flushes; q.running++ {
+		q.workers.Go(q.work)
+	}
 }
 
 // wakeWorker wakes a worker if requests wait that no worker has claimed. The caller holds the lock.
@@ -256,6 +260,7 @@ func (q *queue) awaitSlot(timer *time.Timer) bool {
 		}
 		q.mu.Lock()
 	}
+	q.startWorkers()
 	return true
 }
 

@@ -11,7 +11,7 @@ import (
 // conn is a connection in the client library's pool.
 type conn struct {
 	net.Conn
-	socket     syscall.RawConn // also beneath TLS; nil where the system has none
+	socket     syscall.RawConn // also beneath TLS; nil if it cannot be looked at
 	encrypted  bool
 	dialer     *dialer
 	generation uint64
@@ -38,8 +38,11 @@ var errRetired = errors.New("the connection was retired")
 
 // SyscallConn lets the pool see whether the other side has hung up before a call uses the connection. With TLS it looks itself.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
-	if c.socket == nil || c.generation != c.dialer.generation.Load() {
+	if c.generation != c.dialer.generation.Load() {
 		return nil, errRetired
+	}
+	if c.socket == nil {
+		return alive{}, nil // a call finds out
 	}
 	if c.encrypted {
 		if err := c.checkIdle(); err != nil {
@@ -124,7 +127,7 @@ func (c *conn) usable() error {
 		return err
 	}
 	socket, err := c.SyscallConn()
-	if err != nil || c.encrypted {
+	if err != nil || c.encrypted || c.socket == nil {
 		return err
 	}
 	waiting, err := unread(socket)

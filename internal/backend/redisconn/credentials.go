@@ -1,6 +1,7 @@
 package redisconn
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -14,6 +15,8 @@ type credentials struct {
 	file    string // read for each connection; empty: there is none
 	setting string // that names the file
 	log     *slog.Logger
+
+	given func(context.Context) (account, error) // instead of all below; nil: by settings
 
 	inURL account // fills in what the variable or the file leaves out
 
@@ -59,10 +62,17 @@ func split(auth string) account {
 
 // current returns the credentials for a new connection. While the file cannot be used, they are its last good
 // content.
-func (c *credentials) current() account {
-	if c.file == "" {
-		return c.last
+func (c *credentials) current(ctx context.Context) (account, error) {
+	switch {
+	case c.given != nil:
+		return c.given(ctx)
+	case c.file == "":
+		return c.last, nil
 	}
+	return c.ofFile(), nil
+}
+
+func (c *credentials) ofFile() account {
 	auth, err := c.read()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,6 +93,9 @@ func (c *credentials) current() account {
 
 // advice is what to do about what a server said to a login; empty: the settings are not to blame.
 func (c *credentials) advice(who account, said string) string {
+	if c.given != nil {
+		return ""
+	}
 	from, remove, inURL := c.variable, "unset "+c.variable, false
 	switch {
 	case c.file != "":

@@ -41,6 +41,10 @@ type Options struct {
 
 	TLS TLSOptions
 
+	// Like is a client that the new one connects as: to the same servers, with the same dialer, TLS and credentials, but with connections and
+	// settings of its own. Nothing above it is used then. IsKnown tells which clients it may be. Default: none.
+	Like goredis.UniversalClient
+
 	// PoolSize is how many connections there may be, on a cluster to each node. Default DefaultPoolSize.
 	PoolSize int
 	// OnEmpty is what a call does when all of them are in use. WAIT (default): wait until one is free, up to the call's
@@ -102,6 +106,9 @@ const (
 // try again if no connection could be made.
 func Dial(opts Options) (goredis.UniversalClient, error) {
 	opts = opts.defaults()
+	if opts.Like != nil {
+		return opts.dialLike()
+	}
 	where, err := opts.address()
 	if err != nil {
 		return nil, err

@@ -28,6 +28,7 @@ const (
 type dialer struct {
 	timeout time.Duration
 	tls     *tlsfiles.Files // nil: unencrypted
+	own     dialFunc        // of the program, which encrypts too; nil: this dialer connects
 	moves   bool            // the next connection may go to another address: this one is tried once
 
 	connections *Connections // may be nil
@@ -58,16 +59,17 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
+	if d.own != nil {
+		return d.reachOwn(ctx, network, addr)
+	}
 	plain, err := d.reach(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
-	var socket syscall.RawConn
-	if s, ok := plain.(syscall.Conn); ok {
-		if socket, err = s.SyscallConn(); err != nil {
-			plain.Close()
-			return nil, err
-		}
+	socket, err := socketOf(plain)
+	if err != nil {
+		plain.Close()
+		return nil, err
 	}
 	if d.tls == nil {
 		return &conn{Conn: plain, socket: socket}, nil
@@ -88,6 +90,16 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 		return nil, fmt.Errorf("TLS with %s: %w", addr, err)
 	}
 	return &conn{Conn: secure, socket: socket, encrypted: true}, nil
+}
+
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// socketOf returns the socket of a connection; nil: it has none that can be looked at.
+func socketOf(c net.Conn) (syscall.RawConn, error) {
+	if s, ok := c.(syscall.Conn); ok {
+		return s.SyscallConn() //nolint:wrapcheck // it names the connection
+	}
+	return nil, nil //nolint:nilnil // none is no mistake
 }
 
 // explain adds advice to the error of a call that got no answer in time, if no handshake is answered either.

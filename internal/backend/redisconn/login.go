@@ -20,7 +20,10 @@ type login struct {
 }
 
 func (l *login) do(ctx context.Context, c net.Conn) error {
-	who := l.auth.current()
+	who, err := l.auth.current(ctx)
+	if err != nil {
+		return fmt.Errorf("log in to Redis: %w", err)
+	}
 	var commands [][]string
 	switch {
 	case who.user != "": // a user may have no password
