@@ -45,7 +45,7 @@ func (*resetCommand) about() about {
 	return about{
 		note: "Where one region counts for all, only servers of that region can clear the counter; the others name it.",
 		examples: []example{
-			{"let a caller start again", "ratelimitd reset -d messaging to_number=2061234567"},
+			{"let a customer start again", "ratelimitd reset -d messaging to_number=2061234567"},
 			{"on another machine, with a token from a file", "ratelimitd reset -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
 		},
 		exits: counterExits("cleared"),

@@ -37,7 +37,7 @@ type cli struct {
 	Call  callCommand  `cmd:"" group:"Running servers" help:"Ask a server for a decision, once or many times."`
 	Peek  peekCommand  `cmd:"" group:"Running servers" help:"Show counters of a server."`
 	Reset resetCommand `cmd:"" group:"Running servers" help:"Clear counters of a server."`
-	Usage usageCommand `cmd:"" group:"Running servers" help:"List the counters of one caller."`
+	Usage usageCommand `cmd:"" group:"Running servers" help:"List the counters of one customer."`
 
 	Shares sharesCommand `cmd:"" group:"Running servers" help:"List who holds what of the limits of quota buckets."`
 

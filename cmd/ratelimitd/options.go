@@ -170,7 +170,7 @@ type backendOptions struct {
 	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counters live: memory or redis. Unset: redis if REDIS_URL is set, else memory."`
 	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of counters' keys in Redis; the same in replicas that share counters."`
 	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the denial cache, at least 512 KiB; 0: off."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum counters in memory. Beyond it, new callers share counters."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum counters in memory. Beyond it, new customers share counters."`
 
 	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: the keys of envoyproxy/ratelimit, so that both count together."`
 	JitterSeconds *int64 `name:"expiration-jitter-max-seconds" env:"EXPIRATION_JITTER_MAX_SECONDS" clamp:"0..31536000" placeholder:"SECONDS" help:"With REDIS_KEY_FORMAT=lyft, the maximum random extra lifetime of a key. Unset: 300."`
@@ -214,7 +214,7 @@ type redisOptions struct {
 
 // bothRedisOptions are the settings that both Redis share: envoyproxy/ratelimit has one set of TLS files.
 type bothRedisOptions struct {
-	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time for a call to Redis, unless the caller's deadline is earlier. Unset: the time to connect."`
+	Op           time.Duration `name:"op-timeout" env:"OP_TIMEOUT" range:"0s.." placeholder:"DURATION" help:"Longest time for a call to Redis, unless the client's deadline is earlier. Unset: the time to connect."`
 	CACert       string        `name:"tls-cacert" env:"TLS_CACERT" placeholder:"FILE" help:"Trusted authorities. Unset: the system's."`
 	ClientCert   string        `name:"tls-client-cert" env:"TLS_CLIENT_CERT" placeholder:"FILE" help:"Client certificate."`
 	ClientKey    string        `name:"tls-client-key" env:"TLS_CLIENT_KEY" placeholder:"FILE" help:"Private key."`
@@ -299,8 +299,8 @@ type tlsOptions struct {
 	Use       bool   `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"Encrypt gRPC."`
 	Cert      string `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" placeholder:"FILE" help:"Certificate."`
 	Key       string `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" placeholder:"FILE" help:"Private key."`
-	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" placeholder:"FILE" help:"Authorities for callers' certificates. With GRPC_SERVER_USE_TLS=true, and only then, callers need a certificate; only these authorities are trusted."`
-	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a caller's certificate must contain. It needs GRPC_CLIENT_TLS_CACERT."`
+	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" placeholder:"FILE" help:"Authorities for clients' certificates. With GRPC_SERVER_USE_TLS=true, and only then, clients need a certificate; only these authorities are trusted."`
+	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must contain. It needs GRPC_CLIENT_TLS_CACERT."`
 }
 
 // tracingOptions are the settings of tracing.
@@ -310,7 +310,7 @@ type tracingOptions struct {
 	Service    string  `name:"tracing-service-name" env:"TRACING_SERVICE_NAME" help:"Service name in traces. Unset: OTEL_SERVICE_NAME, else RateLimit."`
 	Namespace  string  `name:"tracing-service-namespace" env:"TRACING_SERVICE_NAMESPACE" help:"Service namespace in traces."`
 	InstanceID string  `name:"tracing-service-instance-id" env:"TRACING_SERVICE_INSTANCE_ID" help:"Service instance in traces. Unset: a random one."`
-	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Fraction of calls, from 0 to 1, that are traced if the caller sends no trace."`
+	Rate       float64 `name:"tracing-sampling-rate" env:"TRACING_SAMPLING_RATE" clamp:"0..1" default:"1" help:"Fraction of calls, from 0 to 1, that are traced if the client sends no trace."`
 }
 
 // statisticsOptions are the settings of envoyproxy/ratelimit's statistics.

@@ -22,7 +22,7 @@ import (
 // overrideCommand is the subcommand that shows and changes overrides.
 type overrideCommand struct {
 	Action    string   `arg:"" enum:"set,rm,list,history,import,export" help:"set, rm, list, history, import or export."`
-	Arguments []string `arg:"" optional:"" name:"argument" placeholder:"FILE" help:"For import, a file. For the others the caller: key=value,key2=value2. For set and rm exactly the descriptor that it sends."`
+	Arguments []string `arg:"" optional:"" name:"argument" placeholder:"FILE" help:"For import, a file. For the others the customer: key=value,key2=value2. For set and rm exactly the descriptor that it sends."`
 
 	Domain    string `short:"d" help:"Domain of the rules."`
 	Rule      string `placeholder:"RULE" help:"Path or name of the rule. Unset: for set and rm the one that the descriptor matches, else all."`
@@ -36,7 +36,7 @@ type overrideCommand struct {
 	Expires   string  `group:"Numbers of set" placeholder:"TIME" help:"When it ends: after a time such as 90m, 24h or 7d, or at a time such as 2027-03-01T12:00:00Z."`
 	NotBefore string  `group:"Numbers of set" placeholder:"TIME" help:"When it begins, written like --expires. Unset: at once."`
 
-	Reset  bool   `group:"Numbers of set" help:"Clear the caller's counters of the rule too. Otherwise what is used stays used."`
+	Reset  bool   `group:"Numbers of set" help:"Clear the customer's counters of the rule too. Otherwise what is used stays used."`
 	Reason string `placeholder:"TEXT" help:"Why, for people."`
 	Expect *int64 `placeholder:"VERSION" help:"Fail unless the override has this version, as list shows it; 0: unless there is none."`
 	DryRun bool   `help:"Change nothing: show which counters would change their verdict now."`
@@ -48,11 +48,11 @@ type overrideCommand struct {
 
 func (*overrideCommand) about() about {
 	return about{
-		note: "An override gives one caller other numbers than its rule has, without a deployment. The rule must allow it (overridable), and the server must keep overrides (RATELIMITD_OVERRIDES). Where one region counts for all, set the override on a server of that region; the others name it.",
+		note: "An override gives one customer other numbers than its rule has, without a deployment. The rule must allow it (overridable), and the server must keep overrides (RATELIMITD_OVERRIDES). Where one region counts for all, set the override on a server of that region; the others name it.",
 		examples: []example{
-			{"200 requests per unit for one caller, for a day", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --expires 24h"},
+			{"200 requests per unit for one customer, for a day", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --expires 24h"},
 			{"what would that change?", "ratelimitd override set -d messaging to_number=2061234567 --factor 2 --dry-run"},
-			{"at once, although the caller has used up its limit", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --reset"},
+			{"at once, although the customer has used up its limit", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --reset"},
 			{"back to the rule", "ratelimitd override rm -d messaging to_number=2061234567"},
 			{"which overrides are there?", "ratelimitd override list -d messaging"},
 			{"into a file, and back", "ratelimitd override export > overrides.yaml && ratelimitd override import overrides.yaml"},

@@ -89,7 +89,7 @@ func TestOverrideCommand(t *testing.T) {
 	if lines, _ := over(0, "export", "-o", "json"); err != nil || lines != record+"\n" {
 		t.Errorf("an override has two forms: in Redis\n%s\nand exported\n%s%v", record, lines, err)
 	}
-	if out, _ := over(0, "list"); !strings.Contains(out, "RULE AND CALLER") || !strings.Contains(out, "abuse") {
+	if out, _ := over(0, "list"); !strings.Contains(out, "RULE AND CUSTOMER") || !strings.Contains(out, "abuse") {
 		t.Errorf("list:\n%s", out)
 	}
 	if _, stderr := over(1, "set", "-d", "d", "k=a", "--limit", "7", "--expect", fmt.Sprint(list[0].Version+1)); !strings.Contains(stderr, "ABORTED") {

@@ -49,7 +49,7 @@ func TestCommandsKnowOverrides(t *testing.T) {
 		{[]string{"explain", "-s", "localhost:1", "--overrides", in("good.yaml"), "-d", "api", "tenant=acme"}, 2, "", "--overrides needs --rules"},
 
 		{replay("good.yaml"), 0, "16 requests decided with the overrides of " + in("good.yaml"), ""},
-		{replay("good.yaml", "-o", "markdown"), 0, "are active: they decide **16 of 24 requests (66.7 %)**.", ""},
+		{replay("good.yaml", "-o", "markdown"), 0, "are active: they decide **16 of 24 requests (66.7%)**.", ""},
 		{replay("good.yaml", "--rules", in("new.yaml"), "--against", in("rules.yaml")), 0, "warning: with the rules of " + in("new.yaml") + " an override has no effect: " + in("good.yaml") + ":2:5: requests_per_unit: overrides of the rule `api.tenant` are bounded: write at most 6", ""},
 		{replay("misfits.yaml"), 2, "", "no override fits the rules: " + in("misfits.yaml") + ":2:5: factor: 100"},
 		{replay("bad.yaml"), 2, "", "did you mean `factor`?"},
@@ -69,9 +69,9 @@ func TestCommandsKnowOverrides(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	refused := make(map[string]simulate.Caller)
-	for _, c := range r.Callers.Rows {
-		refused[c.Caller] = c
+	refused := make(map[string]simulate.Customer)
+	for _, c := range r.Customers.Rows {
+		refused[c.Customer] = c
 	}
 	for caller, want := range map[string]int64{"tenant=acme": 1, "tenant=gone": 8, "tenant=other": 3} {
 		c := refused[caller]

@@ -24,22 +24,22 @@ import (
 // simulateCommand is the subcommand that replays access logs through rules.
 type simulateCommand struct {
 	Rules     string   `required:"" placeholder:"DIR" help:"Directory of rule files, or one file; - is the standard input."`
-	Against   string   `placeholder:"DIR" help:"Directory of the active rule files, or one file (or -): the report shows which callers would be newly denied."`
+	Against   string   `placeholder:"DIR" help:"Directory of the active rule files, or one file (or -): the report shows which customers would be newly denied."`
 	Overrides string   `placeholder:"FILE" help:"File of active overrides."`
 	Logs      []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is the standard input. May be repeated: read in this order."`
 
 	Lines mappingOptions `embed:""`
 
-	Duration   time.Duration `placeholder:"TIME" help:"How long each request is in flight. Default: the ttl of the concurrency limit."`
-	Reorder    time.Duration `default:"5s" help:"Sort lines that are out of order by up to this."`
-	MaxErrors  string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
-	FailOn     []string      `enum:"denied,refused,newly-denied,newly-refused,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are denied, newly-denied or newly-passed (see --against; refused is another word for denied), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
-	FailAbove  float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
-	Caller     []string      `placeholder:"KEY,..." help:"Keys of the entries that make a caller, such as remote_address. Default: caller of the mapping, else all entries that come from the log."`
-	MaxCallers int           `default:"100000" placeholder:"N" help:"Maximum number of callers counted individually."`
+	Duration     time.Duration `placeholder:"TIME" help:"How long each request is in flight. Default: the ttl of the concurrency limit."`
+	Reorder      time.Duration `default:"5s" help:"Sort lines that are out of order by up to this."`
+	MaxErrors    string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
+	FailOn       []string      `enum:"denied,newly-denied,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are denied, newly-denied or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
+	FailAbove    float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
+	Customer     []string      `placeholder:"KEY,..." help:"Keys of the entries that make a customer, such as remote_address. Default: of the mapping, else all entries from the log."`
+	MaxCustomers int           `default:"100000" placeholder:"N" help:"Maximum number of customers counted individually."`
 
 	Verdicts string `writes:"" placeholder:"FILE" help:"Also write each verdict here, as JSON lines."`
-	Top      int    `default:"10" placeholder:"N" help:"How many rules and callers the text and Markdown reports show."`
+	Top      int    `default:"10" placeholder:"N" help:"How many rules and customers the text and Markdown reports show."`
 
 	Output string      `short:"o" enum:"table,json,yaml,markdown" default:"table" help:"Form of the output: table (text for people), json, yaml or markdown (a comment for a pull request)."`
 	JSON   bool        `help:"Short for -o json."`
@@ -183,9 +183,9 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(o.Caller) > 0 {
-		if err := mapping.SetCaller(o.Caller); err != nil {
-			return nil, fmt.Errorf("--caller: %w", err)
+	if len(o.Customer) > 0 {
+		if err := mapping.SetCustomer(o.Customer); err != nil {
+			return nil, fmt.Errorf("--customer: %w", err)
 		}
 	}
 	out := &simulate.Options{
@@ -193,7 +193,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		Settings: limiter.Settings{
 			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission), CalendarMonths: o.Months,
 		},
-		Mapping: mapping, Duration: o.Duration, Window: o.Reorder, MaxBadLines: badLines, MaxBadShare: badShare, MaxCallers: o.MaxCallers, MaxCounters: o.MaxCounters,
+		Mapping: mapping, Duration: o.Duration, Window: o.Reorder, MaxBadLines: badLines, MaxBadShare: badShare, MaxCustomers: o.MaxCustomers, MaxCounters: o.MaxCounters,
 	}
 	if o.Against != "" {
 		old, err := simulate.LoadRules(o.Against, o.Merge, tree)
@@ -307,7 +307,7 @@ func (o *simulateCommand) verdict(r *simulate.Report) error {
 	for _, what := range o.FailOn {
 		n := r.New.Refused
 		switch what {
-		case "newly-denied", "newly-refused":
+		case "newly-denied":
 			n = r.NewlyRefused.Requests
 		case "newly-passed":
 			n = r.NewlyPassed.Requests

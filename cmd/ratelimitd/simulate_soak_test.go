@@ -27,16 +27,16 @@ import (
 )
 
 // madeUpLog generates requests on demand. The i-th request is always the same, a millisecond after the one before it. A few
-// callers send most of them.
+// customers send most of them.
 type madeUpLog struct {
-	requests, callers int
-	start             time.Time
+	requests, customers int
+	start               time.Time
 }
 
 type madeUp struct {
-	at           time.Time
-	caller, path int
-	plan         string
+	at             time.Time
+	customer, path int
+	plan           string
 }
 
 var plans = []string{"fixed", "sliding", "log", "token", "leaky"}
@@ -47,8 +47,8 @@ func (r madeUpLog) at(i int) madeUp {
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	x ^= x >> 31
 	f := float64(x>>11) / (1 << 53)
-	caller := int(f * f * f * float64(r.callers))
-	return madeUp{at: r.start.Add(time.Duration(i) * time.Millisecond), caller: caller, path: int(x % 7), plan: plans[caller%len(plans)]}
+	customer := int(f * f * f * float64(r.customers))
+	return madeUp{at: r.start.Add(time.Duration(i) * time.Millisecond), customer: customer, path: int(x % 7), plan: plans[customer%len(plans)]}
 }
 
 // displaced is the order of the requests in a log: each is within a quarter of a second of its place.
@@ -64,8 +64,8 @@ func (r madeUpLog) write(to io.Writer) error {
 		b = m.at.AppendFormat(b, "2006-01-02T15:04:05.000Z")
 		b = append(b, `","method":"GET","path":"/`...)
 		b = strconv.AppendInt(b, int64(m.path), 10)
-		b = append(b, `","response_code":200,"duration":12,"user":"caller`...)
-		b = strconv.AppendInt(b, int64(m.caller), 10)
+		b = append(b, `","response_code":200,"duration":12,"user":"customer`...)
+		b = strconv.AppendInt(b, int64(m.customer), 10)
 		b = append(b, `","plan":"`...)
 		b = append(b, m.plan...)
 		b = append(b, "\",\"user_agent\":\"Mozilla/5.0\"}\n"...)
@@ -81,10 +81,10 @@ func (m *madeUp) request() *ratelimitv3.RateLimitRequest {
 	entry := func(key, value string) *commonv3.RateLimitDescriptor_Entry {
 		return &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value}
 	}
-	caller := "caller" + strconv.Itoa(m.caller)
+	customer := "customer" + strconv.Itoa(m.customer)
 	return &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: []*commonv3.RateLimitDescriptor{
-		{Entries: []*commonv3.RateLimitDescriptor_Entry{entry("plan", m.plan), entry("user", caller)}},
-		{Entries: []*commonv3.RateLimitDescriptor_Entry{entry("path", "/"+strconv.Itoa(m.path)), entry("user", caller)}},
+		{Entries: []*commonv3.RateLimitDescriptor_Entry{entry("plan", m.plan), entry("user", customer)}},
+		{Entries: []*commonv3.RateLimitDescriptor_Entry{entry("path", "/"+strconv.Itoa(m.path)), entry("user", customer)}},
 		{Entries: []*commonv3.RateLimitDescriptor_Entry{entry("path", "/"+strconv.Itoa(m.path))}},
 	}}
 }
@@ -97,10 +97,10 @@ descriptors:
   - [{key: plan, field: plan}, {key: user, field: user}]
   - [{key: path, field: path}, {key: user, field: user}]
   - [{key: path, field: path}]
-caller: {field: user}
+customer: {field: user}
 `
 
-// trafficRules has one plan per algorithm, and a limit that all callers share if shared is set.
+// trafficRules has one plan per algorithm, and a limit that all customers share if shared is set.
 func trafficRules(shared bool) string {
 	rules := `domain: edge
 descriptors:
@@ -119,7 +119,7 @@ descriptors:
 	return rules
 }
 
-// timed decides at the time that the caller gives in a last descriptor.
+// timed decides at the time that the customer gives in a last descriptor.
 type timed struct{ *limiter.Limiter }
 
 func (d timed) Start(ctx context.Context, _ time.Time, b *limiter.Batch, req *limiter.Request, out *limiter.Decision, done func(error)) (decided bool, err error) {
@@ -133,7 +133,7 @@ func (d timed) Start(ctx context.Context, _ time.Time, b *limiter.Batch, req *li
 }
 
 // served sends every request to a real server over gRPC, with the time of the request, and returns the answers. Requests of
-// one caller are sent in order. With several lanes, different callers are sent concurrently.
+// one customer are sent in order. With several lanes, different customers are sent concurrently.
 func (r madeUpLog) served(t *testing.T, rules simulate.Rules, lanes int) []ratelimitv3.RateLimitResponse_Code {
 	t.Helper()
 	decider := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
@@ -146,7 +146,7 @@ func (r madeUpLog) served(t *testing.T, rules simulate.Rules, lanes int) []ratel
 		g.Go(func() error {
 			for i := range r.requests {
 				m := r.at(i)
-				if m.caller%lanes != lane {
+				if m.customer%lanes != lane {
 					continue
 				}
 				request := m.request()
@@ -193,7 +193,7 @@ func (r madeUpLog) compare(t *testing.T, lanes int) {
 			}
 			if v.Code != served[i].String() {
 				if wrong++; wrong <= 10 {
-					t.Errorf("request %d of %s at %s: %s, the server said %s", i, v.Caller, v.Time, v.Code, served[i])
+					t.Errorf("request %d of %s at %s: %s, the server said %s", i, v.Customer, v.Time, v.Code, served[i])
 				}
 			}
 			return nil
@@ -210,13 +210,13 @@ func (r madeUpLog) compare(t *testing.T, lanes int) {
 
 var trafficStart = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// A simulation gives the same verdicts as the server. With a limit that all callers share, the server gets one request at
-// a time. Otherwise callers are served concurrently.
+// A simulation gives the same verdicts as the server. With a limit that all customers share, the server gets one request at
+// a time. Otherwise customers are served concurrently.
 func TestSimulateJudgesAsTheServer(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel() // it spends most of its time waiting
-	madeUpLog{requests: 20_480, callers: 200, start: trafficStart}.compare(t, 1)
-	madeUpLog{requests: 20_480, callers: 1500, start: trafficStart}.compare(t, 16)
+	madeUpLog{requests: 20_480, customers: 200, start: trafficStart}.compare(t, 1)
+	madeUpLog{requests: 20_480, customers: 1500, start: trafficStart}.compare(t, 16)
 }
 
 // TestSoakSimulate does the same with ten million requests, nearly three hours of a log, and measures the program. Its
@@ -227,7 +227,7 @@ func TestSoakSimulate(t *testing.T) {
 	if soak {
 		requests = 10_000_384
 	}
-	r := madeUpLog{requests: requests, callers: 20_000, start: trafficStart}
+	r := madeUpLog{requests: requests, customers: 20_000, start: trafficStart}
 	t.Run("memory", r.measure)
 	if soak {
 		t.Run("verdicts", func(t *testing.T) { r.compare(t, 16) })

@@ -51,17 +51,17 @@ func TestSimulateCommand(t *testing.T) {
 	}{
 		{same, 0, "984 requests of examples/simulate/access.log, 2026-03-02 09:00:18 to 09:53:13 UTC\n", ""},
 		{with(same, "--top", "1"), 0, "and 1 more rule\n", ""},
-		{with(same, "--caller", "method"), 0, "\n2 callers in all\n", ""},
-		{with(same, "--caller", "method,path,remote_address"), 0, "\nmethod=POST, path=/login, remote_address=192.0.2.9 ", ""}, // longer than a terminal shows
-		{with(same, "--caller", "user"), 2, "", "--caller: no descriptor has an entry \"user\" that comes from the log; there are `remote_address`, `method` and `path`"},
+		{with(same, "--customer", "method"), 0, "\n2 customers in all\n", ""},
+		{with(same, "--customer", "method,path,remote_address"), 0, "\nmethod=POST, path=/login, remote_address=192.0.2.9 ", ""}, // longer than a terminal shows
+		{with(same, "--customer", "user"), 2, "", "--customer: no descriptor has an entry \"user\" that comes from the log; there are `remote_address`, `method` and `path`"},
 		{with(same, "--color", "always"), 0, "\x1b[1m984 requests\x1b[0m", ""},
-		{with(same, "--fail-on", "refused"), 1, "984 requests", "refused: 48 of 984 requests, which is more than 0%"},
 		{with(same, "--fail-on", "denied"), 1, "984 requests", "denied: 48 of 984 requests, which is more than 0%"},
-		{with(same, "--fail-on", "refused", "--fail-above", "5"), 0, "984 requests", ""},
-		{with(same, "--fail-on", "refused", "--fail-above", "4.5"), 1, "984 requests", "refused: 48 of 984 requests, which is more than 4.5%"},
+		{with(same, "--fail-on", "denied"), 1, "984 requests", "denied: 48 of 984 requests, which is more than 0%"},
+		{with(same, "--fail-on", "denied", "--fail-above", "5"), 0, "984 requests", ""},
+		{with(same, "--fail-on", "denied", "--fail-above", "4.5"), 1, "984 requests", "denied: 48 of 984 requests, which is more than 4.5%"},
 		{with(same, "--fail-on", "failed"), 0, "984 requests", ""},
 		{with(same, "--fail-on", "failed", "--memory-max-counters", "2"), 1, "no decision could be made", "failed: "},
-		{with(same, "--shadow-mode", "--fail-on", "refused"), 0, "984 requests", ""},
+		{with(same, "--shadow-mode", "--fail-on", "denied"), 0, "984 requests", ""},
 		{with(same, "--max-errors", "0"), 2, "", "more than 0 lines cannot be used:\n  examples/simulate/access.log:301: there is no"},
 		{with(same, "--max-errors", "0%"), 2, "", "more than 0 lines cannot be used:\n  examples/simulate/access.log:301: there is no"},
 		{with(same, "--max-errors", "0.05%"), 2, "", "1 of 1105 lines cannot be used, which is more than 0.05%:\n  examples/simulate/access.log:301: there is no"},
@@ -70,14 +70,14 @@ func TestSimulateCommand(t *testing.T) {
 		{with(same, "--max-errors", "101%"), 2, "", "--max-errors 101%: use a number of lines, or a share from 0% to 100%"},
 		{with(same, "--max-errors", "nan%"), 2, "", "--max-errors nan%: use a number of lines, or a share"},
 		{with(same, "--max-errors", "few"), 2, "", "--max-errors few: use a number of lines such as 1000, a share such as 0.5%, or -1"},
-		{with(changed, "-o", "markdown"), 0, "### Rate limits: 3 callers would be newly denied\n", ""},
-		{with(same, "-o", "markdown"), 0, "### Rate limits: 2 callers would be denied\n", ""},
-		{changed, 0, "newly denied: 277 requests of 3 callers\nnewly passed: 16 requests of 2 callers\n", ""},
+		{with(changed, "-o", "markdown"), 0, "### Rate limits: 3 customers would be newly denied\n", ""},
+		{with(same, "-o", "markdown"), 0, "### Rate limits: 2 customers would be denied\n", ""},
+		{changed, 0, "newly denied: 277 requests of 3 customers\nnewly passed: 16 requests of 2 customers\n", ""},
 		{with(changed, "--fail-on", "newly-denied"), 1, "newly denied: 277", "newly-denied: 277 of 984 requests, which is more than 0%"},
-		{with(changed, "--fail-on", "newly-refused"), 1, "newly denied: 277", "newly-refused: 277 of 984 requests, which is more than 0%"},
-		{with(changed, "--fail-on", "newly-refused", "--fail-above", "30"), 0, "newly denied: 277", ""},
-		{with(same, "--against", "examples/simulate/rules", "--fail-on", "newly-refused"), 0, "newly denied: 0 requests of 0 callers\n", ""},
-		{with(same, "--fail-on", "newly-refused"), 2, "", "--fail-on newly-refused needs --against"},
+		{with(changed, "--fail-on", "newly-denied"), 1, "newly denied: 277", "newly-denied: 277 of 984 requests, which is more than 0%"},
+		{with(changed, "--fail-on", "newly-denied", "--fail-above", "30"), 0, "newly denied: 277", ""},
+		{with(same, "--against", "examples/simulate/rules", "--fail-on", "newly-denied"), 0, "newly denied: 0 requests of 0 customers\n", ""},
+		{with(same, "--fail-on", "newly-denied"), 2, "", "--fail-on newly-denied needs --against"},
 		{with(same, "--fail-on", "newly-passed"), 2, "", "--fail-on newly-passed needs --against"},
 		{with(changed, "--fail-on", "newly-passed"), 1, "newly passed: 16", "newly-passed: 16 of 984 requests, which is more than 0%"},
 		{with(changed, "--fail-on", "newly-passed", "--fail-above", "2"), 0, "newly passed: 16", ""},
@@ -85,7 +85,7 @@ func TestSimulateCommand(t *testing.T) {
 		{with(given, in("login.yaml"), "--fail-on", "no-rule"), 1, "984 requests", "no-rule: 914 of 984 requests, which is more than 0%"},
 		{with(given, in("login.yaml"), "--fail-on", "no-rule", "--fail-above", "93"), 0, "984 requests", ""},
 		{with(given, in("typo.yaml")), 0, "match no request at all: requests have the domain \"shop\", did you mean `shopp`?", ""},
-		{with(given, in("typo.yaml"), "--fail-on", "refused"), 2, "did you mean `shopp`?", "typo.yaml match no request at all"},
+		{with(given, in("typo.yaml"), "--fail-on", "denied"), 2, "did you mean `shopp`?", "typo.yaml match no request at all"},
 		{with(given, in("typo.yaml"), "--fail-on", "failed", "--fail-above", "100"), 2, "did you mean `shopp`?", "typo.yaml match no request at all"},
 		{with(given, in("key.yaml"), "--fail-on", "no-rule"), 2, "match no request at all: compare the keys", "key.yaml match no request at all"},
 		{with(given, in("over.yaml"), "--fail-on", "no-rule"), 2, "is active at the time of a request that it matches", "over.yaml is active at the time of a request that it matches, so nothing was tried"},
@@ -125,9 +125,9 @@ func TestSimulateCommandWrites(t *testing.T) {
 		"--mapping", "examples/simulate/envoy.yaml", "--output", "json", "--verdicts", verdicts)
 	var report struct {
 		Requests     int
-		NewlyRefused struct{ Requests, Callers int } `json:"newly_refused"`
+		NewlyRefused struct{ Requests, Customers int } `json:"newly_refused"`
 	}
-	if err := json.Unmarshal([]byte(stdout), &report); code != 0 || err != nil || report.Requests != 984 || report.NewlyRefused.Requests != 277 || report.NewlyRefused.Callers != 3 {
+	if err := json.Unmarshal([]byte(stdout), &report); code != 0 || err != nil || report.Requests != 984 || report.NewlyRefused.Requests != 277 || report.NewlyRefused.Customers != 3 {
 		t.Errorf("exit code %d, %v\n%s\n%.2000s", code, err, stderr, stdout)
 	}
 	f, err := os.Open(verdicts)
@@ -136,8 +136,8 @@ func TestSimulateCommandWrites(t *testing.T) {
 	}
 	defer func() { _ = f.Close() }()
 	type verdict struct {
-		Log, Time, Caller, Code, Rule, Old string
-		Line                               int
+		Log, Time, Customer, Code, Rule, Old string
+		Line                                 int
 	}
 	var all []verdict
 	for d := json.NewDecoder(f); ; {
@@ -156,7 +156,7 @@ func TestSimulateCommandWrites(t *testing.T) {
 		}
 	}
 	want := verdict{"examples/simulate/access.log", "2026-03-02T09:00:18.297Z", "203.0.113.20", "OK", "", "OK", 2}
-	if len(all) != 984 || newly != 277 || all[0].Code != want.Code || all[0].Log != want.Log || all[0].Line == 0 || all[0].Caller == "" {
+	if len(all) != 984 || newly != 277 || all[0].Code != want.Code || all[0].Log != want.Log || all[0].Line == 0 || all[0].Customer == "" {
 		t.Errorf("%d verdicts, %d newly refused, the first %+v", len(all), newly, all[0])
 	}
 }
@@ -178,16 +178,16 @@ func TestSimulateWithoutMapping(t *testing.T) {
 		flags      []string
 		want       string // in the output, or the error
 	}{
-		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "remote_address=ip"}, "refused: 1 of 1 requests"},
-		{rules, "nginx.log", []string{"--format", "apache", "--descriptor", "remote_address=ip"}, "refused: 1 of 1 requests"},
-		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "remote_address=remote_user", "--descriptor", "method=method,path=path"}, "refused: 1 of 1 requests"},
-		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "agent=header:user-agent"}, "refused: 1 of 1 requests"},
-		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", `method=method,all=value:x\,y`}, "refused: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "remote_address=ip"}, "denied: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "apache", "--descriptor", "remote_address=ip"}, "denied: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "remote_address=remote_user", "--descriptor", "method=method,path=path"}, "denied: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "agent=header:user-agent"}, "denied: 1 of 1 requests"},
+		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", `method=method,all=value:x\,y`}, "denied: 1 of 1 requests"},
 		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "remote_address=ip", "--domain", "other"}, "match no request at all"},
-		{rules, "own.log", []string{"--format", "nginx", "--pattern", "$msec $remote_addr $user", "--descriptor", "user=user"}, "refused: 1 of 1 requests"},
-		{rules, "json.log", []string{"--format", "json", "--time", "at=unix_ms", "--descriptor", "user=user"}, "refused: 1 of 1 requests"},
+		{rules, "own.log", []string{"--format", "nginx", "--pattern", "$msec $remote_addr $user", "--descriptor", "user=user"}, "denied: 1 of 1 requests"},
+		{rules, "json.log", []string{"--format", "json", "--time", "at=unix_ms", "--descriptor", "user=user"}, "denied: 1 of 1 requests"},
 		{rules, "json.log", []string{"--format", "json", "--time", "at=unix_ms", "--descriptor", "method=method,all=value:"}, "--descriptor method=method,all=value:: `value` is empty"},
-		{"examples/simulate/rules", "examples/simulate/access.log", []string{"--format", "envoy", "--descriptor", "remote_address=ip", "--descriptor", "method=method,path=path,remote_address=ip"}, "refused: 48 of 984 requests"},
+		{"examples/simulate/rules", "examples/simulate/access.log", []string{"--format", "envoy", "--descriptor", "remote_address=ip", "--descriptor", "method=method,path=path,remote_address=ip"}, "denied: 48 of 984 requests"},
 
 		{rules, "json.log", []string{"--format", "json", "--descriptor", "user=user"}, "--format json: no `time`"},
 		{rules, "json.log", []string{"--format", "json", "--time", "at=unix_ms", "--descriptor", "user=usr"}, "--descriptor user=usr: no line of the log has a field \"usr\""},
@@ -203,7 +203,7 @@ func TestSimulateWithoutMapping(t *testing.T) {
 		if filepath.Base(log) == log {
 			log = in(log)
 		}
-		code, stdout, stderr := simulateRules(t, append([]string{"--rules", c.rules, "--log", log, "--fail-on", "refused"}, c.flags...)...)
+		code, stdout, stderr := simulateRules(t, append([]string{"--rules", c.rules, "--log", log, "--fail-on", "denied"}, c.flags...)...)
 		if code == 0 || !strings.Contains(stdout+stderr, c.want) {
 			t.Errorf("%q exits with %d\n%s%s\nwant %q", c.flags, code, stdout, stderr, c.want)
 		}
@@ -218,8 +218,8 @@ func TestSimulateCalendarMonths(t *testing.T) {
 		"mapping.yaml": "format: text\npattern: '%at%,%user%'\ntime: at\ndomain: d\ndescriptors: [[{key: user, field: user}]]\n",
 		"access.log":   "2026-01-31T23:59:59Z,ada\n2026-02-01T00:00:01Z,ada\n",
 	})
-	args := []string{"--rules", rules, "--mapping", filepath.Join(dir, "mapping.yaml"), "--log", filepath.Join(dir, "access.log"), "--fail-on", "refused"}
-	if code, stdout, stderr := simulateRules(t, args...); code != 1 || !strings.Contains(stderr, "refused: 1 of 2 requests") {
+	args := []string{"--rules", rules, "--mapping", filepath.Join(dir, "mapping.yaml"), "--log", filepath.Join(dir, "access.log"), "--fail-on", "denied"}
+	if code, stdout, stderr := simulateRules(t, args...); code != 1 || !strings.Contains(stderr, "denied: 1 of 2 requests") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	t.Setenv("USE_CALENDAR_MONTH_RATE_LIMIT", "true")
@@ -248,13 +248,13 @@ func TestSimulateCommandReads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	given := []string{"simulate", "--rules", "examples/simulate/rules", "--mapping", "examples/simulate/envoy.yaml", "--fail-on", "refused"}
-	if code, _, stderr := simulateRules(t, append(given[1:], "--log", one, "--log", two)...); code != 1 || !strings.Contains(stderr, "refused: 48 of 984 requests") {
+	given := []string{"simulate", "--rules", "examples/simulate/rules", "--mapping", "examples/simulate/envoy.yaml", "--fail-on", "denied"}
+	if code, _, stderr := simulateRules(t, append(given[1:], "--log", one, "--log", two)...); code != 1 || !strings.Contains(stderr, "denied: 48 of 984 requests") {
 		t.Errorf("in two pieces: exit code %d\n%s", code, stderr)
 	}
 	cmd := command(t, nil, append(given, "--log", "-")...)
 	cmd.Stdin = bytes.NewReader(log)
-	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "refused: 48 of 984 requests") || !strings.Contains(string(out), "984 requests of standard input") {
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "denied: 48 of 984 requests") || !strings.Contains(string(out), "984 requests of standard input") {
 		t.Errorf("over standard input: exit code %d\n%s", cmd.ProcessState.ExitCode(), out)
 	}
 }

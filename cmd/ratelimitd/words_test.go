@@ -22,7 +22,7 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 		{"--maxClientBytes 5", 2, "", "unknown flag --maxClientBytes: did you mean --max-client-bytes?"},
 		{"serve --max_client_bytes=5", 2, "", "unknown flag --max_client_bytes: did you mean --max-client-bytes?"},
 		{"check --strickt rules", 2, "", "unknown flag --strickt: did you mean --strict?"},
-		{"simulate --max-caller --rules x", 2, "", "unknown flag --max-caller: did you mean --max-callers?"},
+		{"simulate --max-customer --rules x", 2, "", "unknown flag --max-customer: did you mean --max-customers?"},
 		{"check -- --strickt", 2, "", "--strickt"},
 		{"help", 0, "Usage: ratelimitd [COMMAND] [FLAGS]\n", ""},
 		{"help test", 0, "Run only the cases whose", ""},

@@ -14,8 +14,8 @@ const (
 )
 
 const (
-	capturedAndOverridable = "`overridable` and `group: $...`: operators name a caller by what it sends, and this is only a part of it; leave out one of them"
-	capturedAndUsage       = "`usage` and `group: $...`: usage is listed by what callers send, and this is only a part of it; leave out one of them"
+	capturedAndOverridable = "`overridable` and `group: $...`: operators name a customer by the values it sends, and this is only a part of it; leave out one of them"
+	capturedAndUsage       = "`usage` and `group: $...`: usage is listed by the values that clients send, and this is only a part of it; leave out one of them"
 )
 
 func (d *descriptorReading) readGroup(v yamlform.Value) {

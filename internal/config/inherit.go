@@ -145,7 +145,7 @@ func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `group: %s`, and the one %s has no `group`: write one there too, or each value of a group has a counter of its own",
 			where(from), from.Group, where(to))
 	case from.Condition && !to.Condition:
-		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `condition: true`, and the one %s does not: write it there too, or a caller for whom the condition changes starts from zero",
+		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `condition: true`, and the one %s does not: write it there too, or a customer for whom the condition changes starts from zero",
 			where(from), where(to))
 	default:
 		return true

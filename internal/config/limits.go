@@ -179,7 +179,7 @@ var limitRows = []limitRow{
 			return l.scale != nil
 		}},
 	{Key: yamlform.Key{Name: "classes", Type: yamlform.MapOf("classes"), Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " without `first_hit`: classes of callers share the limit, each with a guaranteed part"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " without `first_hit`: classes of customers share the limit, each with a guaranteed part"},
 		appliesTo:     descriptor.SettingClasses,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -204,12 +204,12 @@ var limitRows = []limitRow{
 			return true
 		}},
 	{Key: yamlform.Key{Name: "shadow", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "the limit is measured, but not enforced; callers do not see it"},
+		Doc: "the limit is measured, but not enforced; clients do not see it"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			return l.enforced(v.Flag(), "shadow", descriptor.EnforcedInShadow)
 		}},
 	{Key: yamlform.Key{Name: "enforce_percent", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "the limit is enforced for this percentage of callers, always the same ones; for the others it is in shadow"},
+		Doc: "the limit is enforced for this percentage of customers, always the same ones; for the others it is in shadow"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.EnforcePercent = uint8(n)

@@ -29,13 +29,13 @@ type reservationReading struct {
 // reservationsForm is the map of `reservations`.
 var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yamlform.Field[reservationReading]{
 	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
-		Doc: "how long a reservation is held if its caller does not say; absent: 1m"},
+		Doc: "how long a reservation is held if its client does not say; absent: 1m"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			r.ttl = v
 			readTTL(&r.reservations.TTL, v)
 		}},
 	{Key: yamlform.Key{Name: "max_ttl", Type: durationType, Extension: true,
-		Doc: "the longest time that a caller may ask for, up to 24h; absent: 10m, or `ttl` if longer"},
+		Doc: "the longest time that a client may ask for, up to 24h; absent: 10m, or `ttl` if longer"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			r.maxTTL = v
 			readTTL(&r.reservations.MaxTTL, v)
@@ -55,7 +55,7 @@ var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yaml
 			}
 		}},
 	{Key: yamlform.Key{Name: "on_expire", Type: yamlform.OneOf("charge", "release"), Extension: true,
-		Doc: "without a commit, `charge` (default) counts a reservation as used; `release` gives back what its caller did not report as used"},
+		Doc: "without a commit, `charge` (default) counts a reservation as used; `release` gives back hits that its client did not report as used"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			i, _ := v.Choice()
 			r.reservations.Release = i == 1
@@ -136,7 +136,7 @@ func notReservable(l *descriptor.Limit) string {
 	case l.Scheduled:
 		return "`active`: a reservation may end when its limit no longer applies; leave out one of them"
 	case l.Penalty != nil:
-		return "`penalty`: a reservation that does not fit is no offence, because its caller may ask for less; leave out one of them"
+		return "`penalty`: a reservation that does not fit is not abuse, because its client may ask for less; leave out one of them"
 	case l.Algorithm == descriptor.SharedWindow:
 		return "`classes`: a reservation that ends would give back hits of another class; write this limit in a descriptor of its own"
 	case l.Lease:

@@ -78,7 +78,7 @@ func TestBadReservations(t *testing.T) {
 		{"{key: k, reservations: {on_expire: relase}" + limit, []string{"2:38: unknown `on_expire` \"relase\": did you mean `release`?"}},
 		{"{key: k, reservations: true, rate_limit: {unlimited: true}}", []string{"2:26: `reservations` and `unlimited: true`: nothing is counted"}},
 		{"{key: k, reservations: true, rate_limit: {unit: day, requests_per_unit: 9, algorithm: leaky_bucket}}", []string{"2:26: `reservations` and `algorithm: leaky_bucket`: its requests wait"}},
-		{"{key: k, reservations: true, rate_limit: {unit: day, penalty: 48h}}", []string{"2:26: `reservations` and `penalty`: a reservation that does not fit is no offence"}},
+		{"{key: k, reservations: true, rate_limit: {unit: day, penalty: 48h}}", []string{"2:26: `reservations` and `penalty`: a reservation that does not fit is not abuse"}},
 		{"{key: k, reservations: true, rate_limit: {unit: day, lease: true}}", []string{"2:26: `reservations` and `lease: true`: all replicas must know at once"}},
 		{"{key: k, reservations: true, rate_limit: {unit: day, count_denied: true}}", []string{"2:26: `reservations` and `count_denied: true`: a reservation that is denied"}},
 		{"{key: k, reservations: true, descriptors: [{key: reserve_id}, {key: commit_id, value: x}, {key: j}]" + limit, []string{"2:46: the key `reserve_id` below a descriptor with `reservations`", "2:65: the key `commit_id` below"}},

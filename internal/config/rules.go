@@ -52,12 +52,12 @@ var (
 func fileKeys() []yamlform.Field[domainReading] {
 	return []yamlform.Field[domainReading]{
 		{Key: yamlform.Key{Name: "domain", Type: textType, Required: true,
-			Doc: "the name by which callers address these rules"},
+			Doc: "the name that clients send for these rules"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				if name, ok := v.Text(); ok {
 					d.spec.Name = name
 					if name == "" {
-						v.Errorf("`domain` is empty: give it the name that callers send")
+						v.Errorf("`domain` is empty: give it the name that clients send")
 					}
 				}
 				d.spec.Position = position(v)
@@ -181,11 +181,11 @@ func measureKeys() []descriptorRow {
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Quota = v.Flag() }},
 		{Key: yamlform.Key{Name: "detailed_metric", Type: flagType,
-			Doc: "names in metrics contain the caller's keys and values instead of the rule's"},
+			Doc: "names in metrics contain the request's keys and values instead of the rule's"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.DetailedMetric = v.Flag() }},
 		{Key: yamlform.Key{Name: "value_to_metric", Type: flagType,
-			Doc: "names in metrics contain the caller's value on this level"},
+			Doc: "names in metrics contain the request's value on this level"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ValueToMetric = v.Flag() }},
 	}
 }
@@ -230,7 +230,7 @@ func useKeys() []descriptorRow {
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Usage, d.usageAt = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "reservations", Type: yamlform.FlagOr("reservations"), Extension: true,
-			Doc: "callers may reserve hits and say later how many they used; a map sets bounds"},
+			Doc: "clients may reserve hits and say later how many they used; a map sets bounds"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readReservations(v) }},
 		{Key: yamlform.Key{Name: "cost", Type: yamlform.Type{Kind: yamlform.Weights, Most: maxWeight}, Extension: true,
@@ -392,7 +392,7 @@ func (r *ruleReader) document(v yamlform.Value) descriptor.DomainSpec {
 	}
 	d.spec.Position = position(v)
 	if read && !unknown {
-		v.Errorf("no `domain`: write `domain: NAME`, the name that callers send")
+		v.Errorf("no `domain`: write `domain: NAME`, the name that clients send")
 	}
 	return d.spec
 }
@@ -467,7 +467,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		case d.rule != nil && d.rule.Unlimited:
 			d.overridableAt.Errorf("`overridable` and `unlimited: true`: there are no numbers to override; leave it out")
 		case d.rule != nil && d.rule.Scales() != nil:
-			d.overridableAt.Errorf("`overridable` and `scale`: an override names a caller by its entries, and the number of the scale is one of them; leave out one of them")
+			d.overridableAt.Errorf("`overridable` and `scale`: an override names a customer by its entries, and the number of the scale is one of them; leave out one of them")
 		case d.spec.ShareThreshold:
 			d.overridableAt.Errorf("%s", sharedAndOverridable)
 		}
@@ -499,8 +499,8 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 }
 
 const (
-	sharedAndOverridable = "`overridable` and `share_threshold`: callers share one counter, so none of them can have numbers of its own"
-	sharedAndUsage       = "`usage` and `share_threshold`: callers share one counter, so it shows the usage of none of them"
+	sharedAndOverridable = "`overridable` and `share_threshold`: customers share one counter, so none of them can have numbers of its own"
+	sharedAndUsage       = "`usage` and `share_threshold`: customers share one counter, so it shows the usage of none of them"
 )
 
 // refuseOfOneCaller rejects, below a level whose values share counters, rules that are about the counters of one caller.

@@ -29,7 +29,7 @@ func readScale(v yamlform.Value) *descriptor.Scale {
 	case !keys["by"].Given():
 		v.Errorf("`scale` without `by`: write the key of the entry with the number, such as `by: users`")
 	case !keys["max"].Given():
-		v.Errorf("`scale` without `max`: write the largest number that counts, or callers choose their limits")
+		v.Errorf("`scale` without `max`: write the largest number that counts, or customers choose their limits")
 	case s.Key == "":
 		keys["by"].Errorf("`by` is empty: write the key of the entry with the number")
 	case s.Max > 0:
@@ -97,7 +97,7 @@ func (r *ruleReader) placeScale(s *descriptor.Scale, path []*descriptor.NodeSpec
 	case i >= 0:
 		r.ErrorAt(at, "`scale` by %s: the rule matches the value %s, which is no number", key, yamlform.Quote(values[i]))
 	case !spec.Condition && !spec.ShareThreshold:
-		r.ErrorAt(at, "`scale` by %s: each number would have a counter of its own, so a caller with another number would start from zero; write `condition: true` in the descriptor %s",
+		r.ErrorAt(at, "`scale` by %s: each number would have a counter of its own, so a customer with another number would start from zero; write `condition: true` in the descriptor %s",
 			key, yamlform.Position(spec.Position).Near())
 	}
 	return &placed

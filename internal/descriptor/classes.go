@@ -125,7 +125,7 @@ func (c *Classes) Words() string {
 		if of.Name == otherClass {
 			name = "all others"
 		}
-		parts[i] = fmt.Sprintf("%s %d %%", name, of.Percent)
+		parts[i] = fmt.Sprintf("%s %d%%", name, of.Percent)
 	}
 	return fmt.Sprintf("guaranteed by %q: %s", c.Key, strings.Join(parts, ", "))
 }

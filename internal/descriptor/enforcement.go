@@ -44,14 +44,14 @@ func (l *Limit) EnforcementWords() string {
 	words := ""
 	switch l.Enforcement {
 	case EnforcedForSome:
-		words = fmt.Sprintf(", enforced for %d %% of callers, else in shadow", l.EnforcePercent)
+		words = fmt.Sprintf(", enforced for %d%% of customers, else in shadow", l.EnforcePercent)
 	case EnforcedInShadow:
 		words = ", in shadow"
 	case EnforcedSoftly:
 		words = ", soft"
 	}
 	if l.WarnAt > 0 {
-		words += fmt.Sprintf(", warns at %d %%", l.WarnAt)
+		words += fmt.Sprintf(", warns at %d%%", l.WarnAt)
 	}
 	return words
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// shared is a node whose limit of so many a minute is shared: a fifth is guaranteed to critical requests, and 30 % to paying customers.
+// shared is a node whose limit of so many a minute is shared: a fifth is guaranteed to critical requests, and 30% to paying customers.
 func shared(requests uint64, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 	node := perMinute("kind", "", requests, append(change, func(r *descriptor.Rule) {
 		c := &descriptor.Classes{Key: "kind", Of: []descriptor.Class{{Name: "critical", Percent: 20}, {Name: "paid", Percent: 30}}}
@@ -61,7 +61,7 @@ func TestPeekAtClasses(t *testing.T) {
 		if k.Class() != want.class || k.Kept != want.kept || k.Remaining != want.remaining || k.Used != 5 {
 			t.Errorf("%s: class %s, %d kept, %d remaining, %d used; want %+v", value, k.Class(), k.Kept, k.Remaining, k.Used, want)
 		}
-		const words = `100 per minute, fixed window shared by classes, guaranteed by "kind": "critical" 20 %, "paid" 30 %`
+		const words = `100 per minute, fixed window shared by classes, guaranteed by "kind": "critical" 20%, "paid" 30%`
 		if k.Words() != words {
 			t.Errorf("%s: %s", value, k.Words())
 		}

@@ -198,7 +198,7 @@ var hitCounts = []hitCount{
 		"over_limit_with_local_cache", func(s *series) *atomic.Uint64 { return &s.Cached }, false},
 	{"", "",
 		"within_limit", func(s *series) *atomic.Uint64 { return &s.Within }, false},
-	{"ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit that passed because no limit is enforced for the caller.",
+	{"ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit that passed because no limit is enforced for the customer.",
 		"shadow_mode", func(s *series) *atomic.Uint64 { return &s.Shadow }, false},
 }
 

@@ -45,6 +45,10 @@ func inLibrary(t *testing.T, f *feature) (why string) {
 						req.Descriptors[0].Entries = append(req.Descriptors[0].Entries, limits.Entry{Key: e.Key, Value: e.Value})
 					}
 					got, err := l.Decide(t.Context(), req)
+					if _, ok := errors.AsType[*limits.ConcurrencyError](err); ok {
+						why = "`Decide` takes no place that nobody gives back: call `Acquire` or `Reserve`"
+						return
+					}
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -71,7 +71,7 @@ func requests(t testing.TB, m *accesslog.Mapping, log string) []string {
 				text += fmt.Sprintf(" x%d", d.Hits)
 			}
 		}
-		all = append(all, text+" by "+string(req.Caller))
+		all = append(all, text+" by "+string(req.Customer))
 	}
 }
 
@@ -199,7 +199,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-func TestConditionsHitsCaller(t *testing.T) {
+func TestConditionsHitsCustomer(t *testing.T) {
 	check(t, `
 format: json
 time: {field: t, layout: unix}
@@ -214,7 +214,7 @@ descriptors:
     when: {field: bytes, present: true}
     hits: bytes
 hits: {field: cost, default: 2}
-caller: {field: user}
+customer: {field: user}
 `, `{"t":1,"path":"/","m":"GET","user":"tom"}
 {"t":1,"path":"/","m":"POST","bytes":7,"d":"up","cost":5}
 {"t":1,"path":"/","m":"HEAD","bytes":0,"cost":5}
@@ -232,8 +232,8 @@ caller: {field: user}
 		`bad line 7: hits must be a whole number up to 4294967295, "cost" is "4294967296"`)
 }
 
-// The id of a reservation is no part of the caller: each reservation has its own.
-func TestReservationsAreNoCallers(t *testing.T) {
+// The id of a reservation is no part of the customer: each reservation has its own.
+func TestReservationsAreNoCustomers(t *testing.T) {
 	check(t, `
 format: json
 time: {field: t, layout: unix}

@@ -14,20 +14,20 @@ import (
 type Arena struct {
 	descriptors []limiter.Descriptor
 	entries     []descriptor.Entry
-	callers     []byte
+	customers   []byte
 }
 
 // Reset empties the arena. Requests that were built in it must not be used afterwards.
 func (a *Arena) Reset() {
 	clear(a.descriptors)
 	clear(a.entries) // so that the garbage collector can free their texts
-	a.descriptors, a.entries, a.callers = a.descriptors[:0], a.entries[:0], a.callers[:0]
+	a.descriptors, a.entries, a.customers = a.descriptors[:0], a.entries[:0], a.customers[:0]
 }
 
 // Request is the request made from a line.
 type Request struct {
 	limiter.Request
-	Caller []byte // the caller; part of the arena
+	Customer []byte // the customer; part of the arena
 }
 
 // Build makes the request for a line. fields are Record.Fields as texts. The parts of the request belong to the arena. It
@@ -59,9 +59,9 @@ func (m *Mapping) Build(fields []string, hits []uint64, a *Arena, req *Request) 
 	if len(req.Descriptors) == 0 {
 		return false
 	}
-	start := len(a.callers)
-	m.appendCaller(fields, a)
-	req.Caller = a.callers[start:len(a.callers):len(a.callers)]
+	start := len(a.customers)
+	m.appendCustomer(fields, a)
+	req.Customer = a.customers[start:len(a.customers):len(a.customers)]
 	return true
 }
 
@@ -85,44 +85,44 @@ func (d *descriptorMap) build(fields []string, a *Arena) ([]descriptor.Entry, bo
 	return a.entries[first:len(a.entries):len(a.entries)], len(a.entries) > first
 }
 
-// noCaller is the caller of lines that do not name one.
-const noCaller = "(none)"
+// noCustomer is the customer of lines that do not name one.
+const noCustomer = "(none)"
 
-// appendCaller appends the caller: the value that the mapping sets, else every distinct entry that comes from the log.
-func (m *Mapping) appendCaller(fields []string, a *Arena) {
-	if m.caller != nil {
-		if c := m.caller.of(fields); c != "" {
-			a.callers = append(a.callers, c...)
+// appendCustomer appends the customer: the value that the mapping sets, else every distinct entry that comes from the log.
+func (m *Mapping) appendCustomer(fields []string, a *Arena) {
+	if m.customer != nil {
+		if c := m.customer.of(fields); c != "" {
+			a.customers = append(a.customers, c...)
 			return
 		}
-		a.callers = append(a.callers, noCaller...)
+		a.customers = append(a.customers, noCustomer...)
 		return
 	}
-	start := len(a.callers)
-	for i := range m.callerEntries {
-		e := &m.callerEntries[i]
+	start := len(a.customers)
+	for i := range m.customerEntries {
+		e := &m.customerEntries[i]
 		v := e.value.of(fields)
 		if v == "" {
 			continue
 		}
-		if len(a.callers) > start {
-			a.callers = append(a.callers, ", "...)
+		if len(a.customers) > start {
+			a.customers = append(a.customers, ", "...)
 		}
-		a.callers = append(a.callers, e.key...)
-		a.callers = append(a.callers, '=')
-		a.callers = append(a.callers, v...)
+		a.customers = append(a.customers, e.key...)
+		a.customers = append(a.customers, '=')
+		a.customers = append(a.customers, v...)
 	}
-	if len(a.callers) == start {
-		a.callers = append(a.callers, "(all)"...)
+	if len(a.customers) == start {
+		a.customers = append(a.customers, "(all)"...)
 	}
 }
 
-// SetCaller identifies callers by the entries with these keys, whatever the mapping says. It must not be called while
+// SetCustomer identifies customers by the entries with these keys, whatever the mapping says. It must not be called while
 // lines are read.
-func (m *Mapping) SetCaller(keys []string) error {
+func (m *Mapping) SetCustomer(keys []string) error {
 	var chosen []entryMap
 	var known []string
-	for _, e := range m.callerEntries {
+	for _, e := range m.customerEntries {
 		if !slices.Contains(known, e.key) {
 			known = append(known, e.key)
 		}
@@ -131,13 +131,13 @@ func (m *Mapping) SetCaller(keys []string) error {
 		if !slices.Contains(known, key) {
 			return fmt.Errorf("no descriptor has an entry %q that comes from the log; there are %s", key, yamlform.List(known, "and"))
 		}
-		for _, e := range m.callerEntries {
+		for _, e := range m.customerEntries {
 			if e.key == key {
 				chosen = append(chosen, e)
 			}
 		}
 	}
-	m.caller, m.callerEntries = nil, chosen
+	m.customer, m.customerEntries = nil, chosen
 	return nil
 }
 

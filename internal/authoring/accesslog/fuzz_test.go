@@ -110,7 +110,7 @@ func FuzzMapping(f *testing.F) {
 			for i, f := range rec.Fields {
 				fields[i] = string(f)
 			}
-			if m.Build(fields, rec.Hits, &arena, &req) && (req.Domain == "" || len(req.Descriptors) == 0 || len(req.Caller) == 0) {
+			if m.Build(fields, rec.Hits, &arena, &req) && (req.Domain == "" || len(req.Descriptors) == 0 || len(req.Customer) == 0) {
 				t.Fatalf("half a request: %+v", req)
 			}
 		}

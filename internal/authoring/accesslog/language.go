@@ -23,7 +23,7 @@ type (
 		domain      yamlform.Value
 		descriptors yamlform.Value
 		hits        yamlform.Value
-		caller      yamlform.Value
+		customer    yamlform.Value
 		when        yamlform.Value
 	}
 	timeReading struct {
@@ -59,7 +59,7 @@ var (
 		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),
 		required(keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "list of descriptors"}, "the descriptors of the request", func(m *mappingReading) *yamlform.Value { return &m.descriptors })),
 		keep("hits", hitsType, "the hits of a request; absent: 1", func(m *mappingReading) *yamlform.Value { return &m.hits }),
-		keep("caller", yamlform.MapOf("value"), "the caller, for the table of callers; absent: all entries that come from the log, except `reserve_id` and `commit_id`", func(m *mappingReading) *yamlform.Value { return &m.caller }),
+		keep("customer", yamlform.MapOf("value"), "the customer, for the table of customers; absent: all entries that come from the log, except `reserve_id` and `commit_id`", func(m *mappingReading) *yamlform.Value { return &m.customer }),
 		keep("when", conditionsType, "only lines that meet all conditions are replayed", func(m *mappingReading) *yamlform.Value { return &m.when }),
 	)
 
@@ -210,9 +210,9 @@ func (c *compiler) compile(n *mappingReading, top yamlform.Value) {
 			m.descriptors = append(m.descriptors, c.descriptor(d, all))
 		}
 	}
-	if n.caller.Given() {
-		v, _ := c.value(n.caller, valueForm)
-		m.caller = &v
+	if n.customer.Given() {
+		v, _ := c.value(n.customer, valueForm)
+		m.customer = &v
 	}
 	m.when = c.conditions(n.when)
 }

@@ -23,11 +23,11 @@ type Mapping struct {
 	time   int // the index in fields of the time
 	layout layout
 
-	domain        value
-	descriptors   []descriptorMap
-	caller        *value     // nil: all of callerEntries
-	callerEntries []entryMap // the entries that come from the log, each once
-	when          []condition
+	domain          value
+	descriptors     []descriptorMap
+	customer        *value     // nil: all of customerEntries
+	customerEntries []entryMap // the entries that come from the log, each once
+	when            []condition
 }
 
 type format uint8
@@ -173,13 +173,13 @@ func (m *Mapping) settle() {
 	have := make(map[identity]struct{})
 	for _, d := range m.descriptors {
 		for _, e := range d.entries {
-			if descriptor.ReservationEntry(e.key) { // it names one reservation, so it would make each of them a caller
+			if descriptor.ReservationEntry(e.key) { // it names one reservation, so it would make each of them a customer
 				continue
 			}
 			id := identity{e.key, e.value}
 			if _, twice := have[id]; e.value.field >= 0 && !twice {
 				have[id] = struct{}{}
-				m.callerEntries = append(m.callerEntries, e)
+				m.customerEntries = append(m.customerEntries, e)
 			}
 		}
 	}

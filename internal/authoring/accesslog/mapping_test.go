@@ -70,7 +70,7 @@ func TestMappingErrors(t *testing.T) {
 			"m.yaml:3:20: a condition has one of `is`, `matches` and `present`, this has 2",
 			"m.yaml:3:69: `is` names no value",
 			"m.yaml:3:74: a condition must be a map of keys"}},
-		{"format: json\ntime: t\ncaller: x\n" + rest, []string{"m.yaml:3:9: a value must be a map of keys"}},
+		{"format: json\ntime: t\ncustomer: x\n" + rest, []string{"m.yaml:3:11: a value must be a map of keys"}},
 		{"format: json\ntime: t\ndomain: d\ndescriptors: &a [*a]\n", []string{"m.yaml:4:18: the alias *a stands within its own anchor"}},
 	} {
 		m, errs := accesslog.ParseMapping("m.yaml", []byte(c.mapping))

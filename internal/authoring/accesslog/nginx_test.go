@@ -96,8 +96,8 @@ func TestWrongLogFormats(t *testing.T) {
 		{"format: nginx\npattern: |\n  log_format a '$msec';", "m.yaml:2:10: `pattern`: write only the text of the log_format: what stands between the quotes, joined to one line"},
 		{"format: nginx\npattern: '{\"t\":\"$msec\"}'", "m.yaml:2:10: `pattern`: this log_format writes JSON: use `format: json`"},
 		{"format: nginx\ntime: time_locale", "m.yaml:2:7: the log_format has no variable \"time_locale\": did you mean `time_local`?"},
-		{"format: nginx\ncaller: {header: x-user}", "m.yaml:2:18: the log_format has no $http_x_user: the log does not have this header"},
-		{"format: apache\ncaller: {header: ':authority'}", "m.yaml:2:18: the common or combined format has no $http_host or $host or $server_name: the log does not have this header"},
+		{"format: nginx\ncustomer: {header: x-user}", "m.yaml:2:20: the log_format has no $http_x_user: the log does not have this header"},
+		{"format: apache\ncustomer: {header: ':authority'}", "m.yaml:2:20: the common or combined format has no $http_host or $host or $server_name: the log does not have this header"},
 		{"format: apache\npattern: '%h'", "m.yaml:2:10: `pattern` is not for `apache`, which is the common and the combined format: write another LogFormat"},
 	} {
 		_, errs := accesslog.ParseMapping("m.yaml", []byte(c.mapping+"\n"+rest))

@@ -20,7 +20,7 @@ const (
 
 // The cases of the level exact. Their requests are not written down: they are counted.
 var exactCases = []Case{
-	{Name: "together", Level: Exact, Why: "Callers at the same time get exactly the limit together.", Rules: exactRules("together", "day", perDay)},
+	{Name: "together", Level: Exact, Why: "Clients at the same time get exactly the limit together.", Rules: exactRules("together", "day", perDay)},
 	{Name: "window-edges", Level: Exact, Why: "No window of a second lets more pass than its limit.", Rules: exactRules("window-edges", "second", perWin)},
 	{Name: "restart", Level: Exact, Why: "A restart forgets nothing that was counted.", Rules: exactRules("restart", "day", perDay)},
 }

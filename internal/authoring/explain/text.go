@@ -180,9 +180,9 @@ func (w reportWriter) limit(l *Limit, d *Descriptor) {
 	w.row("limit", "%s", w.Paint(terminal.Bold, terminal.Clean(words)))
 	switch {
 	case l.NotEnforced:
-		w.row("", "%s", w.Paint(terminal.Yellow, "not enforced for this caller: what it denies passes"))
+		w.row("", "%s", w.Paint(terminal.Yellow, "not enforced for this customer: denied requests pass"))
 	case l.EnforcePercent > 0:
-		w.row("", "enforced for this caller")
+		w.row("", "enforced for this customer")
 	}
 	if l.Class != "" {
 		w.row("class", "%s", terminal.Clean(l.Class))

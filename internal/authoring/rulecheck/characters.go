@@ -68,7 +68,7 @@ func (c *checker) characters(what, text string, at yamlform.Position) {
 	if n := oddNames[r]; n != "" {
 		name += " (" + n + ")"
 	}
-	c.add(Warning, at, codeInvisible, "write "+yamlform.Quote(without), "%s %s has the character %s, which a caller must send as well",
+	c.add(Warning, at, codeInvisible, "write "+yamlform.Quote(without), "%s %s has the character %s, which a client must send as well",
 		what, strconv.QuoteToASCII(yamlform.Clip(text)), name)
 }
 

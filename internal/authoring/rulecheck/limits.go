@@ -87,8 +87,8 @@ func (c *checker) enforcement(n *node, l *limit) {
 			"`%s` has no effect: `shadow_mode` puts the limit in shadow for everyone", key)
 	case l.Enforcement == descriptor.EnforcedForSome && oneCounter(n.rule):
 		c.add(Warning, l.position(key), codeSharedCounter,
-			"write `shadow: true`, or remove it; a share needs a level with a counter for each caller",
-			"`enforce_percent` of one counter: every level that leads here has one value, or its values share a counter, so the limit is enforced for all callers or for none")
+			"write `shadow: true`, or remove it; a share needs a level with a counter for each customer",
+			"`enforce_percent` of one counter: every level that leads here has one value, or its values share a counter, so the limit is enforced for all customers or for none")
 	}
 }
 
@@ -157,7 +157,7 @@ func (c *checker) requests(n *node, l *limit) {
 	}
 	severity, whom := Warning, "nothing that reaches this rule passes"
 	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {
-		severity, whom = Info, "every caller named here is denied" // a usual way to block an address
+		severity, whom = Info, "every customer named here is denied" // a usual way to block an address
 	}
 	c.add(severity, l.position("requests_per_unit"), codeZeroLimit, "if you want no limit, write `unlimited: true` instead of `unit` and `requests_per_unit`",
 		"a limit of 0: %s", whom)
@@ -177,7 +177,7 @@ func (c *checker) burst(l *limit) {
 	perSecond := float64(l.Requests) / l.Window.Length().Seconds()
 	if l.Burst > 1 && float64(l.Burst) < perSecond {
 		c.add(Warning, at, codeSmallBurst, fmt.Sprintf("write a `burst` of at least %d, or 1 if requests are to be evenly spaced", int64(perSecond)),
-			"the bucket is full after %s without requests: callers whose requests are not evenly spaced never reach the rate",
+			"the bucket is full after %s without requests: customers whose requests are not evenly spaced never reach the rate",
 			time.Duration(float64(l.Burst)/perSecond*float64(time.Second)).Round(time.Microsecond))
 		return
 	}
@@ -195,7 +195,7 @@ func (c *checker) window(l *limit) {
 		if l.Window.Location != nil {
 			at = l.position("calendar")
 		}
-		c.add(Info, at, codeWindowUnnamed, "nothing to change unless callers read that field, or Envoy's own x-ratelimit-limit, which then leaves the limit out: the headers `ietf` and `x-ratelimit` have the window in seconds",
+		c.add(Info, at, codeWindowUnnamed, "nothing to change unless clients read that field, or Envoy's own x-ratelimit-limit, which then leaves the limit out: the headers `ietf` and `x-ratelimit` have the window in seconds",
 			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))
 	}
 	if l.Window.Length() <= time.Second && !l.Lease && l.Requests > 0 {

@@ -77,13 +77,13 @@ func (c *checker) address(key, text string, at yamlform.Position) {
 	switch {
 	case !ok:
 		c.add(Warning, at, codeNoAddress, "write an address such as 10.0.0.1 or 2001:db8::1",
-			"%s is no address: only a caller who sends exactly this text has this rule", yamlform.Quote(text))
+			"%s is no address: only a client that sends exactly this text has this rule", yamlform.Quote(text))
 	case key == maskedAddress && network.String() != text:
 		c.add(Warning, at, codeNoAddress, "write "+yamlform.Quote(network.String()),
 			"%s is compared as text, and Envoy sends addresses under this key with their mask", yamlform.Quote(text))
 	case key != maskedAddress && network.IsSingleIP() && network.Addr().String() != text:
 		c.add(Warning, at, codeNoAddress, "write `value_cidr: "+network.String()+"`, which all its notations match",
-			"%s is compared as text, and callers usually send the address as %s", yamlform.Quote(text), network.Addr())
+			"%s is compared as text, and clients usually send the address as %s", yamlform.Quote(text), network.Addr())
 	}
 }
 

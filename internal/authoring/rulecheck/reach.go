@@ -172,7 +172,7 @@ func (c *checker) catchAll(nodes []*node) {
 	case named == 1:
 		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than %s have no limit", yamlform.Clip(first.key), first.named())
 	case callers.MatchString(first.key) && slices.ContainsFunc(nodes, (*node).admits):
-		c.add(Warning, first.keyAt, codeNoCatchAll, fix, "some values of `%s` are limited here, and callers with any other value are not", yamlform.Clip(first.key))
+		c.add(Warning, first.keyAt, codeNoCatchAll, fix, "some values of `%s` are limited here, and customers with any other value are not", yamlform.Clip(first.key))
 	default:
 		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than the %d named here have no limit", yamlform.Clip(first.key), named)
 	}

@@ -27,7 +27,7 @@ func (c *checker) value(n *node) {
 	}
 	c.octal(n)
 	if key := strings.TrimSpace(n.key); key != n.key {
-		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key), "the key %s begins or ends with a space, which a caller must send as well", yamlform.Quote(n.key))
+		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key), "the key %s begins or ends with a space, which a client must send as well", yamlform.Quote(n.key))
 	}
 	switch n.kind {
 	case descriptor.MatchExact:
@@ -90,7 +90,7 @@ func (c *checker) literal(n *node) bool {
 		return warn("write `value_regex: '"+joined+"'`", "%s looks like a template, but is compared as text", yamlform.Quote(v))
 	}
 	if trimmed := strings.TrimSpace(v); trimmed != v {
-		return warn("write "+yamlform.Quote(trimmed), "%s begins or ends with a space, which a caller must send as well", yamlform.Quote(v))
+		return warn("write "+yamlform.Quote(trimmed), "%s begins or ends with a space, which a client must send as well", yamlform.Quote(v))
 	}
 	return false
 }

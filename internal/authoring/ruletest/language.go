@@ -449,7 +449,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 		{Key: yamlform.Key{Name: "would_refuse", Type: yamlform.Type{Kind: yamlform.Texts},
 			Doc: "names, in any order, of the limits that would have denied the request and are not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
 			Read: func(t *T, v yamlform.Value) { of(t).wouldRefuse = readNames(v, "would_refuse") }},
-		span("delay", "how long a leaky bucket makes the caller wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
+		span("delay", "how long a leaky bucket makes the client wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}
 }
 

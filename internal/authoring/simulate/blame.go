@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// blame counts which rules and limits denied the requests of one caller. The counts of up to maxBlamed limits are
+// blame counts which rules and limits denied the requests of one customer. The counts of up to maxBlamed limits are
 // exact. Beyond that a new limit replaces the one with the smallest count and inherits it (Space-Saving), so a limit
 // with more than one in maxBlamed denials is always present.
 type blame []blamed
 
 const maxBlamed = 32
 
-// blamed is a limit, and how often it denied a caller.
+// blamed is a limit, and how often it denied a customer.
 type blamed struct {
 	refusal
 	count     int64 // requests
@@ -54,7 +54,7 @@ func (b *blame) count(r refusal) {
 	x.count++
 }
 
-// reportedBlame is how many limits a report has for a caller.
+// reportedBlame is how many limits a report has for a customer.
 const reportedBlame = 5
 
 // reported returns the limits that denied most, sorted, with the lower bounds of their counts.

@@ -208,7 +208,7 @@ func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 	}
 }
 
-// passes reports whether a limit that was exceeded is not enforced for the caller.
+// passes reports whether a limit that was exceeded is not enforced for the customer.
 func (e *engine) passes(place, limit int) bool {
 	return slices.ContainsFunc(e.decision.Notices, func(n limiter.Notice) bool {
 		return n.Kind != limiter.NoticeWarn && n.Descriptor == place && n.LimitIndex == limit

@@ -18,22 +18,22 @@ import (
 // start is when generated logs begin.
 var start = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// generated is a log that is made while it is read: a request every so often, each from one of many callers, of whom a
+// generated is a log that is made while it is read: a request every so often, each from one of many customers, of whom a
 // few ask much and most ask little.
 type generated struct {
-	line     func(b []byte, at time.Time, caller, path int) []byte
-	random   *rand.Rand
-	callers  int
-	left     int
-	every    time.Duration
-	at       time.Time
-	buf      []byte
-	rest     []byte
-	disorder time.Duration // by how much a line may be older than the one before
+	line      func(b []byte, at time.Time, customer, path int) []byte
+	random    *rand.Rand
+	customers int
+	left      int
+	every     time.Duration
+	at        time.Time
+	buf       []byte
+	rest      []byte
+	disorder  time.Duration // by how much a line may be older than the one before
 }
 
-func generate(lines, callers int, line func([]byte, time.Time, int, int) []byte) *generated {
-	return &generated{line: line, random: rand.New(rand.NewPCG(1, 2)), callers: callers, left: lines, every: time.Millisecond, at: start, disorder: 300 * time.Millisecond}
+func generate(lines, customers int, line func([]byte, time.Time, int, int) []byte) *generated {
+	return &generated{line: line, random: rand.New(rand.NewPCG(1, 2)), customers: customers, left: lines, every: time.Millisecond, at: start, disorder: 300 * time.Millisecond}
 }
 
 func (g *generated) Read(p []byte) (int, error) {
@@ -44,9 +44,9 @@ func (g *generated) Read(p []byte) (int, error) {
 		g.buf = g.buf[:0]
 		for ; g.left > 0 && len(g.buf) < 64<<10; g.left-- {
 			f := g.random.Float64()
-			caller := int(f * f * f * float64(g.callers))
+			customer := int(f * f * f * float64(g.customers))
 			at := g.at.Add(-time.Duration(g.random.Int64N(int64(g.disorder) + 1)))
-			g.buf = g.line(g.buf, at, caller, g.random.IntN(20))
+			g.buf = g.line(g.buf, at, customer, g.random.IntN(20))
 			g.at = g.at.Add(g.every)
 		}
 		g.rest = g.buf
@@ -56,35 +56,35 @@ func (g *generated) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func appendAddress(b []byte, caller int) []byte {
+func appendAddress(b []byte, customer int) []byte {
 	b = append(b, "10."...)
-	b = strconv.AppendInt(b, int64(caller>>16), 10)
+	b = strconv.AppendInt(b, int64(customer>>16), 10)
 	b = append(b, '.')
-	b = strconv.AppendInt(b, int64(caller>>8&255), 10)
+	b = strconv.AppendInt(b, int64(customer>>8&255), 10)
 	b = append(b, '.')
-	return strconv.AppendInt(b, int64(caller&255), 10)
+	return strconv.AppendInt(b, int64(customer&255), 10)
 }
 
 const stamp = "2006-01-02T15:04:05.000Z"
 
-func envoyLine(b []byte, at time.Time, caller, path int) []byte {
+func envoyLine(b []byte, at time.Time, customer, path int) []byte {
 	b = append(b, '[')
 	b = at.AppendFormat(b, stamp)
 	b = append(b, `] "GET /api/v1/things/`...)
 	b = strconv.AppendInt(b, int64(path), 10)
 	b = append(b, ` HTTP/1.1" 200 - 0 1234 12 11 "`...)
-	b = appendAddress(b, caller)
+	b = appendAddress(b, customer)
 	b = append(b, `" "Mozilla/5.0 (X11; Linux x86_64)" "5f1b2c3d-aaaa-bbbb-cccc-0123456789ab" "api.example.com" "10.1.2.3:8080"`...)
 	return append(b, '\n')
 }
 
-func jsonLine(b []byte, at time.Time, caller, path int) []byte {
+func jsonLine(b []byte, at time.Time, customer, path int) []byte {
 	b = append(b, `{"start_time":"`...)
 	b = at.AppendFormat(b, stamp)
 	b = append(b, `","method":"GET","path":"/api/v1/things/`...)
 	b = strconv.AppendInt(b, int64(path), 10)
 	b = append(b, `","protocol":"HTTP/1.1","response_code":200,"response_flags":"-","bytes_received":0,"bytes_sent":1234,"duration":12,"upstream_service_time":"11","x_forwarded_for":"`...)
-	b = appendAddress(b, caller)
+	b = appendAddress(b, customer)
 	b = append(b, `","user_agent":"Mozilla/5.0 (X11; Linux x86_64)","request_id":"5f1b2c3d-aaaa-bbbb-cccc-0123456789ab","authority":"api.example.com","upstream_host":"10.1.2.3:8080"}`...)
 	return append(b, '\n')
 }
@@ -121,7 +121,7 @@ func rules(t testing.TB, text string) simulate.Rules {
 	return simulate.Rules{Folder: "rules", Tree: tree}
 }
 
-func perCaller(requests int) string {
+func perCustomer(requests int) string {
 	return fmt.Sprintf("domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: %d}}\n", requests)
 }
 
@@ -148,7 +148,7 @@ func BenchmarkRun(b *testing.B) {
 		if _, err := text.ReadFrom(generate(lines, 20_000, f.line)); err != nil {
 			b.Fatal(err)
 		}
-		now, old := rules(b, perCaller(30)), rules(b, perCaller(40))
+		now, old := rules(b, perCustomer(30)), rules(b, perCustomer(40))
 		m := mapping(b, f.mapping)
 		for _, compare := range []bool{false, true} {
 			name := f.name

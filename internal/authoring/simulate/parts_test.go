@@ -120,8 +120,8 @@ func TestOrderIsBounded(t *testing.T) {
 	}
 }
 
-func TestCallersAreBounded(t *testing.T) {
-	c := newCallers(100)
+func TestCustomersAreBounded(t *testing.T) {
+	c := newCustomers(100)
 	random := rand.New(rand.NewPCG(5, 6))
 	truth := make(map[string]int64)
 	requests := int64(0)
@@ -168,10 +168,10 @@ func TestCallersAreBounded(t *testing.T) {
 	}
 }
 
-func TestLongCallersStayDistinct(t *testing.T) {
+func TestLongCustomersStayDistinct(t *testing.T) {
 	long := func(end byte) []byte { return append(slices.Repeat([]byte("é"), 500), end) }
 	a, b := shortName(long('a')), shortName(long('b'))
-	if a == b || len(a) > maxCaller+30 || a != shortName(long('a')) {
+	if a == b || len(a) > maxCustomer+30 || a != shortName(long('a')) {
 		t.Errorf("%s and %s", a, b)
 	}
 }

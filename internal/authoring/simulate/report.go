@@ -29,7 +29,7 @@ type Report struct {
 	ByRule    []Rule   `json:"by_rule"`
 	Unreached []string `json:"rules_without_requests,omitempty"`
 
-	Callers Callers `json:"callers"`
+	Customers Customers `json:"customers"`
 
 	Warnings []string `json:"warnings,omitempty"`
 	Seconds  float64  `json:"seconds"` // duration of the run
@@ -73,10 +73,10 @@ type Side struct {
 // Untried is the number of requests that no limit concerns.
 func (s *Side) Untried() int64 { return s.NoRule + s.UnknownDomain + s.Inactive }
 
-// Change counts the requests and callers whose verdicts differ between two directories.
+// Change counts the requests and customers whose verdicts differ between two directories.
 type Change struct {
-	Requests int64 `json:"requests"`
-	Callers  int64 `json:"callers"`
+	Requests  int64 `json:"requests"`
+	Customers int64 `json:"customers"`
 }
 
 // Rule has the results of one rule.
@@ -122,19 +122,19 @@ type Limit struct {
 	Over  int64  `json:"over"`            // how often it denied, enforced or not
 }
 
-// Callers contains the results of the callers that were denied or whose verdicts change, and of the busiest other
-// callers.
-type Callers struct {
-	Seen  int64    `json:"seen"`  // number of different callers
-	Exact bool     `json:"exact"` // false: there were too many to count individually, and Seen is a lower bound
-	Rows  []Caller `json:"rows"`  // the most important first
-	// Others has the sum of all callers that are not in Rows.
-	Others *Caller `json:"others,omitempty"`
+// Customers contains the results of the customers that were denied or whose verdicts change, and of the busiest other
+// customers.
+type Customers struct {
+	Seen  int64      `json:"seen"`  // number of different customers
+	Exact bool       `json:"exact"` // false: there were too many to count individually, and Seen is a lower bound
+	Rows  []Customer `json:"rows"`  // the most important first
+	// Others has the sum of all customers that are not in Rows.
+	Others *Customer `json:"others,omitempty"`
 }
 
-// Caller has the results of one caller.
-type Caller struct {
-	Caller       string `json:"caller"`
+// Customer has the results of one customer.
+type Customer struct {
+	Customer     string `json:"customer"`
 	Requests     int64  `json:"requests"`
 	Refused      int64  `json:"refused"`
 	OldRefused   int64  `json:"old_refused,omitempty"`
@@ -149,7 +149,7 @@ type Caller struct {
 	Missing        int64       `json:"missing,omitempty"` // by how much Requests may be too small
 }
 
-// RefusedBy is a limit that denied requests of a caller. A request that several limits deny counts for each.
+// RefusedBy is a limit that denied requests of a customer. A request that several limits deny counts for each.
 type RefusedBy struct {
 	Rule     string `json:"rule"` // its path
 	Name     string `json:"name,omitempty"`
@@ -157,5 +157,5 @@ type RefusedBy struct {
 	Burst    string `json:"burst,omitempty"` // as of Limit
 	Requests int64  `json:"requests"`
 
-	Overridden bool `json:"overridden,omitempty"` // with the numbers of the caller's override, not of Limit
+	Overridden bool `json:"overridden,omitempty"` // with the numbers of the customer's override, not of Limit
 }

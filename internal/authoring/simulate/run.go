@@ -29,11 +29,11 @@ type Options struct {
 	// concurrency limit. 0: as long as the rule allows, because a log does not say when a request ended.
 	Duration time.Duration
 
-	Window      time.Duration // lines are sorted within this time; 0: lines are not sorted
-	MaxBadLines int           // more bad lines fail the run; negative: no bound
-	MaxBadShare float64       // a larger share of bad lines, in percent, fails the run at its end; 0: no bound
-	MaxCallers  int           // counted individually at once; 0 means 100,000
-	MaxCounters int           // in use at once, as of the memory backend; 0 means 2,000,000
+	Window       time.Duration // lines are sorted within this time; 0: lines are not sorted
+	MaxBadLines  int           // more bad lines fail the run; negative: no bound
+	MaxBadShare  float64       // a larger share of bad lines, in percent, fails the run at its end; 0: no bound
+	MaxCustomers int           // counted individually at once; 0 means 100,000
+	MaxCounters  int           // in use at once, as of the memory backend; 0 means 2,000,000
 
 	Progress func(requests int64)   // called from time to time; may be nil
 	Verdicts func(v *Verdict) error // called for every request, in the order of decisions; may be nil
@@ -56,14 +56,14 @@ type Log struct {
 
 // Verdict is the result of one request. The callback may keep its texts.
 type Verdict struct {
-	Log     string    `json:"log"`
-	Line    int       `json:"line"`
-	Time    time.Time `json:"time"`
-	Caller  string    `json:"caller"`
-	Code    string    `json:"code"` // OK, OVER_LIMIT or UNKNOWN
-	Rule    string    `json:"rule,omitempty"`
-	Old     string    `json:"old,omitempty"`
-	OldRule string    `json:"old_rule,omitempty"`
+	Log      string    `json:"log"`
+	Line     int       `json:"line"`
+	Time     time.Time `json:"time"`
+	Customer string    `json:"customer"`
+	Code     string    `json:"code"` // OK, OVER_LIMIT or UNKNOWN
+	Rule     string    `json:"rule,omitempty"`
+	Old      string    `json:"old,omitempty"`
+	OldRule  string    `json:"old_rule,omitempty"`
 
 	Overridden bool `json:"overridden,omitempty"` // decided with an override
 }
@@ -104,11 +104,11 @@ var ErrNoRequest = errors.New("no line of the log is a request")
 
 // Run replays logs through rules. When ctx ends it returns at once; the callbacks in Options may be called once more.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	if o.MaxCallers <= 0 {
-		o.MaxCallers = 100_000
+	if o.MaxCustomers <= 0 {
+		o.MaxCustomers = 100_000
 	}
 	began := time.Now()
-	r := &run{options: &o, now: newEngine(&o.Rules, &o), callers: newCallers(max(o.MaxCallers, 2))}
+	r := &run{options: &o, now: newEngine(&o.Rules, &o), customers: newCustomers(max(o.MaxCustomers, 2))}
 	if o.Against != nil {
 		r.old = newEngine(o.Against, &o)
 	}
@@ -153,9 +153,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 
 // run is the deciding part of a run.
 type run struct {
-	options  *Options
-	now, old *engine // old is nil without Options.Against
-	callers  *callers
+	options   *Options
+	now, old  *engine // old is nil without Options.Against
+	customers *customers
 
 	requests      int64
 	from, to      int64
@@ -210,7 +210,7 @@ func (r *run) count(b *batch, i int) {
 	r.to = a.at
 	r.requests++
 	r.outcomes[0][now.outcome]++
-	c := r.callers.row(a.Caller)
+	c := r.customers.row(a.Customer)
 	c.requests++
 	if now.outcome == refused {
 		c.refused++
@@ -246,7 +246,7 @@ var codes = [...]string{failed: "UNKNOWN", allowed: limiter.OK.String(), refused
 
 func (r *run) verdict(a *replayedRequest, now, old verdict) *Verdict {
 	v := &Verdict{
-		Log: r.options.Logs[a.log].Name, Line: a.line, Time: time.UnixMicro(a.at).UTC(), Caller: string(a.Caller),
+		Log: r.options.Logs[a.log].Name, Line: a.line, Time: time.UnixMicro(a.at).UTC(), Customer: string(a.Customer),
 		Code: codes[now.outcome], Rule: r.now.path(now.rule), Overridden: now.overridden,
 	}
 	if r.old != nil {

@@ -68,7 +68,7 @@ func TestRefusals(t *testing.T) {
 			"- {key: path, value: /x, rate_limit: {unit: minute, requests_per_unit: 2}}\n"+
 			"- {key: unused, rate_limit: {unit: minute, requests_per_unit: 2}}\n"),
 		Verdicts: func(v *simulate.Verdict) error {
-			verdicts = append(verdicts, fmt.Sprintf("%s:%d %s %s %s %s", v.Log, v.Line, v.Time.Format(time.TimeOnly), v.Caller, v.Code, v.Rule))
+			verdicts = append(verdicts, fmt.Sprintf("%s:%d %s %s %s %s", v.Log, v.Line, v.Time.Format(time.TimeOnly), v.Customer, v.Code, v.Rule))
 			return nil
 		},
 	}, lines...)
@@ -90,14 +90,14 @@ func TestRefusals(t *testing.T) {
 	}
 	first := start.Add(2 * time.Second)
 	later := start.Add(3 * time.Second)
-	if diff := cmp.Diff(simulate.Callers{Seen: 4, Exact: true, Rows: []simulate.Caller{
-		{Caller: "remote_address=b, path=/x", Requests: 5, Refused: 3, First: &first, RefusedBy: []simulate.RefusedBy{
+	if diff := cmp.Diff(simulate.Customers{Seen: 4, Exact: true, Rows: []simulate.Customer{
+		{Customer: "remote_address=b, path=/x", Requests: 5, Refused: 3, First: &first, RefusedBy: []simulate.RefusedBy{
 			{Rule: "edge.path_/x", Limit: "2 per minute", Requests: 3}, {Rule: "edge.remote_address", Limit: "3 per minute", Requests: 2},
 		}},
-		{Caller: "remote_address=a", Requests: 6, Refused: 2, First: &later, RefusedBy: []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "3 per minute", Requests: 2}}},
-		{Caller: "path=/y", Requests: 1},
-		{Caller: "remote_address=c", Requests: 1},
-	}}, r.Callers); diff != "" {
+		{Customer: "remote_address=a", Requests: 6, Refused: 2, First: &later, RefusedBy: []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "3 per minute", Requests: 2}}},
+		{Customer: "path=/y", Requests: 1},
+		{Customer: "remote_address=c", Requests: 1},
+	}}, r.Customers); diff != "" {
 		t.Error(diff)
 	}
 	if len(verdicts) != 13 || verdicts[5] != "access.log:6 00:00:02 remote_address=b, path=/x OVER_LIMIT edge.path_/x" || verdicts[10] != "access.log:11 00:01:00 remote_address=a OK " {
@@ -105,8 +105,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The report names the rule, and the limit of the rule, that refused a caller most often, not the one that refused it last. A rule in
-// shadow mode refuses no caller.
+// The report names the rule, and the limit of the rule, that refused a customer most often, not the one that refused it last. A rule in
+// shadow mode refuses no customer.
 func TestRefusedBy(t *testing.T) {
 	old := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}\n")
 	old.Folder = "old"
@@ -126,16 +126,16 @@ descriptors:
 		Against: &old,
 	}, lines...)
 	var all []simulate.RefusedBy
-	for _, c := range r.Callers.Rows {
+	for _, c := range r.Customers.Rows {
 		all = append(all, c.NewlyRefusedBy...)
 		if diff := cmp.Diff(c.RefusedBy, c.NewlyRefusedBy); diff != "" || c.OldRefusedBy != nil {
-			t.Errorf("%s: all of it is new\n%s", c.Caller, diff)
+			t.Errorf("%s: all of it is new\n%s", c.Customer, diff)
 		}
 	}
 	if diff := cmp.Diff([]simulate.RefusedBy{
 		{Rule: "edge.path_/x", Limit: "2 per minute", Requests: 6},
 		{Rule: "edge.remote_address", Name: "burst", Limit: "6 per minute", Requests: 2}, // the last one to refuse
-		// The same address asks for /y, which is another caller here.
+		// The same address asks for /y, which is another customer here.
 		{Rule: "edge.remote_address", Name: "burst", Limit: "6 per minute", Requests: 1},
 		{Rule: "edge.remote_address", Name: "sustained", Limit: "7 per hour", Requests: 1},
 	}, all); diff != "" {
@@ -165,10 +165,10 @@ func TestAgainst(t *testing.T) {
 	if r.New.Refused != 5 || r.Old.Refused != 7 {
 		t.Errorf("%+v %+v", r.New, r.Old)
 	}
-	if diff := cmp.Diff(&simulate.Change{Requests: 2, Callers: 1}, r.NewlyRefused); diff != "" {
+	if diff := cmp.Diff(&simulate.Change{Requests: 2, Customers: 1}, r.NewlyRefused); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(&simulate.Change{Requests: 4, Callers: 1}, r.NewlyPassed); diff != "" {
+	if diff := cmp.Diff(&simulate.Change{Requests: 4, Customers: 1}, r.NewlyPassed); diff != "" {
 		t.Error(diff)
 	}
 	type row struct {
@@ -196,16 +196,16 @@ func TestAgainst(t *testing.T) {
 		t.Error(diff)
 	}
 	first := start.Add(2 * time.Second)
-	if diff := cmp.Diff([]simulate.Caller{
-		{Caller: "remote_address=a", Requests: 6, Refused: 4, OldRefused: 2, NewlyRefused: 2, First: &first,
+	if diff := cmp.Diff([]simulate.Customer{
+		{Customer: "remote_address=a", Requests: 6, Refused: 4, OldRefused: 2, NewlyRefused: 2, First: &first,
 			RefusedBy:      []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute", Requests: 4}},
 			NewlyRefusedBy: []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute", Requests: 2}},
 			OldRefusedBy:   []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "4 per minute", Requests: 2}}},
-		{Caller: "path=/x", Requests: 6, Refused: 1, OldRefused: 5, NewlyPassed: 4,
+		{Customer: "path=/x", Requests: 6, Refused: 1, OldRefused: 5, NewlyPassed: 4,
 			RefusedBy:    []simulate.RefusedBy{{Rule: "edge.path", Limit: "5 per minute", Requests: 1}},
 			OldRefusedBy: []simulate.RefusedBy{{Rule: "edge.path_/x", Limit: "1 per minute", Requests: 5}}},
-		{Caller: "remote_address=b", Requests: 1},
-	}, r.Callers.Rows); diff != "" {
+		{Customer: "remote_address=b", Requests: 1},
+	}, r.Customers.Rows); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -274,7 +274,7 @@ descriptors:
 	}
 }
 
-// A bucket's burst is shown with its rate, both for the rule and for the callers that it refused.
+// A bucket's burst is shown with its rate, both for the rule and for the customers that it refused.
 // What a penalty refuses is refused by its limit, once for each request.
 func TestPenalty(t *testing.T) {
 	r := run(t, simulate.Options{Rules: rules(t, `
@@ -286,7 +286,7 @@ descriptors:
 	if diff := cmp.Diff([]simulate.Limit{{Limit: "2 per minute, penalty 10m", Over: 4}}, r.ByRule[0].New.Limits); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute, penalty 10m", Requests: 4}}, r.Callers.Rows[0].RefusedBy); diff != "" {
+	if diff := cmp.Diff([]simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute, penalty 10m", Requests: 4}}, r.Customers.Rows[0].RefusedBy); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -304,7 +304,7 @@ descriptors:
 	if diff := cmp.Diff([]simulate.Limit{{Limit: "6 per minute", Burst: "4 may wait"}}, r.ByRule[1].New.Limits); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "1 per minute", Burst: "2", Requests: 1}}, r.Callers.Rows[0].RefusedBy); diff != "" {
+	if diff := cmp.Diff([]simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "1 per minute", Burst: "2", Requests: 1}}, r.Customers.Rows[0].RefusedBy); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -319,7 +319,7 @@ func TestHits(t *testing.T) {
 }
 
 func TestDomainsWithoutRules(t *testing.T) {
-	r := run(t, simulate.Options{Rules: rules(t, perCaller(1))}, `{"t":0,"d":"other","ip":"a"}`+"\n", `{"t":0,"d":"","path":"/"}`+"\n")
+	r := run(t, simulate.Options{Rules: rules(t, perCustomer(1))}, `{"t":0,"d":"other","ip":"a"}`+"\n", `{"t":0,"d":"","path":"/"}`+"\n")
 	if r.New.UnknownDomain != 1 || r.New.NoRule != 1 || r.New.Allowed != 2 || len(r.Warnings) != 1 || !strings.HasPrefix(r.Warnings[0], "the rules of rules match no request at all") {
 		t.Errorf("%+v %q", r.New, r.Warnings)
 	}
@@ -331,7 +331,7 @@ func TestUnknownDomain(t *testing.T) {
 		"egde": "the rules of rules match no request at all: requests have the domain \"egde\", did you mean `edge`?",
 		"shop": "the rules of rules match no request at all: requests have the domain \"shop\", the rules have `edge`",
 	} {
-		r := run(t, simulate.Options{Rules: rules(t, perCaller(1))}, fmt.Sprintf(`{"t":0,"d":%q,"ip":"a","path":"/"}`+"\n", asked))
+		r := run(t, simulate.Options{Rules: rules(t, perCustomer(1))}, fmt.Sprintf(`{"t":0,"d":%q,"ip":"a","path":"/"}`+"\n", asked))
 		if len(r.Warnings) != 1 || r.Warnings[0] != want {
 			t.Errorf("%q, want %q", r.Warnings, want)
 		}
@@ -370,34 +370,34 @@ func TestCountersAreBounded(t *testing.T) {
 		lines = append(lines, at(0, fmt.Sprint(i), ""))
 	}
 	lines = append(lines, at(90, "late", "")) // the others have expired
-	r := run(t, simulate.Options{Rules: rules(t, perCaller(1)), MaxCounters: 60}, lines...)
+	r := run(t, simulate.Options{Rules: rules(t, perCustomer(1)), MaxCounters: 60}, lines...)
 	if r.New.Failed != 40 || r.New.Allowed != 61 || !strings.Contains(r.Warnings[len(r.Warnings)-1], "no decision could be made for 40 requests: count hits: count in memory: ") {
 		t.Errorf("%+v %q", r.New, r.Warnings)
 	}
 }
 
-func TestMoreCallersThanAreKept(t *testing.T) {
+func TestMoreCustomersThanAreKept(t *testing.T) {
 	var lines []string
 	for i := range 1000 {
-		lines = append(lines, at(i, fmt.Sprint("caller", i), ""), at(i, "busy", ""))
+		lines = append(lines, at(i, fmt.Sprint("customer", i), ""), at(i, "busy", ""))
 	}
-	r := run(t, simulate.Options{Rules: rules(t, perCaller(10)), MaxCallers: 50}, lines...)
-	sum := r.Callers.Others.Requests
-	for _, c := range r.Callers.Rows {
+	r := run(t, simulate.Options{Rules: rules(t, perCustomer(10)), MaxCustomers: 50}, lines...)
+	sum := r.Customers.Others.Requests
+	for _, c := range r.Customers.Rows {
 		sum += c.Requests
 	}
-	if r.Callers.Exact || sum != r.Requests || r.Callers.Rows[0].Caller != "remote_address=busy" || r.Callers.Rows[0].Refused != r.New.Refused || r.Callers.Rows[0].Missing != 0 {
-		t.Errorf("%+v", r.Callers)
+	if r.Customers.Exact || sum != r.Requests || r.Customers.Rows[0].Customer != "remote_address=busy" || r.Customers.Rows[0].Refused != r.New.Refused || r.Customers.Rows[0].Missing != 0 {
+		t.Errorf("%+v", r.Customers)
 	}
 }
 
 func TestBadLines(t *testing.T) {
 	lines := []string{at(0, "a", ""), "no\n", "{}\n", at(1, "a", "")}
-	r := run(t, simulate.Options{Rules: rules(t, perCaller(1)), MaxBadLines: 2}, lines...)
+	r := run(t, simulate.Options{Rules: rules(t, perCustomer(1)), MaxBadLines: 2}, lines...)
 	if r.Bad != 2 || r.Lines != 4 || r.Requests != 2 || len(r.FirstBad) != 2 || r.FirstBad[1].String() != `access.log:3: there is no time: "t" is absent` {
 		t.Errorf("%+v", r)
 	}
-	o := simulate.Options{Rules: rules(t, perCaller(1)), Mapping: mapping(t, jsonMapping), MaxBadLines: 1, Logs: []simulate.Log{log("access.log", strings.NewReader(strings.Join(lines, "")))}}
+	o := simulate.Options{Rules: rules(t, perCustomer(1)), Mapping: mapping(t, jsonMapping), MaxBadLines: 1, Logs: []simulate.Log{log("access.log", strings.NewReader(strings.Join(lines, "")))}}
 	_, err := simulate.Run(t.Context(), o)
 	var bad *simulate.BadLinesError
 	if !errors.As(err, &bad) || !strings.HasPrefix(err.Error(), "more than 1 lines cannot be used:\n  access.log:2: not a JSON object") {
@@ -408,7 +408,7 @@ func TestBadLines(t *testing.T) {
 	for range 100_000 {
 		many.WriteString("no\n")
 	}
-	if r := run(t, simulate.Options{Rules: rules(t, perCaller(1)), MaxBadLines: -1}, many.String()); r.Bad != 100_000 || len(r.FirstBad) != 20 {
+	if r := run(t, simulate.Options{Rules: rules(t, perCustomer(1)), MaxBadLines: -1}, many.String()); r.Bad != 100_000 || len(r.FirstBad) != 20 {
 		t.Errorf("%d bad lines, %d are sum", r.Bad, len(r.FirstBad))
 	}
 }
@@ -419,7 +419,7 @@ func TestNothingToReplay(t *testing.T) {
 		"no\n":           "no line of the log is a request: 1 lines, 1 of them cannot be used, the first: access.log:1: not a JSON object",
 		`{"t":0}` + "\n": "no line of the log is a request: 1 lines, 1 of them are skipped by the mapping\n  mapping.yaml:4:17: no line of the log has a field \"d\"",
 	} {
-		o := simulate.Options{Rules: rules(t, perCaller(1)), Mapping: mapping(t, jsonMapping), MaxBadLines: -1, Logs: []simulate.Log{{Name: "access.log", Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(log)), nil }}}}
+		o := simulate.Options{Rules: rules(t, perCustomer(1)), Mapping: mapping(t, jsonMapping), MaxBadLines: -1, Logs: []simulate.Log{{Name: "access.log", Open: func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(log)), nil }}}}
 		if _, err := simulate.Run(t.Context(), o); !errors.Is(err, simulate.ErrNoRequest) || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v", log, err)
 		}
@@ -428,7 +428,7 @@ func TestNothingToReplay(t *testing.T) {
 
 func TestLogsThatCannotBeRead(t *testing.T) {
 	broken := errors.New("broken")
-	o := simulate.Options{Rules: rules(t, perCaller(1)), Mapping: mapping(t, jsonMapping)}
+	o := simulate.Options{Rules: rules(t, perCustomer(1)), Mapping: mapping(t, jsonMapping)}
 	var wrong *simulate.LogError
 	o.Logs = []simulate.Log{{Name: "x", Open: func() (io.ReadCloser, error) { return nil, broken }}}
 	if _, err := simulate.Run(t.Context(), o); !errors.Is(err, broken) || !errors.As(err, &wrong) {
@@ -447,7 +447,7 @@ func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
 func TestVerdictsThatCannotBeWritten(t *testing.T) {
 	full := errors.New("full")
 	o := simulate.Options{
-		Rules: rules(t, perCaller(1)), Mapping: mapping(t, formats[0].mapping), Logs: []simulate.Log{log("x", generate(100_000, 10, envoyLine))},
+		Rules: rules(t, perCustomer(1)), Mapping: mapping(t, formats[0].mapping), Logs: []simulate.Log{log("x", generate(100_000, 10, envoyLine))},
 		Verdicts: func(*simulate.Verdict) error { return full },
 	}
 	if _, err := simulate.Run(t.Context(), o); !errors.Is(err, full) {
@@ -459,7 +459,7 @@ func TestStops(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	endless := generate(1<<40, 10, envoyLine)
 	o := simulate.Options{
-		Rules: rules(t, perCaller(1)), Mapping: mapping(t, formats[0].mapping), Logs: []simulate.Log{log("x", endless)},
+		Rules: rules(t, perCustomer(1)), Mapping: mapping(t, formats[0].mapping), Logs: []simulate.Log{log("x", endless)},
 		Progress: func(requests int64) {
 			if requests > 10_000 {
 				stop()
@@ -476,7 +476,7 @@ func TestStopsWhileReading(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	in, out := io.Pipe()
 	defer func() { _ = out.Close() }()
-	o := simulate.Options{Rules: rules(t, perCaller(1)), Mapping: mapping(t, jsonMapping), Logs: []simulate.Log{log("x", in)}}
+	o := simulate.Options{Rules: rules(t, perCustomer(1)), Mapping: mapping(t, jsonMapping), Logs: []simulate.Log{log("x", in)}}
 	go func() {
 		_, _ = io.WriteString(out, at(0, "a", ""))
 		stop()
@@ -488,7 +488,7 @@ func TestStopsWhileReading(t *testing.T) {
 
 // Several logs are one story, and their lines are sum apart.
 func TestSeveralLogs(t *testing.T) {
-	o := simulate.Options{Rules: rules(t, perCaller(1)), Mapping: mapping(t, jsonMapping), Window: time.Second}
+	o := simulate.Options{Rules: rules(t, perCustomer(1)), Mapping: mapping(t, jsonMapping), Window: time.Second}
 	o.Logs = []simulate.Log{log("one", strings.NewReader(at(0, "a", ""))), log("two", strings.NewReader(at(50, "a", "")+at(10, "b", "")+at(61, "a", "")))}
 	r, err := simulate.Run(t.Context(), o)
 	if err != nil {
@@ -521,7 +521,7 @@ func TestOutcomeDoesNotDependOnOrder(t *testing.T) {
 		for _, l := range lines {
 			text.WriteString(l.text)
 		}
-		set := rules(t, perCaller(10))
+		set := rules(t, perCustomer(10))
 		o := simulate.Options{Rules: set, Mapping: mapping(t, formats[0].mapping), Logs: []simulate.Log{log("x", strings.NewReader(text.String()))}, Window: 5 * time.Second}
 		if compare {
 			o.Against = &set
@@ -567,11 +567,11 @@ func TestLoadRules(t *testing.T) {
 	if _, err := simulate.LoadRules(dir, false, descriptor.Options{}); err == nil || !strings.Contains(err.Error(), "there is no rule in it") {
 		t.Error(err)
 	}
-	write("a.yaml", perCaller(1))
+	write("a.yaml", perCustomer(1))
 	if tree, err := simulate.LoadRules(dir, false, descriptor.Options{}); err != nil || len(tree.Rules) != 1 {
 		t.Error(err)
 	}
-	write("b.yaml", strings.Replace(perCaller(1), "remote_address", "other", 1))
+	write("b.yaml", strings.Replace(perCustomer(1), "remote_address", "other", 1))
 	if tree, err := simulate.LoadRules(dir, true, descriptor.Options{}); err != nil || len(tree.Rules) != 2 {
 		t.Error(err)
 	}
@@ -580,7 +580,7 @@ func TestLoadRules(t *testing.T) {
 	}
 }
 
-// A log does not say how long requests were in flight. So they keep their places for the whole ttl, or as long as the caller says.
+// A log does not say how long requests were in flight. So they keep their places for the whole ttl, or as long as the customer says.
 func TestRequestsInFlight(t *testing.T) {
 	folder := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {algorithm: concurrency, max_in_flight: 2, ttl: 1m}}\n"+
 		"- {key: path, rate_limit: {unit: minute, requests_per_unit: 2}}\n")

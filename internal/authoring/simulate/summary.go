@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// busiest is how many callers without denials are reported.
+// busiest is how many customers without denials are reported.
 const busiest = 100
 
 // report builds the Report.
@@ -26,7 +26,7 @@ func (r *run) report(in *intake) *Report {
 		out.Logs = append(out.Logs, l.Name)
 	}
 	out.ByRule, out.Unreached = byRule(r.now, r.old)
-	out.Callers = r.reportedCallers()
+	out.Customers = r.reportedCustomers()
 	if r.old != nil {
 		out.Against = o.Against.Folder
 		side := r.old.side(r.outcomes[1])
@@ -83,41 +83,41 @@ func (e *engine) side(outcomes [3]int64) Side {
 // changes counts the differences between the directories.
 func (r *run) changes() (newly, passed *Change) {
 	newly, passed = &Change{Requests: r.newly}, &Change{Requests: r.passed}
-	for _, c := range r.callers.rows {
+	for _, c := range r.customers.rows {
 		if c.newly > 0 {
-			newly.Callers++
+			newly.Customers++
 		}
 		if c.passed > 0 {
-			passed.Callers++
+			passed.Customers++
 		}
 	}
 	return newly, passed
 }
 
-// reportedCallers returns all callers that were denied or whose verdicts change, and the busiest of the others.
-func (r *run) reportedCallers() Callers {
-	all := r.callers.sorted()
-	out := Callers{Seen: int64(len(all)), Exact: r.callers.dropped == 0}
-	others := r.callers.others
+// reportedCustomers returns all customers that were denied or whose verdicts change, and the busiest of the others.
+func (r *run) reportedCustomers() Customers {
+	all := r.customers.sorted()
+	out := Customers{Seen: int64(len(all)), Exact: r.customers.dropped == 0}
+	others := r.customers.others
 	for i, c := range all {
 		quiet := c.refused == 0 && c.old == 0
 		if quiet && i >= busiest {
 			others.requests += c.requests
 			continue
 		}
-		out.Rows = append(out.Rows, r.reportedCaller(c))
+		out.Rows = append(out.Rows, r.reportedCustomer(c))
 	}
 	if others.requests > 0 {
-		row := r.reportedCaller(&others)
+		row := r.reportedCustomer(&others)
 		row.Missing, row.First = 0, nil
 		out.Others = &row
 	}
 	return out
 }
 
-func (r *run) reportedCaller(c *callerRow) Caller {
-	out := Caller{
-		Caller: c.name, Requests: c.requests, Refused: c.refused, OldRefused: c.old,
+func (r *run) reportedCustomer(c *customerRow) Customer {
+	out := Customer{
+		Customer: c.name, Requests: c.requests, Refused: c.refused, OldRefused: c.old,
 		NewlyRefused: c.newly, NewlyPassed: c.passed, Missing: c.missed,
 	}
 	out.RefusedBy = c.by.reported(r.now)
@@ -142,8 +142,8 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 	if r.Order.Shortened > 0 {
 		add("too many lines to hold within %s: the window was shortened %d times", seconds(r.Order.WindowSeconds), r.Order.Shortened)
 	}
-	if !r.Callers.Exact {
-		add("too many callers to count individually: some that were never denied are counted as others; raise --max-callers")
+	if !r.Customers.Exact {
+		add("too many customers to count individually: some that were never denied are counted as others; raise --max-customers")
 	}
 	for _, side := range []struct {
 		of     *Side

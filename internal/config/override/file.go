@@ -65,7 +65,7 @@ func init() {
 			Read: func(r *reading, v yamlform.Value) { r.Rule, _ = v.Text() }},
 		{Key: yamlform.Key{Name: "limit", Type: text, Doc: "the `name` of one of the rule's `rate_limits`; absent: all of them, or the only one for `requests_per_unit`"},
 			Read: func(r *reading, v yamlform.Value) { r.Limit, _ = v.Text() }},
-		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Required: true, Doc: "the caller: exactly the descriptor that it sends"},
+		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Required: true, Doc: "the customer: exactly the descriptor that it sends"},
 			Read: func(r *reading, v yamlform.Value) { r.Entries, _ = entries.Read(v) }},
 		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0), Doc: "this number instead of the rule's"},
 			Read: kind(Replace, func(r *reading, v yamlform.Value) bool {

@@ -52,7 +52,7 @@ type Reference string
 const (
 	ReadsToo Reference = "envoyproxy/ratelimit reads it in the same way"
 	Rejects  Reference = "envoyproxy/ratelimit rejects the file"
-	Keeps    Reference = "envoyproxy/ratelimit keeps it, and callers cannot read its answers"
+	Keeps    Reference = "envoyproxy/ratelimit keeps it, and clients cannot read its answers"
 )
 
 // Error returns "file:line:col: msg", or "file: msg" for an error about the whole file.

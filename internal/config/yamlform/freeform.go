@@ -63,7 +63,7 @@ func (v Value) anything(level int) any {
 	n, r := v.node(), v.r
 	if level >= MaxLevels && n.Kind != yaml.ScalarNode {
 		if r.o.Lenient {
-			v.Warnf(Keeps, "%s has more than %d levels, which no caller can read: what is below is left out", v.label(), MaxLevels)
+			v.Warnf(Keeps, "%s has more than %d levels, which no client can read: what is below is left out", v.label(), MaxLevels)
 		} else {
 			v.Errorf("%s has more than %d levels", v.label(), MaxLevels)
 		}

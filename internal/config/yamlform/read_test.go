@@ -205,7 +205,7 @@ rest
 	warnings := []string{
 		"f:3:1: `handle` does not belong in a box: it is a key of a lid: it is ignored; envoyproxy/ratelimit reads it in the same way",
 		"f:4:13: key `a` twice in one map: this one counts, not the first, on line 4; envoyproxy/ratelimit reads it in the same way",
-		"f:4:22: `any` may hold finite numbers, this is .nan: it is left out; envoyproxy/ratelimit keeps it, and callers cannot read its answers",
+		"f:4:22: `any` may hold finite numbers, this is .nan: it is left out; envoyproxy/ratelimit keeps it, and clients cannot read its answers",
 		"f:5:1: key `version` twice in one map: this one counts, not the first, on line 2; envoyproxy/ratelimit reads it in the same way",
 		"f:6:1: key `any` twice in one map: this one counts, not the first, on line 4; envoyproxy/ratelimit reads it in the same way",
 		"f:7:1: text after the end of the document: it is left out; envoyproxy/ratelimit reads it in the same way",

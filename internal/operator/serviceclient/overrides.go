@@ -62,7 +62,7 @@ func target(o *adminv1.Override) string {
 // WriteOverrides writes overrides for people.
 func WriteOverrides(to io.Writer, all []*adminv1.Override) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RULE AND CALLER\tNUMBERS\tVERSION\tBY\tREASON")
+	fmt.Fprintln(w, "RULE AND CUSTOMER\tNUMBERS\tVERSION\tBY\tREASON")
 	for _, o := range all {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n",
 			target(o), overridepb.Words(o), o.GetVersion(), terminal.Clean(o.GetAuthor()), terminal.Clean(o.GetReason()))

@@ -14,7 +14,7 @@ import (
 
 // MarkdownOptions are the settings of WriteMarkdown.
 type MarkdownOptions struct {
-	Top int // rules and callers to show; 0 means 10
+	Top int // rules and customers to show; 0 means 10
 }
 
 // WriteMarkdown writes a report as a comment for a pull request, in the Markdown of GitHub and GitLab.
@@ -44,7 +44,7 @@ func WriteMarkdown(to io.Writer, r *simulate.Report, o MarkdownOptions) error {
 	w.newlyPassed(r)
 	w.rules(r)
 	if r.Old == nil {
-		w.callers(r)
+		w.customers(r)
 	}
 	for _, s := range r.Warnings {
 		w.line("> **Warning:** %s\n", code(s))
@@ -142,25 +142,25 @@ func (w *markdownWriter) newlyRefused(r *simulate.Report) {
 	if r.Old == nil || r.NewlyRefused.Requests == 0 {
 		return
 	}
-	w.line("#### Newly denied callers\n")
-	w.head("caller", "rule", "limit", " newly denied", " requests", " share denied", " share before")
-	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy })
+	w.line("#### Newly denied customers\n")
+	w.head("customer", "rule", "limit", " newly denied", " requests", " share denied", " share before")
+	w.eachCustomer(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy })
 }
 
 func (w *markdownWriter) newlyPassed(r *simulate.Report) {
 	if r.Old == nil || r.NewlyPassed.Requests == 0 {
 		return
 	}
-	w.line("#### Newly passed callers\n")
-	w.head("caller", "rule before", "limit before", " newly passed", " requests", " share denied", " share before")
-	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyPassed, c.OldRefusedBy })
+	w.line("#### Newly passed customers\n")
+	w.head("customer", "rule before", "limit before", " newly passed", " requests", " share denied", " share before")
+	w.eachCustomer(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.NewlyPassed, c.OldRefusedBy })
 }
 
-// eachCaller writes a row for each caller with a count, and the limit that denied it most.
-func (w *markdownWriter) eachCaller(r *simulate.Report, counted func(*simulate.Caller) (int64, []simulate.RefusedBy)) {
+// eachCustomer writes a row for each customer with a count, and the limit that denied it most.
+func (w *markdownWriter) eachCustomer(r *simulate.Report, counted func(*simulate.Customer) (int64, []simulate.RefusedBy)) {
 	n := 0
-	for i := range r.Callers.Rows {
-		c := &r.Callers.Rows[i]
+	for i := range r.Customers.Rows {
+		c := &r.Customers.Rows[i]
 		requests, by := counted(c)
 		if requests == 0 {
 			continue
@@ -169,13 +169,13 @@ func (w *markdownWriter) eachCaller(r *simulate.Report, counted func(*simulate.C
 			continue
 		}
 		rule, limit := first(by)
-		cells := []string{code(c.Caller), rule, limit, number(requests), number(c.Requests), percent(c.Refused, c.Requests)}
+		cells := []string{code(c.Customer), rule, limit, number(requests), number(c.Requests), percent(c.Refused, c.Requests)}
 		if r.Old != nil {
 			cells = append(cells, percent(c.OldRefused, c.Requests))
 		}
 		w.row(cells...)
 	}
-	w.more(n-w.top, "caller")
+	w.more(n-w.top, "customer")
 }
 
 func (w *markdownWriter) rules(r *simulate.Report) {
@@ -217,13 +217,13 @@ func (w *markdownWriter) rules(r *simulate.Report) {
 	w.line("</details>\n")
 }
 
-func (w *markdownWriter) callers(r *simulate.Report) {
+func (w *markdownWriter) customers(r *simulate.Report) {
 	if r.New.Refused == 0 {
 		return
 	}
-	w.line("#### Denied callers\n")
-	w.head("caller", "rule", "limit", " denied", " requests", " share denied")
-	w.eachCaller(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })
+	w.line("#### Denied customers\n")
+	w.head("customer", "rule", "limit", " denied", " requests", " share denied")
+	w.eachCustomer(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })
 }
 
 // first writes the rule and the limit that denied most.

@@ -61,8 +61,8 @@ func everything(t *testing.T) *simulate.Report {
 	r.New.Failed, r.New.NotEnforced = 1, 1
 	r.ByRule[0].New.Limits = append(r.ByRule[0].New.Limits, simulate.Limit{})
 	r.ByRule = append(r.ByRule, simulate.Rule{Line: 1, Old: &simulate.RuleCount{}})
-	r.Callers.Rows[0].RefusedBy, r.Callers.Rows[1].OldRefusedBy = []simulate.RefusedBy{{}}, []simulate.RefusedBy{{}}
-	r.Callers.Rows[1].RefusedBy = nil
+	r.Customers.Rows[0].RefusedBy, r.Customers.Rows[1].OldRefusedBy = []simulate.RefusedBy{{}}, []simulate.RefusedBy{{}}
+	r.Customers.Rows[1].RefusedBy = nil
 	return r
 }
 
@@ -88,8 +88,8 @@ func TestHostileTextsInMarkdown(t *testing.T) {
 			if !against {
 				r.Old = nil
 			}
-			for len(r.Callers.Rows) < 30 {
-				r.Callers.Rows = append(r.Callers.Rows, r.Callers.Rows[0])
+			for len(r.Customers.Rows) < 30 {
+				r.Customers.Rows = append(r.Customers.Rows, r.Customers.Rows[0])
 			}
 			for len(r.ByRule) < 30 {
 				r.ByRule = append(r.ByRule, r.ByRule[0])
@@ -129,18 +129,18 @@ func TestVerdict(t *testing.T) {
 		change func(*simulate.Report)
 		want   string
 	}{
-		{"a change", func(*simulate.Report) {}, "3 callers would be newly denied\n\nThe change denies **277 of 984 requests (28.2 %)** that pass today. They come from 3 callers.\n" +
+		{"a change", func(*simulate.Report) {}, "3 customers would be newly denied\n\nThe change denies **277 of 984 requests (28.2%)** that pass today. They come from 3 customers.\n" +
 			"Most affected is `198.51.100.7` with 205 of its 505 requests, denied most by `shop.remote_address`, `sustained 300 per hour`.\n" +
-			"It lets **16 of 984 requests (1.63 %)** pass that are denied today. They come from 2 callers.\n"},
-		{"one directory", func(r *simulate.Report) { r.Old = nil }, "3 callers would be denied\n\nThe rules deny **309 of 984 requests (31.4 %)** of 3 callers.\n"},
-		{"only passed", func(r *simulate.Report) { *r.NewlyRefused = simulate.Change{} }, "2 callers would be denied less often, nobody more often\n\nIt lets **16"},
+			"It lets **16 of 984 requests (1.63%)** pass that are denied today. They come from 2 customers.\n"},
+		{"one directory", func(r *simulate.Report) { r.Old = nil }, "3 customers would be denied\n\nThe rules deny **309 of 984 requests (31.4%)** of 3 customers.\n"},
+		{"only passed", func(r *simulate.Report) { *r.NewlyRefused = simulate.Change{} }, "2 customers would be denied less often, nobody more often\n\nIt lets **16"},
 		{"only refused", func(r *simulate.Report) { *r.NewlyPassed = simulate.Change{} }, "No request that is denied today would pass.\n"},
 		{"no change of answers", func(r *simulate.Report) { *r.NewlyRefused, *r.NewlyPassed = simulate.Change{}, simulate.Change{} },
 			"nobody would notice\n\nAll 984 requests get the same verdict as before.\n"},
 		{"nothing refused", func(r *simulate.Report) { r.Old, r.New.Refused = nil, 0 }, "nobody would be denied\n\nThe rules let all 984 requests pass.\n"},
 		{"no rule", func(r *simulate.Report) { r.New.NoRule = r.Requests }, "no request matches a rule\n\nThe rules match none of the 984 requests"},
-		{"not active", func(r *simulate.Report) { r.New.NoRule, r.New.Inactive = 4, r.Requests-4 }, "no limit is active\n\nThe rules match 980 of 984 requests (99.6 %), and none of their limits is active at the time of such a request"},
-		{"too many callers", func(r *simulate.Report) { r.Callers.Exact = false }, "They come from at least 3 callers.\n"},
+		{"not active", func(r *simulate.Report) { r.New.NoRule, r.New.Inactive = 4, r.Requests-4 }, "no limit is active\n\nThe rules match 980 of 984 requests (99.6%), and none of their limits is active at the time of such a request"},
+		{"too many customers", func(r *simulate.Report) { r.Customers.Exact = false }, "They come from at least 3 customers.\n"},
 		{"failures", func(r *simulate.Report) { r.New.Failed, r.New.NotEnforced = 2, 1 },
 			"For 2 requests no decision could be made.\n1 request went over a limit and passed, because the limit is not enforced.\n"},
 	} {

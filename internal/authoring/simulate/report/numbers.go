@@ -30,19 +30,19 @@ func percent(n, of int64) string {
 	share := 100 * float64(n) / float64(of)
 	switch {
 	case n == 0:
-		return "0 %"
+		return "0%"
 	case share < 0.01:
-		return "<0.01 %"
+		return "<0.01%"
 	case share > 99.99 && n < of:
-		return ">99.99 %"
+		return ">99.99%"
 	case share < 10:
-		return strconv.FormatFloat(share, 'f', 2, 64) + " %"
+		return strconv.FormatFloat(share, 'f', 2, 64) + "%"
 	default:
-		return strconv.FormatFloat(share, 'f', 1, 64) + " %"
+		return strconv.FormatFloat(share, 'f', 1, 64) + "%"
 	}
 }
 
-// counted writes 1 caller, 2 callers.
+// counted writes 1 customer, 2 customers.
 func counted(n int64, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -90,8 +90,8 @@ func rate(name, limit, burst string) string {
 	return text + ", burst " + burst
 }
 
-// mostly returns the limit that denied a caller most. With two directories it prefers the one that newly denied it most.
-func mostly(c *simulate.Caller, most int) string {
+// mostly returns the limit that denied a customer most. With two directories it prefers the one that newly denied it most.
+func mostly(c *simulate.Customer, most int) string {
 	switch {
 	case len(c.NewlyRefusedBy) > 0:
 		return by(c.NewlyRefusedBy[0], most)

@@ -77,7 +77,7 @@ func TestTextColors(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := colored.String()
-	if !strings.Contains(text, "\x1b[31mnewly denied: 277 requests of 3 callers\x1b[0m") {
+	if !strings.Contains(text, "\x1b[31mnewly denied: 277 requests of 3 customers\x1b[0m") {
 		t.Errorf("no red line in\n%s", text)
 	}
 	for _, color := range []string{"0", "1", "2", "31", "32", "33"} {
@@ -92,8 +92,8 @@ func TestTextColors(t *testing.T) {
 func hostile(t *testing.T) *simulate.Report {
 	t.Helper()
 	r := example(t, true)
-	r.Callers.Rows[0].Caller = `</script><script>document.title="broken"</script>`
-	r.Callers.Rows[1].Caller = `<img src=x onerror='document.title="broken"'>` + "\x1b[2J\u202e"
+	r.Customers.Rows[0].Customer = `</script><script>document.title="broken"</script>`
+	r.Customers.Rows[1].Customer = `<img src=x onerror='document.title="broken"'>` + "\x1b[2J\u202e"
 	r.ByRule[0].Rule = `shop.</script><img src=https://example.com/x>_"'&`
 	r.ByRule[1].Rule = "<!--<script>"
 	r.FirstBad[0].Message = "</ul><h1>broken</h1>\n\x1b[31m"

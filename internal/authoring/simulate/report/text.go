@@ -15,7 +15,7 @@ import (
 type TextOptions struct {
 	Color  bool // use the colours of a terminal
 	Narrow bool // shorten long names, for a terminal
-	Top    int  // rules and callers to show; 0 means 10
+	Top    int  // rules and customers to show; 0 means 10
 }
 
 type textWriter struct {
@@ -46,7 +46,7 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 	w.Line("")
 	w.sides(r)
 	w.rules(r)
-	w.callers(r)
+	w.customers(r)
 	for _, s := range r.Warnings {
 		w.Line("%s %s", w.Paint(terminal.Yellow, "warning:"), terminal.Clean(s))
 	}
@@ -158,7 +158,7 @@ func (w *textWriter) sides(r *simulate.Report) {
 		return
 	}
 	change := func(what string, color terminal.Color, c *simulate.Change) {
-		text := fmt.Sprintf("%s: %s of %s", what, counted(c.Requests, "request"), counted(c.Callers, "caller"))
+		text := fmt.Sprintf("%s: %s of %s", what, counted(c.Requests, "request"), counted(c.Customers, "customer"))
 		if c.Requests == 0 {
 			color = terminal.Dim
 		}
@@ -222,24 +222,24 @@ func (w *textWriter) rules(r *simulate.Report) {
 	}
 }
 
-func (w *textWriter) callers(r *simulate.Report) {
-	columns := []column{{title: "caller", text: true}, {title: "requests"}, {title: "denied", color: terminal.Red}, {title: "share"}}
+func (w *textWriter) customers(r *simulate.Report) {
+	columns := []column{{title: "customer", text: true}, {title: "requests"}, {title: "denied", color: terminal.Red}, {title: "share"}}
 	if r.Old != nil {
 		columns = append(columns, column{title: "denied before"}, column{title: "newly denied", color: terminal.Red}, column{title: "newly passed", color: terminal.Green})
 	}
 	columns = append(columns, column{title: "denied most by", text: true})
 	var rows [][]string
-	for i := range r.Callers.Rows[:min(w.top, len(r.Callers.Rows))] {
-		c := &r.Callers.Rows[i]
-		cells := []string{clip(terminal.Clean(c.Caller), w.most(40)), number(c.Requests), number(c.Refused), percent(c.Refused, c.Requests)}
+	for i := range r.Customers.Rows[:min(w.top, len(r.Customers.Rows))] {
+		c := &r.Customers.Rows[i]
+		cells := []string{clip(terminal.Clean(c.Customer), w.most(40)), number(c.Requests), number(c.Refused), percent(c.Refused, c.Requests)}
 		if r.Old != nil {
 			cells = append(cells, number(c.OldRefused), number(c.NewlyRefused), number(c.NewlyPassed))
 		}
 		rows = append(rows, append(cells, terminal.Clean(mostly(c, w.most(40)))))
 	}
 	w.table(columns, rows)
-	seen := counted(r.Callers.Seen, "caller")
-	if !r.Callers.Exact {
+	seen := counted(r.Customers.Seen, "customer")
+	if !r.Customers.Exact {
 		seen = "more than " + seen
 	}
 	w.Line("%s\n", w.Paint(terminal.Dim, seen+" in all"))

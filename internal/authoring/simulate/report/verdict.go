@@ -70,15 +70,15 @@ func ofRules(r *simulate.Report) verdict {
 		}}}
 	}
 	refused := int64(0)
-	for i := range r.Callers.Rows {
-		if r.Callers.Rows[i].Refused > 0 {
+	for i := range r.Customers.Rows {
+		if r.Customers.Rows[i].Refused > 0 {
 			refused++
 		}
 	}
 	sentence := []phrase{{"The rules deny ", plain}, {share(r, r.New.Refused), strong}, {" of " + atLeast(r, refused) + ".", plain}}
 	return verdict{
-		title: counted(refused, "caller") + " would be denied", kind: "bad",
-		sentences: [][]phrase{sentence, foremost(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })},
+		title: counted(refused, "customer") + " would be denied", kind: "bad",
+		sentences: [][]phrase{sentence, foremost(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })},
 	}
 }
 
@@ -92,16 +92,16 @@ func ofChange(r *simulate.Report) verdict {
 	}
 	var v verdict
 	if newly.Requests == 0 {
-		v = verdict{title: counted(passed.Callers, "caller") + " would be denied less often, nobody more often", kind: "good"}
+		v = verdict{title: counted(passed.Customers, "customer") + " would be denied less often, nobody more often", kind: "good"}
 	} else {
-		v = verdict{title: counted(newly.Callers, "caller") + " would be newly denied", kind: "bad"}
+		v = verdict{title: counted(newly.Customers, "customer") + " would be newly denied", kind: "bad"}
 		v.sentences = append(v.sentences,
-			[]phrase{{"The change denies ", plain}, {share(r, newly.Requests), strong}, {" that pass today. They come from " + atLeast(r, newly.Callers) + ".", plain}},
-			foremost(r, func(c *simulate.Caller) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy }))
+			[]phrase{{"The change denies ", plain}, {share(r, newly.Requests), strong}, {" that pass today. They come from " + atLeast(r, newly.Customers) + ".", plain}},
+			foremost(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy }))
 	}
 	if passed.Requests > 0 {
 		v.sentences = append(v.sentences, []phrase{
-			{"It lets ", plain}, {share(r, passed.Requests), strong}, {" pass that are denied today. They come from " + atLeast(r, passed.Callers) + ".", plain},
+			{"It lets ", plain}, {share(r, passed.Requests), strong}, {" pass that are denied today. They come from " + atLeast(r, passed.Customers) + ".", plain},
 		})
 	} else {
 		v.sentences = append(v.sentences, []phrase{{"No request that is denied today would pass.", plain}})
@@ -109,19 +109,19 @@ func ofChange(r *simulate.Report) verdict {
 	return v
 }
 
-// foremost is the sentence about the caller with most denials.
-func foremost(r *simulate.Report, of func(*simulate.Caller) (int64, []simulate.RefusedBy)) []phrase {
-	var most *simulate.Caller
+// foremost is the sentence about the customer with most denials.
+func foremost(r *simulate.Report, of func(*simulate.Customer) (int64, []simulate.RefusedBy)) []phrase {
+	var most *simulate.Customer
 	count, by := int64(0), []simulate.RefusedBy(nil)
-	for i := range r.Callers.Rows {
-		if n, limits := of(&r.Callers.Rows[i]); n > count {
-			most, count, by = &r.Callers.Rows[i], n, limits
+	for i := range r.Customers.Rows {
+		if n, limits := of(&r.Customers.Rows[i]); n > count {
+			most, count, by = &r.Customers.Rows[i], n, limits
 		}
 	}
 	if most == nil {
 		return nil
 	}
-	words := []phrase{{"Most affected is ", plain}, {most.Caller, quoted}, {" with " + number(count) + " of its " + counted(most.Requests, "request"), plain}}
+	words := []phrase{{"Most affected is ", plain}, {most.Customer, quoted}, {" with " + number(count) + " of its " + counted(most.Requests, "request"), plain}}
 	if len(by) > 0 {
 		words = append(words, phrase{", denied most by ", plain}, phrase{by[0].Rule, quoted})
 		if limit := rate(by[0].Name, by[0].Limit, by[0].Burst); limit != "" {
@@ -131,10 +131,10 @@ func foremost(r *simulate.Report, of func(*simulate.Caller) (int64, []simulate.R
 	return append(words, phrase{".", plain})
 }
 
-// atLeast writes a number of callers, which is a lower bound if there were too many to count individually.
+// atLeast writes a number of customers, which is a lower bound if there were too many to count individually.
 func atLeast(r *simulate.Report, n int64) string {
-	if r.Callers.Exact {
-		return counted(n, "caller")
+	if r.Customers.Exact {
+		return counted(n, "customer")
 	}
-	return "at least " + counted(n, "caller")
+	return "at least " + counted(n, "customer")
 }

@@ -11,22 +11,22 @@ import (
 	"strings"
 )
 
-// callers counts by caller. Counts are exact while there are no more callers than it may hold. Then it moves the less
-// important half into one row for all others: callers that were never denied and whose verdicts do not change, beginning
-// with the callers that made the fewest requests. A caller that comes back starts a new row, which also keeps by how much its count may
+// customers counts by customer. Counts are exact while there are no more customers than it may hold. Then it moves the less
+// important half into one row for all others: customers that were never denied and whose verdicts do not change, beginning
+// with the customers that made the fewest requests. A customer that comes back starts a new row, which also keeps by how much its count may
 // be too small.
 //
 // Rows are found by a 64-bit hash with a secret seed, without comparing names, which halves the time. Among ten million
-// callers the probability of a collision is less than one in a hundred thousand.
-type callers struct {
+// customers the probability of a collision is less than one in a hundred thousand.
+type customers struct {
 	max     int
 	seed    maphash.Seed
-	rows    map[uint64]*callerRow
-	dropped int64 // dropped rows; several may be of one caller
-	others  callerRow
+	rows    map[uint64]*customerRow
+	dropped int64 // dropped rows; several may be of one customer
+	others  customerRow
 }
 
-type callerRow struct {
+type customerRow struct {
 	name              string
 	requests, refused int64
 	old               int64 // denied by the old rules
@@ -37,12 +37,12 @@ type callerRow struct {
 	missed            int64 // requests that an earlier, dropped row may have had
 }
 
-func newCallers(most int) *callers {
-	return &callers{max: most, seed: maphash.MakeSeed(), rows: make(map[uint64]*callerRow)}
+func newCustomers(most int) *customers {
+	return &customers{max: most, seed: maphash.MakeSeed(), rows: make(map[uint64]*customerRow)}
 }
 
-// row returns the row of a caller, and makes it if necessary.
-func (c *callers) row(name []byte) *callerRow {
+// row returns the row of a customer, and makes it if necessary.
+func (c *customers) row(name []byte) *customerRow {
 	h := maphash.Bytes(c.seed, name)
 	if r := c.rows[h]; r != nil {
 		return r
@@ -50,25 +50,25 @@ func (c *callers) row(name []byte) *callerRow {
 	if len(c.rows) >= c.max {
 		c.dropHalf()
 	}
-	r := &callerRow{name: shortName(name), missed: c.others.missed}
+	r := &customerRow{name: shortName(name), missed: c.others.missed}
 	c.rows[h] = r
 	return r
 }
 
-// maxCaller is how many bytes of a caller's name are kept; a hash replaces the rest of a longer one.
-const maxCaller = 200
+// maxCustomer is how many bytes of a customer's name are kept; a hash replaces the rest of a longer one.
+const maxCustomer = 200
 
 func shortName(name []byte) string {
-	if len(name) <= maxCaller {
+	if len(name) <= maxCustomer {
 		return string(name)
 	}
 	h := fnv.New64a()
 	_, _ = h.Write(name) // never fails
-	return fmt.Sprintf("%s...#%x", bytes.ToValidUTF8(name[:maxCaller], nil), h.Sum64())
+	return fmt.Sprintf("%s...#%x", bytes.ToValidUTF8(name[:maxCustomer], nil), h.Sum64())
 }
 
-// byWeight sorts the most important callers first.
-func byWeight(a, b *callerRow) int {
+// byWeight sorts the most important customers first.
+func byWeight(a, b *customerRow) int {
 	return cmp.Or(
 		cmp.Compare(b.newly, a.newly),
 		cmp.Compare(b.passed, a.passed),
@@ -79,13 +79,13 @@ func byWeight(a, b *callerRow) int {
 	)
 }
 
-func (c *callers) sorted() []*callerRow {
+func (c *customers) sorted() []*customerRow {
 	all := slices.Collect(maps.Values(c.rows))
 	slices.SortFunc(all, byWeight)
 	return all
 }
 
-func (c *callers) dropHalf() {
+func (c *customers) dropHalf() {
 	all := c.sorted()
 	for _, r := range all[len(all)/2:] {
 		c.dropped++
@@ -97,5 +97,5 @@ func (c *callers) dropHalf() {
 		c.others.missed = max(c.others.missed, r.requests+r.missed)
 		r.name = "" // marks it
 	}
-	maps.DeleteFunc(c.rows, func(_ uint64, r *callerRow) bool { return r.name == "" })
+	maps.DeleteFunc(c.rows, func(_ uint64, r *customerRow) bool { return r.name == "" })
 }
