@@ -209,16 +209,6 @@ func TestFiltersShareTheirCounters(t *testing.T) {
 	}
 }
 
-// A time below zero is a mistake, and not "no bound".
-func TestTimesAreNotNegative(t *testing.T) {
-	for _, name := range []string{"redis_timeout", "redis_op_timeout"} {
-		_, _, err := read([]byte(`{"domain": "d", "rules": "r", "redis_url": "127.0.0.1:1", "` + name + `": "-1s"}`))
-		if err == nil || !strings.Contains(err.Error(), "-1s is negative") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // A filter that is rejected, or only validated, connects to nothing: the end of what has begun may have to wait for Redis, and Envoy's
 // main thread with it.
 func TestOnlyFiltersInUseConnect(t *testing.T) {
