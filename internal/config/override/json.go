@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -36,17 +37,29 @@ type jsonOverride struct {
 	unlimited, blocked bool
 }
 
-// jsonFields are the fields in the order of the proto, and jsonNames are their names.
+// jsonForm has the fields in the order of the proto, and their names.
+type jsonForm struct {
+	fields []jsonField
+	names  []string
+}
+
 var (
-	jsonFields = newJSONFields()
-	jsonNames  = func() (all []string) {
-		for _, f := range jsonFields {
-			all = append(all, f.name)
-		}
-		return all
-	}()
+	jsonOnce sync.Once
+	theForm  jsonForm
+
 	jsonEntryNames = []string{"key", "value"}
 )
+
+// formOfJSON returns the form. It is made by the first call: a program without overrides does not link what reads it.
+func formOfJSON() *jsonForm {
+	jsonOnce.Do(func() {
+		theForm.fields = newJSONFields()
+		for _, f := range theForm.fields {
+			theForm.names = append(theForm.names, f.name)
+		}
+	})
+	return &theForm
+}
 
 func newJSONFields() []jsonField {
 	text := func(name string, of func(*Override) *string) jsonField {
@@ -123,6 +136,7 @@ func newJSONFields() []jsonField {
 // AppendJSON appends a valid override in the form for programs, on one line without its end.
 func AppendJSON(b []byte, o *Override) []byte {
 	start := len(b)
+	jsonFields := formOfJSON().fields
 	for i := range jsonFields {
 		before := len(b)
 		b = append(append(append(b, `,"`...), jsonFields[i].name...), `":`...)
@@ -205,9 +219,10 @@ func readJSON(text []byte) (_ *Override, col int, _ error) {
 	}
 	r := jsonReader{text: text}
 	var o jsonOverride
-	for i := range r.fields(jsonNames) {
-		r.field = jsonNames[i]
-		jsonFields[i].read(&r, &o)
+	form := formOfJSON()
+	for i := range r.fields(form.names) {
+		r.field = form.names[i]
+		form.fields[i].read(&r, &o)
 		r.field = ""
 	}
 	if r.next(); r.at < len(text) {
