@@ -52,6 +52,7 @@ var followed = []struct {
 }{
 	{"learn/tutorial.md", "tutorial", 20, false},
 	{"learn/first-limit.md", "first-limit", 8, false},
+	{"do/block-or-exempt.md", "block-or-exempt", 6, true},
 	{"do/blocked-customer.md", "blocked-customer", 6, true},
 	{"do/checking-rules.md", "checking-rules", 3, true},
 	{"do/cookbook.md", "cookbook", 1, true},
@@ -68,6 +69,7 @@ var followed = []struct {
 	{"do/sizing.md", "sizing", 2, true},
 	{"do/testing-rules.md", "testing-rules", 3, true},
 	{"do/troubleshooting.md", "troubleshooting", 12, true},
+	{"reference/rule-file.md", "rule-file", 2, true},
 	{"reference/http-api.md", "http-api", 8, true},
 }
 

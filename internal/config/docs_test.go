@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -15,7 +16,10 @@ func TestDocumentedExamples(t *testing.T) {
 	for _, c := range []struct {
 		page           string
 		domains, rules int // at least
-	}{{"do/rules.md", 5, 15}, {"do/plans.md", 2, 6}, {"do/weights.md", 4, 6}, {"do/headers.md", 2, 4}} {
+	}{
+		{"do/rules.md", 5, 15}, {"do/plans.md", 2, 6}, {"do/weights.md", 4, 6}, {"do/headers.md", 2, 4}, {"do/block-or-exempt.md", 3, 12},
+		{"reference/rule-file.md", 1, 11},
+	} {
 		t.Run(c.page, func(t *testing.T) { documentedExamples(t, c.page, c.domains, c.rules) })
 	}
 }
@@ -53,6 +57,23 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 		for _, name := range names {
 			if !strings.Contains(string(text), "`"+name+"`") {
 				t.Errorf("docs/reference/rule-keys.md does not explain `%s`", name)
+			}
+		}
+	}
+}
+
+// The annotated rule file has every key, or the page says that it leaves the key out.
+func TestSkeletonHasEveryKey(t *testing.T) {
+	racetest.Sequential(t)
+	text, err := os.ReadFile("../../docs/reference/rule-file.md")
+	must(t, err)
+	_, file, _ := strings.Cut(string(text), "\n```yaml\n")
+	file, after, _ := strings.Cut(file, "\n```\n")
+	for _, names := range [][]string{fileForm.Names(), descriptorForm.Names(), limitForm.Names()} {
+		for _, name := range names {
+			inFile := regexp.MustCompile(`(?m)(^[ -]*|[{ ])` + name + `: ?`).MatchString(file)
+			if leftOut := strings.Contains(after, "`"+name+"`"); inFile == leftOut {
+				t.Errorf("docs/reference/rule-file.md: the key %s is in the file: %t, and in the table of keys that the file leaves out: %t", name, inFile, leftOut)
 			}
 		}
 	}

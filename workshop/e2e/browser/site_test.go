@@ -92,21 +92,35 @@ func TestSiteLinks(t *testing.T) {
 	}
 }
 
-// Every page of the site opens without an error or a request to elsewhere, wide, narrow and dark. It fits the window, and
-// its images are there. The pictures are in .tools/site/pictures.
-func TestSiteInBrowser(t *testing.T) {
-	pages := builtPages(t)
+// openSite serves the site and opens a browser in which it is the only origin.
+func openSite(t *testing.T) *browser.Browser {
+	t.Helper()
 	server := httptest.NewServer(http.FileServer(http.Dir(site)))
 	t.Cleanup(server.Close)
 	b := browser.Open(t)
 	b.Origin = server.URL
+	b.Paint(t, "light")
+	return b
+}
+
+func sitePictures(t *testing.T) string {
+	t.Helper()
 	pictures := filepath.Join(top, ".tools", "site", "pictures")
 	if err := os.MkdirAll(pictures, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	return pictures
+}
+
+// Every page of the site opens without an error or a request to elsewhere, wide and narrow, light and dark. It fits the window, its images
+// are there, and of the bar's entries exactly one is active. The pictures are in .tools/site/pictures.
+func TestSiteInBrowser(t *testing.T) {
+	pages := builtPages(t)
+	b := openSite(t)
+	pictures := sitePictures(t)
 	for _, at := range slices.Sorted(maps.Keys(pages)) {
-		b.Visit(t, server.URL+at, ".vp-doc h1")
-		for _, view := range views(1360, 1100) {
+		b.Visit(t, b.Origin+at, ".vp-doc h1")
+		for _, view := range append(views(1280, 1100), view{"narrow-dark", "dark", 390, 1100}) {
 			view.show(t, b)
 			if wide := browser.Ask[int64](t, b, "document.documentElement.scrollWidth"); wide > view.width {
 				t.Errorf("%s, %s: the page is %d wide in a window of %d; the widest: %s", at, view.name, wide, view.width, browser.Ask[string](t, b, widest))
@@ -119,19 +133,77 @@ func TestSiteInBrowser(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		active := browser.Ask[[]string](t, b, `[...document.querySelectorAll(".VPNavBarMenuLink.active")].map(e => e.innerText)`)
+		if at == "/index.html" && len(active) > 0 || at != "/index.html" && len(active) != 1 {
+			t.Errorf("%s: the bar's active entries are %q", at, active)
+		}
 		if broken := browser.Ask[[]string](t, b, `Promise.all([...document.querySelectorAll(".vp-doc img")].map(i => { i.loading = "eager"; return i.decode().then(() => "", () => i.src) })).then(all => all.filter(Boolean))`); len(broken) > 0 {
 			t.Errorf("%s: images are missing: %q", at, broken)
 		}
 	}
 
-	b.Paint(t, "light")
-	b.Resize(t, 1360, 1100)
-	b.Visit(t, server.URL+"/", ".vp-doc h1")
+	b.Quiet(t)
+}
+
+// At every width with a bar, its entries, the switch of the theme and the link to the repository can be clicked, or are in a menu that can.
+func TestSiteBarFits(t *testing.T) {
+	builtPages(t)
+	b := openSite(t)
+	b.Visit(t, b.Origin+"/do/rules.html", ".vp-doc h1")
+	for _, width := range []int64{390, 768, 960, 1280, 1440, 1920} {
+		b.Resize(t, width, 900)
+		shown := browser.Ask[[]string](t, b, `[...document.querySelectorAll(".VPNavBarMenuLink, .VPNavBarAppearance button, .VPNavBarSocialLinks a, .VPNavBarExtra > button, .VPNavBarHamburger, .VPNavBarSearch button")]
+			.filter(e => e.getBoundingClientRect().width > 0)
+			.map(e => { const r = e.getBoundingClientRect(); return [e, document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2)]; })
+			.map(([e, top]) => (e.contains(top) || top?.contains(e) && top.closest("a, button") === e ? "" : "hidden: ") + (e.innerText.trim() || e.className))`)
+		for _, control := range shown {
+			if strings.HasPrefix(control, "hidden: ") {
+				t.Errorf("at %d px a control of the bar is not reachable: %s", width, control)
+			}
+		}
+		want := 2 // the search, and a menu with the other two
+		if width >= 1280 {
+			want = 3
+		}
+		if width >= 768 && len(shown) < want+len(barEntries) {
+			t.Errorf("at %d px the bar shows only %q", width, shown)
+		}
+	}
+}
+
+// barEntries are the entries of the bar.
+var barEntries = []string{"Start", "Rules", "Operate", "Code", "Reference", "Explanation"}
+
+// A search finds the page that answers, also by words that pages do not use.
+func TestSiteSearch(t *testing.T) {
+	builtPages(t)
+	b := openSite(t)
+	b.Resize(t, 1280, 1100)
+	b.Visit(t, b.Origin+"/", ".vp-doc h1")
+	for _, c := range []struct{ words, first string }{
+		{"whitelist", "/do/block-or-exempt"},
+		{"allowlist", "/do/block-or-exempt"},
+		{"block an IP", "/do/block-or-exempt"},
+		{"rollback", "/do/upgrade"},
+		{"rbac", "/understand/security"},
+		{"sidecar", "/do/kubernetes"},
+		{"high availability", "/do/redis"},
+		{"ban", "/do/block-or-exempt"},
+		{"skeleton", "/reference/rule-file"},
+		{"canary", "/do/roll-out"},
+		{"kubernetes", "/do/kubernetes"},
+	} {
+		found := browser.Ask[[]string](t, b, fmt.Sprintf(searchFor, c.words))
+		t.Logf("%-22s %q", c.words, found[:min(3, len(found))])
+		if len(found) == 0 || !strings.HasPrefix(found[0], c.first) {
+			t.Errorf("a search for %q finds %q first, want %s", c.words, found, c.first)
+		}
+	}
 	found := browser.Ask[[]string](t, b, fmt.Sprintf(searchFor, "burst"))
 	if !slices.ContainsFunc(found, func(link string) bool { return strings.HasPrefix(link, "/do/rules") }) {
 		t.Errorf("a search for burst finds %q", found)
 	}
-	if err := os.WriteFile(filepath.Join(pictures, "search.png"), b.Picture(t, 1360, 1100), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(sitePictures(t), "search.png"), b.Picture(t, 1280, 1100), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if found := browser.Ask[[]string](t, b, fmt.Sprintf(searchFor, "qzxjv")); len(found) > 0 {
@@ -145,9 +217,10 @@ const widest = `[...document.querySelectorAll(".vp-doc *")].filter(e => !e.close
 	.map(e => [e.getBoundingClientRect().right, e]).sort((a, b) => b[0] - a[0]).slice(0, 1)
 	.map(([right, e]) => e.tagName + " " + e.innerText.slice(0, 80)).join()`
 
-// searchFor types a word into the search and waits, for at most ten seconds, until the results belong to it.
+// searchFor types words into the search and waits, for at most ten seconds, until the results are those of the words: the search first shows
+// none for a text that nothing matches.
 const searchFor = `(async () => {
-	const word = %q, until = Date.now() + 10000;
+	const words = %q, until = Date.now() + 10000;
 	const some = async (look) => {
 		for (;;) {
 			const found = look();
@@ -160,9 +233,11 @@ const searchFor = `(async () => {
 		await some(() => { button.click(); return document.querySelector(".VPLocalSearchBox input"); });
 	}
 	const input = document.querySelector(".VPLocalSearchBox input");
-	input.value = word;
-	input.dispatchEvent(new Event("input", { bubbles: true }));
+	const type = (text) => { input.value = text; input.dispatchEvent(new Event("input", { bubbles: true })); };
 	const results = () => [...document.querySelectorAll(".VPLocalSearchBox a.result")];
-	await some(() => document.querySelector(".VPLocalSearchBox .no-results") || results().some(r => r.innerText.toLowerCase().includes(word)));
-	return results().map(r => new URL(r.href).pathname);
+	type("");
+	await some(() => results().length === 0);
+	type(words);
+	await some(() => document.querySelector(".VPLocalSearchBox .no-results") || results().length > 0);
+	return results().map(r => new URL(r.href).pathname + new URL(r.href).hash);
 })()`

@@ -70,6 +70,35 @@ function breaksInTables(md) {
   })
 }
 
+// The bar at the top: its entries, and the headings whose pages belong to each.
+const bar = {
+  Start: ['Start', 'Install', 'Envoy', 'Migrate'],
+  Rules: ['Write rules', 'Test rules'],
+  Operate: ['Run', 'Support a customer', 'Troubleshoot'],
+  Code: ['From code'],
+  Reference: ['Reference'],
+  Explanation: ['Explanation'],
+}
+
+// An entry of the bar is active on its own pages only. So each heading and each page must belong to exactly one entry.
+function navigation(groups) {
+  const entries = Object.entries(bar).map(([text, headings]) => ({
+    text, links: groups.filter((g) => headings.includes(g.text)).flatMap((g) => g.items.map((item) => item.link)),
+  }))
+  const links = groups.flatMap((g) => g.items.map((item) => item.link))
+  for (const link of links) {
+    const of = entries.filter((e) => e.links.includes(link))
+    if (of.length !== 1 || links.filter((other) => other === link).length !== 1) {
+      throw new Error(`docs/README.md: ${link} must be listed once, under a heading that the bar in config.mjs names once`)
+    }
+  }
+  return entries.map(({ text, links }) => ({ text, link: links[0], activeMatch: `^(${links.join('|')})$` }))
+}
+
+// Words that readers search for and pages do not use stand in comments, such as <!-- search: whitelist -->, below the heading that answers.
+// GitHub and the pages do not show them. Each word counts three times, because a page that explains it in passing must not come first.
+const searched = (text) => text.replace(/<!-- search: (.*?) -->/gs, (_, words) => `${words}, ${words}, ${words}`)
+
 const groups = menu()
 
 export default defineConfig({
@@ -88,10 +117,16 @@ export default defineConfig({
     config: (md) => { repositoryLinks(md); breaksInTables(md) },
   },
   themeConfig: {
-    nav: groups.map((g) => ({ text: g.text, link: g.items[0].link, activeMatch: `^${g.items[0].link.replace(/[^/]*$/, '')}` })),
-    sidebar: groups,
+    nav: navigation(groups),
+    sidebar: groups.map((g) => ({ ...g, collapsed: g.text !== 'Start' })), // the group of the page that is open opens too
     outline: [2, 3],
-    search: { provider: 'local', options: { detailedView: true } },
+    search: {
+      provider: 'local',
+      options: {
+        detailedView: true,
+        _render: (text, env, md) => md.render(searched(text), env),
+      },
+    },
     socialLinks: [{ icon: 'github', link: repository }],
   },
 })
