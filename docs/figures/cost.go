@@ -5,71 +5,104 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 )
 
-// bars are the rows of the first table of docs/reference/performance.md that the chart shows, in its order.
-var bars = []struct{ target, title, class string }{
-	{"a0", "empty gRPC server, defaults", "other"},
-	{"a", "empty gRPC server, tuned", "other"},
-	{"b", "ratelimitd in memory", "ours"},
-	{"c", "ratelimitd on Redis", "ours"},
-}
+// spent is the CPU time of one decision, in microseconds.
+type spent struct{ server, redis float64 }
 
-// ratios reads the server's CPU as a multiple of the empty server's, by target, from the page's first table.
-func ratios(page string) map[string]float64 {
-	found := make(map[string]float64)
-	_, table, _ := strings.Cut(page, "\n| | target |")
-	for line := range strings.Lines(table) {
-		if line == "\n" {
+// serverAndRedis matches a cell such as 3.2 + 3.0.
+var serverAndRedis = regexp.MustCompile(`^([0-9.]+) \+ ([0-9.]+)$`)
+
+// costs reads a table of a page whose first row begins with header: by the first cell of a row and the heading of a column. Cells without two
+// numbers are left out.
+func costs(page, header string) map[[2]string]spent {
+	found := make(map[[2]string]spent)
+	_, table, _ := strings.Cut("\n"+page, "\n"+header)
+	var columns []string
+	for line := range strings.Lines(header + table) {
+		if !strings.HasPrefix(line, "|") {
 			break
 		}
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-		last := strings.TrimSpace(cells[len(cells)-1])
-		if ratio, err := strconv.ParseFloat(strings.TrimSuffix(last, "x"), 64); err == nil {
-			found[strings.TrimSpace(cells[0])] = ratio
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if columns == nil {
+			columns = cells
+			continue
+		}
+		for i, cell := range cells {
+			if m := serverAndRedis.FindStringSubmatch(cell); m != nil {
+				server, _ := strconv.ParseFloat(m[1], 64)
+				redis, _ := strconv.ParseFloat(m[2], 64)
+				found[[2]string{cells[0], columns[i]}] = spent{server, redis}
+			}
 		}
 	}
 	return found
 }
 
+const (
+	rival, ours = "envoyproxy/ratelimit, Redis", "ratelimitd, Redis"
+	busy        = "busy: 8 connections, 16 calls in flight on each"
+	single      = "one at a time: 1 connection, 1 call in flight"
+)
+
+// compared reads the CPU of both services from docs/understand/comparison.md.
+func compared(docs string) map[[2]string]spent {
+	page, err := os.ReadFile(filepath.Join(docs, "understand", "comparison.md"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	return costs(string(page), "| load | "+rival)
+}
+
 const costStyle = `<style>
 text { fill: #1f2328 } .soft { fill: #59636e; font-size: 13px }
-.other { fill: #8c959f } .ours { fill: #3451b2 } .half { fill: #a3b4ef } .line { stroke: #59636e }
+.rival { fill: #8c959f } .ours { fill: #3451b2 } .redis { opacity: 0.55 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .soft { fill: #a3abb4 }
-  .other { fill: #656c76 } .ours { fill: #8ea6f5 } .half { fill: #47578f } .line { stroke: #a3abb4 }
+  .rival { fill: #7d8590 } .ours { fill: #8ea6f5 }
 }
 </style>
 `
 
-// cost draws the cost of a call: the server's CPU as a multiple of the empty server's.
+// cost draws the CPU of a decision, of server and Redis, for both services at both ends of the load.
 func cost(docs string) string {
-	page, err := os.ReadFile(filepath.Join(docs, "reference", "performance.md"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	ratio := ratios(string(page))
-	const barLeft, barTop, step, most = 240.0, 44.0, 34.0, 2.6
-	scale := func(r float64) float64 { return r / most * (760 - barLeft - 60) }
-	height := barTop + step*float64(len(bars)) + 30
+	table := compared(docs)
+	const barLeft, step, most = 210.0, 30.0, 180.0
+	scale := func(us float64) float64 { return us / most * (760 - barLeft - 110) }
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 %.0f" font-family="system-ui, sans-serif" font-size="15" role="img">`+"\n", height)
-	b.WriteString("<title>Server CPU of one call, as a multiple of an empty, tuned gRPC server</title>\n" + costStyle)
-	fmt.Fprintf(&b, `<text x="%.0f" y="22" font-weight="600">Server CPU of one call</text>`+"\n", barLeft)
-	for i, bar := range bars {
-		r, found := ratio[bar.target]
-		if !found {
-			log.Fatalf("the first table of performance.md has no row %s", bar.target)
+	b.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 250" font-family="system-ui, sans-serif" font-size="15" role="img">` + "\n")
+	b.WriteString("<title>CPU of server and Redis for one decision: ratelimitd and envoyproxy/ratelimit, busy and one at a time</title>\n" + costStyle)
+	y := 26.0
+	for _, load := range []struct{ name, title string }{{busy, "busy: 128 calls in flight"}, {single, "one call at a time"}} {
+		fmt.Fprintf(&b, `<text x="%.0f" y="%.1f" font-weight="600">%s</text>`+"\n", barLeft, y, load.title)
+		for _, bar := range []struct{ name, title, class string }{{rival, "envoyproxy/ratelimit", "rival"}, {ours, "ratelimitd", "ours"}} {
+			us, found := table[[2]string{load.name, bar.name}]
+			if !found {
+				log.Fatalf("comparison.md has no CPU of %s, %s", bar.name, load.name)
+			}
+			fmt.Fprintf(&b, `<text x="%.0f" y="%.1f" text-anchor="end">%s</text>`, barLeft-10, y+25, bar.title)
+			fmt.Fprintf(&b, `<rect class="%s" x="%.0f" y="%.1f" width="%.1f" height="20"/>`, bar.class, barLeft, y+10, scale(us.server))
+			fmt.Fprintf(&b, `<rect class="%s redis" x="%.1f" y="%.1f" width="%.1f" height="20"/>`, bar.class, barLeft+scale(us.server), y+10, scale(us.redis))
+			fmt.Fprintf(&b, `<text x="%.1f" y="%.1f">%s + %s µs</text>`+"\n", barLeft+scale(us.server+us.redis)+8, y+25, digits(us.server), digits(us.redis))
+			y += step
 		}
-		y := barTop + step*float64(i)
-		fmt.Fprintf(&b, `<text x="%.0f" y="%.1f" text-anchor="end">%s</text><rect class="%s" x="%.0f" y="%.1f" width="%.1f" height="20" rx="3"/><text x="%.1f" y="%.1f">%.2f</text>`+"\n",
-			barLeft-10, y+15, bar.title, bar.class, barLeft, y, scale(r), barLeft+scale(r)+8, y+15, r)
+		y += 42
 	}
-	one := barLeft + scale(1)
-	fmt.Fprintf(&b, `<path class="line" d="M%.1f %.1fV%.1f" stroke-dasharray="3 3"/><text class="soft" x="%.1f" y="%.1f" text-anchor="middle">1.00 = an empty, tuned gRPC server; shorter is better</text>`+"\n",
-		one, barTop-8, height-26, one+60, height-8)
+	fmt.Fprintf(&b, `<text class="soft" x="%.0f" y="%.1f">CPU of the server + CPU of Redis, for one decision; shorter is better</text>`+"\n", barLeft, y-8)
 	b.WriteString("</svg>\n")
 	return b.String()
+}
+
+// digits writes a time with two digits or more, as the table does.
+func digits(us float64) string {
+	if us < 10 {
+		return strconv.FormatFloat(us, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(us, 'f', 0, 64)
 }

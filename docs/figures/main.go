@@ -1,6 +1,5 @@
-// Command figures draws pictures of the documentation. It draws the pictures of docs/understand/algorithms.md from the arithmetic that
-// decides real requests, the chart of docs/reference/performance.md from the table below the chart, and the terminal of the README
-// from docs/learn/first-limit.md.
+// Command figures draws pictures of the documentation: those of docs/learn/algorithms.md from the arithmetic that decides real requests, and
+// the chart of docs/understand/comparison.md from the table above the chart.
 //
 //	go run ./docs/figures
 //
@@ -33,7 +32,6 @@ var figures = map[string]func(docs string) string{
 	"same-burst.svg": func(string) string { return sameBurst() },
 	"articles.svg":   func(string) string { return articles() },
 	"cost.svg":       cost,
-	"recording.svg":  recording,
 }
 
 // row is one algorithm under the arrivals of the picture.
@@ -100,6 +98,7 @@ func decide(limit descriptor.Limit, arrivals []float64) []verdict {
 const (
 	width, left, right = 900.0, 250.0, 44.0
 	rowHeight, top     = 54.0, 58.0
+	waitHeight         = 56.0 // added to a row in which requests wait
 	from, to           = 30.0, 180.0 // seconds
 )
 
@@ -109,14 +108,14 @@ func x(s float64) float64 { return left + (s-from)/(to-from)*(width-left-right) 
 const dark = `<style>
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } text[fill="#57606a"] { fill: #a3abb4 } path[stroke="#d0d7de"] { stroke: #3d444d }
-  circle { fill: #57d16f } path[stroke="#cf222e"] { stroke: #ff7b72 } path[stroke="#9a6700"] { stroke: #d29922 }
+  circle { fill: #57d16f } circle[fill="#9a6700"] { fill: #d29922 } path[stroke="#cf222e"] { stroke: #ff7b72 } path[stroke="#9a6700"] { stroke: #d29922 }
 }
 </style>
 `
 
 func sameBurst() string {
 	var b strings.Builder
-	height := top + rowHeight*float64(len(rows)) + 34
+	height := top + rowHeight*float64(len(rows)) + waitHeight + 34
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`+"\n", width, height)
 	fmt.Fprintf(&b, "<title>The same %d requests under %d limits of %d a minute</title>\n", len(arrivals()), len(rows), perMinute)
 	b.WriteString(dark)
@@ -132,24 +131,42 @@ func sameBurst() string {
 		fmt.Fprintf(&b, `<path d="M%.1f %.1fV%.1f" stroke="#d0d7de"%s/>`+"\n", x(s), top-14, height-30, dash)
 		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle" fill="#57606a">12:%02d:%02d</text>`+"\n", x(s), height-12, int(s)/60, int(s)%60)
 	}
-	for i, r := range rows {
-		y := top + rowHeight*float64(i)
+	y := top
+	for _, r := range rows {
 		verdicts := decide(r.limit, arrivals())
-		admitted := 0
-		var marks strings.Builder
+		admitted, waited := 0, 0
+		for _, v := range verdicts {
+			if v.allowed {
+				admitted++
+			}
+			if v.passed > v.arrived {
+				waited++
+			}
+		}
+		// Admitted requests are on the upper line, denied ones on the lower one. A request that waits begins on the lower line, when it arrives,
+		// and passes on the upper one.
+		lower := y + 20
+		if waited > 0 {
+			lower += waitHeight
+		}
+		var lines, marks strings.Builder
 		for _, v := range verdicts {
 			switch {
 			case !v.allowed:
-				fmt.Fprintf(&marks, `<path d="M%.1f %.1fl6 6m0 -6l-6 6" stroke="#cf222e" stroke-width="1.6"/>`, x(v.arrived)-3, y+17)
+				fmt.Fprintf(&marks, `<path d="M%.1f %.1fl6 6m0 -6l-6 6" stroke="#cf222e" stroke-width="1.6"/>`, x(v.arrived)-3, lower-3)
 				continue
 			case v.passed > v.arrived:
-				fmt.Fprintf(&marks, `<path d="M%.1f %.1fL%.1f %.1f" stroke="#9a6700"/>`, x(v.arrived), y+20, x(v.passed), y+4)
+				fmt.Fprintf(&lines, `<path d="M%.1f %.1fL%.1f %.1f" stroke="#9a6700" stroke-width="0.8"/>`, x(v.arrived), lower, x(v.passed), y+4)
+				fmt.Fprintf(&lines, `<circle cx="%.1f" cy="%.1f" r="2" fill="#9a6700"/>`, x(v.arrived), lower)
 			}
 			fmt.Fprintf(&marks, `<circle cx="%.1f" cy="%.1f" r="3.4" fill="#1a7f37"/>`, x(v.passed), y+4)
-			admitted++
 		}
 		fmt.Fprintf(&b, `<text x="12" y="%.1f">%s</text><text x="12" y="%.1f" fill="#57606a">%d admitted, %d denied</text>`+"\n", y+8, r.title, y+25, admitted, len(verdicts)-admitted)
-		b.WriteString(marks.String() + "\n")
+		if waited > 0 {
+			fmt.Fprintf(&b, `<text x="12" y="%.1f" fill="#57606a">%d of the admitted wait:</text><text x="12" y="%.1f" fill="#57606a">they arrive below, pass above</text>`+"\n", lower-12, waited, lower+5)
+		}
+		b.WriteString(lines.String() + marks.String() + "\n")
+		y = lower - 20 + rowHeight
 	}
 	b.WriteString("</svg>\n")
 	return b.String()

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -22,8 +20,8 @@ func TestPicturesAreUpToDate(t *testing.T) {
 	}
 }
 
-// Pages that repeat ratios from the table in docs/reference/performance.md repeat them correctly.
-func TestRatiosAreThoseOfTheTable(t *testing.T) {
+// The table of comparison.md is that of measuring.md, and the README quotes their sums.
+func TestOneTableOfCosts(t *testing.T) {
 	read := func(name string) string {
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -31,28 +29,23 @@ func TestRatiosAreThoseOfTheTable(t *testing.T) {
 		}
 		return string(text)
 	}
-	const performance = "../reference/performance.md"
-	page := read(performance)
-	ratio := ratios(page)
-	for _, name := range []string{performance, "../understand/comparison.md"} {
-		text, _, _ := strings.Cut(read(name), "\n| | target |")
-		for _, target := range []string{"b", "c"} {
-			if want := fmt.Sprintf("%.2fx", ratio[target]); ratio[target] == 0 || !strings.Contains(text, want) {
-				t.Errorf("%s does not have %s, the ratio of %s", name, want, target)
+	shown := compared("..")
+	measured := costs(read("../contributing/measuring.md"), "| | 1 connection, 1 call in flight | 1,000 calls a second | busy |")
+	for at, column := range map[string]string{busy: "busy", "1,000 calls a second": "1,000 calls a second", single: "1 connection, 1 call in flight"} {
+		for _, service := range []string{rival, ours} {
+			if got, want := shown[[2]string{at, service}], measured[[2]string{service, column}]; got != want || got == (spent{}) {
+				t.Errorf("%s, %s: %v in comparison.md, %v in measuring.md", service, at, got, want)
 			}
 		}
 	}
-
-	// The README gives ranges over the machines measured.
-	span := regexp.MustCompile(`\*\*([0-9.]+)x to ([0-9.]+)x\*\*`).FindAllStringSubmatch(read("../../README.md"), -1)
-	if len(span) != 2 {
-		t.Fatalf("README.md has %d ranges of ratios, want one for memory and one for Redis", len(span))
-	}
-	for i, target := range []string{"b", "c"} {
-		least, _ := strconv.ParseFloat(span[i][1], 64)
-		most, _ := strconv.ParseFloat(span[i][2], 64)
-		if r := ratio[target]; r < least || r > most {
-			t.Errorf("README.md says %s for %s, and the table %.2fx", span[i][0], target, r)
+	readme := read("../../README.md")
+	for at, row := range map[string]string{busy: "CPU of server and Redis per decision, under load", single: "the same, one request at a time"} {
+		sum := func(service string) float64 {
+			us := shown[[2]string{at, service}]
+			return us.server + us.redis
+		}
+		if want := fmt.Sprintf("| %s | %.0f µs | %.0f µs |", row, sum(rival), sum(ours)); !strings.Contains(readme, want) {
+			t.Errorf("README.md does not have the row %s", want)
 		}
 	}
 }
