@@ -98,7 +98,7 @@ func decide(limit descriptor.Limit, arrivals []float64) []verdict {
 const (
 	width, left, right = 900.0, 250.0, 44.0
 	rowHeight, top     = 54.0, 58.0
-	waitHeight         = 56.0 // added to a row in which requests wait
+	waitHeight         = 56.0        // added to a row in which requests wait
 	from, to           = 30.0, 180.0 // seconds
 )
 
