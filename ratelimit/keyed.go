@@ -37,7 +37,8 @@ func OpenKeyed(ctx context.Context, limit Limit, o Options) (*Keyed, error) {
 	if o.Dir != nil || o.Files != nil || o.Domains != nil {
 		return nil, errors.New("ratelimit: OpenKeyed has one rule: leave Options.Domains, Files and Dir empty")
 	}
-	o.Domains = []Domain{{Name: keyedDomain, Rules: []Rule{{Key: keyedKey, Limit: limit, Reservations: limit.Algorithm != Concurrency, overridable: true}}}}
+	reservations := limit.Algorithm != Concurrency && limit.Algorithm != LeakyBucket // those two cannot have any
+	o.Domains = []Domain{{Name: keyedDomain, Rules: []Rule{{Key: keyedKey, Limit: limit, Reservations: reservations, overridable: true}}}}
 	l, err := Open(ctx, o)
 	if err != nil {
 		return nil, err
@@ -100,7 +101,7 @@ func (k *Keyed) Left(ctx context.Context, id string) (Status, error) {
 }
 
 // ReserveN holds n things of an ID until its cost is known: call Commit or Cancel of the reservation. What nobody ends is given back after
-// a minute, or ReserveOptions.TTL.
+// a minute, or ReserveOptions.TTL. A LeakyBucket cannot hold anything: its requests wait for their turn.
 func (k *Keyed) ReserveN(ctx context.Context, id string, n uint64, o ReserveOptions) (*Reservation, error) {
 	return k.Reserve(ctx, request(id, n), o)
 }

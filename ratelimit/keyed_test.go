@@ -123,6 +123,29 @@ func TestKeyedWaits(t *testing.T) {
 	})
 }
 
+// Requests under a leaky bucket pass evenly, and nothing can be reserved.
+func TestKeyedLeakyBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, err := ratelimit.NewKeyed(ratelimit.Limit{Requests: 10, Window: time.Second, Algorithm: ratelimit.LeakyBucket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = k.Close() }()
+		start := time.Now()
+		for range 11 {
+			if ok, err := k.Allow(t.Context(), "ann"); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+		}
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("11 requests took %s, want 1 s", took)
+		}
+		if _, err := k.ReserveN(t.Context(), "ann", 1, ratelimit.ReserveOptions{}); !errors.Is(err, ratelimit.ErrInvalid) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestKeyedAtOnce(t *testing.T) {
 	k, err := ratelimit.NewKeyed(ratelimit.AtOnce(1, time.Minute))
 	if err != nil {
