@@ -52,6 +52,10 @@ type library struct {
 }
 
 var inMemory = []library{
+	{"ratelimitd-Keyed-fixed-window", func(b testing.TB, s setup) decide { return keyed(b, s, ratelimit.Per(uint64(s.requests), s.per)) }},
+	{"ratelimitd-Keyed-token-bucket", func(b testing.TB, s setup) decide {
+		return keyed(b, s, ratelimit.Bucket(uint64(s.requests), s.per, uint64(s.requests)))
+	}},
 	{"ratelimitd-fixed-window", ours("")},
 	{"ratelimitd-fixed-window-Decide", oursDecide},
 	{"ratelimitd-token-bucket", ours(", algorithm: token_bucket")},
@@ -92,6 +96,13 @@ func ours(algorithm string) open {
 		l := openOurs(b, s, algorithm)
 		return func(key string) (bool, error) { return l.Allow(background, "api", "customer", key) }
 	}
+}
+
+func keyed(b testing.TB, s setup, l ratelimit.Limit) decide {
+	k, err := ratelimit.OpenKeyed(background, l, ratelimit.Options{MaxCounters: s.places})
+	must(b, err)
+	b.Cleanup(func() { must(b, k.Close()) })
+	return func(key string) (bool, error) { return k.Allow(background, key) }
 }
 
 func oursDecide(b testing.TB, s setup) decide {

@@ -19,7 +19,7 @@ func TestFirstLines(t *testing.T) {
 	type check = func(context.Context, string) (bool, error)
 	address := redistest.Start(t).Addr
 	for name, open := range map[string]func() (check, error){
-		"ratelimitd": ratelimitdMemory, "throttled": throttledMemory, "ulule/limiter": ululeMemory, "x/time/rate": xTime,
+		"ratelimitd": ratelimitdMemory, "throttled": throttledMemory, "ulule/limiter": ululeMemory, "sethvargo/go-limiter": sethvargoMemory, "x/time/rate": xTime,
 		"redis_rate": func() (check, error) { return redisRate(address) },
 	} {
 		allow, err := open()
@@ -50,7 +50,7 @@ func TestPageHasTheLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []struct{ file, library string }{
-		{"ratelimitd.go", "ratelimitd"}, {"redis_rate.go", "redis_rate"}, {"throttled.go", "throttled"}, {"ulule.go", "ulule/limiter"}, {"xtime.go", "x/time/rate"},
+		{"ratelimitd.go", "ratelimitd"}, {"redis_rate.go", "redis_rate"}, {"throttled.go", "throttled"}, {"ulule.go", "ulule/limiter"}, {"sethvargo.go", "sethvargo/go-limiter"}, {"xtime.go", "x/time/rate"},
 	} {
 		lines, names := read(t, p.file)
 		row := fmt.Sprintf("| %s | %d | %d: %s |", p.library, lines, len(names), strings.Join(names, ", "))

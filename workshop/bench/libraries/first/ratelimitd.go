@@ -7,8 +7,6 @@ import (
 )
 
 func ratelimitdMemory() (func(ctx context.Context, customer string) (bool, error), error) {
-	l, err := ratelimit.New("api", ratelimit.Rule{Key: "customer", Limit: ratelimit.PerSecond(10)})
-	return func(ctx context.Context, customer string) (bool, error) {
-		return l.Allow(ctx, "api", "customer", customer)
-	}, err
+	perCustomer, err := ratelimit.NewKeyed(ratelimit.PerSecond(10))
+	return perCustomer.Allow, err
 }
