@@ -549,11 +549,12 @@ func TestPlaces(t *testing.T) {
 	if got := <-first; got != http.StatusOK {
 		t.Errorf("the first request: %d", got)
 	}
-	for _, path := range []string{"/panic", "/", "/", "/"} { // the third of all, and no place is lost
+	for i, path := range []string{"/panic", "/", "/", "/"} { // the second and third of all, then the total denies
 		want := http.StatusOK
-		if path == "/" {
-			want = status(path)
-		} else if got := status(path); got != want {
+		if i > 1 {
+			want = http.StatusTooManyRequests
+		}
+		if got := status(path); got != want {
 			t.Errorf("%s: %d", path, got)
 		}
 	}
