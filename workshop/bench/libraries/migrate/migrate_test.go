@@ -54,7 +54,7 @@ func TestFromRedisRate(t *testing.T) {
 	for name, do := range map[string]func(context.Context, *redis.Client, string) ([]bool, error){
 		"redis_rate": redisRate, "ratelimitd": keyedInsteadOfRedisRate,
 	} {
-		client := redis.NewClient(&redis.Options{Addr: server.Addr, ContextTimeoutEnabled: true})
+		client := redis.NewClient(&redis.Options{Addr: server.Addr})
 		defer func() { _ = client.Close() }()
 		if got, err := do(t.Context(), client, name); err != nil || !slices.Equal(got, []bool{true, false, true, true}) {
 			t.Errorf("%s: %v, %v", name, got, err)
