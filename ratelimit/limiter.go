@@ -96,7 +96,7 @@ func (l *Limiter) openRules(o *Options, settings limiter.Settings) error {
 		l.engine.Swap(tree, settings)
 		return nil
 	}
-	work, err := o.Dir.Open(config.Options{Fixed: fixed, Strict: o.Strict, NoRegions: true, Logger: o.Logger}, func(r config.Result) {
+	work, err := o.Dir.Open(config.Options{Fixed: fixed[:len(o.Domains)], Defaults: fixed[len(o.Domains):], Strict: o.Strict, NoRegions: true, Logger: o.Logger}, func(r config.Result) {
 		l.engine.Swap(r.Tree, settings)
 	})
 	if err != nil {

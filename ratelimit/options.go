@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Options are the settings of a Limiter. Rules must come from at least one of Domains, Files and Dir. Each domain has one source:
-// a file of Dir cannot replace a domain of Domains or Files.
+// Options are the settings of a Limiter. Rules must come from at least one of Domains, Files and Dir. Domains of Files are
+// defaults, which a file of Dir may replace; it cannot replace a domain of Domains.
 type Options struct {
 	Domains []Domain // rules in code
 	Files   fs.FS    // rule files (*.yaml) that are read once, such as an embed.FS

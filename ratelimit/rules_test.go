@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -104,7 +105,7 @@ func TestMistakesInCode(t *testing.T) {
 	}
 }
 
-// Rules of all three sources apply together. A file of the directory cannot take a domain that the program has.
+// Rules of all three sources apply together. A file of the directory replaces a domain of embedded files, but not one in code.
 func TestSources(t *testing.T) {
 	dir := servicetest.RulesOf(t, "domain: dir\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 1}}]\n",
 		"domain: code\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 9}}]\n")
@@ -139,6 +140,23 @@ func TestSources(t *testing.T) {
 		}
 		return nil
 	})
+	replacing := filepath.Join(dir, "replacing.yaml")
+	if err := os.WriteFile(replacing, []byte("domain: embedded\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 30}}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	embedded := func(want uint64) {
+		redistest.Eventually(t, "the rules of the embedded domain", func(context.Context) error {
+			if got := limitOf("embedded"); got != want {
+				return fmt.Errorf("the limit is %d, want %d", got, want)
+			}
+			return nil
+		})
+	}
+	embedded(30)
+	if err := os.Remove(replacing); err != nil {
+		t.Fatal(err)
+	}
+	embedded(3)
 	if got := limitOf("code"); got != 2 {
 		t.Errorf("after a reload the domain in code has the limit %d", got)
 	}

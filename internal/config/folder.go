@@ -27,6 +27,7 @@ import (
 type Options struct {
 	Dir          string             // the directory of rule files, read with all directories below it
 	Fixed        []File             // rules that do not change, and own their domains before any file of the directory; they must be without errors
+	Defaults     []File             // the same, but each domain is used only if no file of the directory has it
 	Strict       bool               // a probable mistake is an error even if envoyproxy/ratelimit accepts it; if false, it is a warning
 	MergeDomains bool               // files may share a domain; if false, the domain belongs to the file that sorts first
 	NoRegions    bool               // as in CompileOptions
@@ -59,6 +60,7 @@ type Result struct {
 type Folder struct {
 	o       Options
 	fixed   []*source
+	backup  []*source // of Options.Defaults: one for each domain
 	metrics metrics
 
 	mu         sync.Mutex
@@ -100,6 +102,14 @@ func NewFolder(o Options) *Folder {
 	f := &Folder{o: o, files: make(map[string]*ruleFile)}
 	for _, file := range o.Fixed {
 		f.fixed = append(f.fixed, file.read(!o.Strict))
+	}
+	for _, file := range o.Defaults {
+		whole := file.read(!o.Strict)
+		for i := range whole.domains {
+			one := *whole
+			one.domains = whole.domains[i : i+1]
+			f.backup = append(f.backup, &one)
+		}
 	}
 	metric.Register(o.Metrics, f.metrics.families()...)
 	return f
@@ -424,6 +434,9 @@ func (f *Folder) settle(files map[string]*ruleFile) error {
 		file.status = status
 		next.Files = append(next.Files, status)
 		done[name] = &file
+	}
+	for _, domain := range f.backup {
+		_ = l.admit(domain) // an error: a file of the directory has the domain
 	}
 	if f.emptied(done) {
 		f.keep(done, now)

@@ -17,7 +17,7 @@ func Open(o config.Options, apply func(config.Result)) (work func(context.Contex
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read rules from %s: %w", o.Dir, err)
-	case result.InUse == 0 && len(o.Fixed) == 0:
+	case result.InUse == 0 && len(o.Fixed)+len(o.Defaults) == 0:
 		return nil, noRules(o.Dir, result.Files)
 	}
 	apply(result)
