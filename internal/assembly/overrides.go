@@ -11,12 +11,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// What needs no Redis is in package parts.
+// Aliases of package parts, which has everything that needs no Redis.
 type (
-	Tasks      = parts.Tasks
-	Work       = parts.Work
+	// Tasks is parts.Tasks.
+	Tasks = parts.Tasks
+	// Work is parts.Work.
+	Work = parts.Work
+	// Background is parts.Background.
 	Background = parts.Background
-	Overrides  = parts.Overrides
+	// Overrides is parts.Overrides.
+	Overrides = parts.Overrides
 )
 
 // Follow is parts.Follow.
