@@ -516,6 +516,9 @@ func TestChartReadme(t *testing.T) {
 	matches(t, file, []byte(out.String()))
 }
 
+// pushed is the image that docs/do/kubernetes.md builds and pushes.
+const pushed = "registry.example.com/ratelimitd:main"
+
 // TestKubernetesPage tries the values and the kustomization of docs/do/kubernetes.md.
 func TestKubernetesPage(t *testing.T) {
 	b, err := os.ReadFile("../docs/do/kubernetes.md")
@@ -561,6 +564,9 @@ func TestKubernetesPage(t *testing.T) {
 		}
 		if files := named[*corev1.ConfigMap](t, all, "ratelimitd-rules").Data; len(files) != 1 || files["shop.yaml"] == "" {
 			t.Errorf("the rules are %v", files)
+		}
+		if image := deployment(t, all).Spec.Template.Spec.Containers[0].Image; image != pushed {
+			t.Errorf("the image is %q, not the one that the page pushes", image)
 		}
 		tried++
 	}
@@ -619,12 +625,24 @@ func TestKubernetesPageCommands(t *testing.T) {
 			if len(words) != 4 || words[2] != "-k" {
 				t.Fatalf("%q", words)
 			}
-			followReferences(t, manifests(t, filepath.Join("..", words[3])))
+			if words[3] != "." { // the page's own: TestKubernetesPage
+				followReferences(t, manifests(t, filepath.Join("..", words[3])))
+			}
+			tried = append(tried, what)
+		case "docker build", "docker push": // the first is TestDockerfile's
+			if !slices.Contains(words, pushed) {
+				t.Errorf("%q is not about %s", words, pushed)
+			}
 			tried = append(tried, what)
 		case "helm install", "helm upgrade":
 			var rules []string
+			set := make(map[string]any)
 			for i, w := range words {
 				switch w {
+				case "--set":
+					if err := strvals.ParseInto(words[i+1], set); err != nil {
+						t.Fatal(err)
+					}
 				case "--set-file":
 					rules = append(rules, strings.Trim(words[i+1], "'"))
 				case "--values":
@@ -634,12 +652,23 @@ func TestKubernetesPageCommands(t *testing.T) {
 				}
 			}
 			tried = append(tried, what)
-			if what == "helm upgrade" || words[2] == "envoy-ai-gateway-ratelimit" {
-				continue // the chart is Envoy Gateway's; or TestChart installs these values
+			if what == "helm upgrade" {
+				continue // the chart is Envoy Gateway's
 			}
-			var values map[string]any
-			if err := yaml.Unmarshal([]byte(yamlBlocks(page)[0]), &values); err != nil {
-				t.Fatal(err)
+			if filepath.Join("..", words[3]) != filepath.Join("..", "deploy", chart) {
+				t.Errorf("%q does not install the chart of this repository", words)
+			}
+			values := set // TestChartGolden installs the other values of Envoy AI Gateway
+			if words[2] == "ratelimitd" {
+				if err := yaml.Unmarshal([]byte(yamlBlocks(page)[0]), &values); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if image := deployment(t, chartObjects(t, values)).Spec.Template.Spec.Containers[0].Image; image != pushed {
+				t.Errorf("%q runs the image %q, not the one that the page pushes", words, image)
+			}
+			if len(rules) == 0 {
+				continue
 			}
 			for _, r := range rules {
 				err := strvals.ParseIntoFile(r, values, func([]rune) (any, error) { return "domain: shop\n", nil })
@@ -657,7 +686,7 @@ func TestKubernetesPageCommands(t *testing.T) {
 			t.Errorf("a command that is not tried: %q", words)
 		}
 	}
-	if want := []string{"kubectl apply", "helm install", "helm upgrade", "helm install", "kubectl apply"}; !slices.Equal(tried, want) {
+	if want := []string{"docker build", "docker push", "helm install", "helm upgrade", "helm install", "kubectl apply"}; !slices.Equal(tried, want) {
 		t.Errorf("tried %q, want %q", tried, want)
 	}
 }

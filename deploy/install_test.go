@@ -8,13 +8,9 @@ import (
 	"testing"
 )
 
-// TestInstallFromSources runs two blocks of the page Install as they are, except for where the sources come from: how to
-// build the program, and how to build a release's program once more.
+// TestInstallFromSources runs two blocks of pages as they are, except for where the sources come from: how to build the program, and how to
+// build a release's program once more.
 func TestInstallFromSources(t *testing.T) {
-	page, err := os.ReadFile("../docs/do/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	const origin = "https://github.com/ratelimitd/ratelimitd "
 	here, err := filepath.Abs("..")
 	if err != nil {
@@ -24,11 +20,18 @@ func TestInstallFromSources(t *testing.T) {
 		t.Skip("NOT RUN without a git repository to clone")
 	}
 	script := "set -eu\nversion=1.2.3\n"
-	for _, first := range []string{"git clone " + origin, "VERSION=v$version "} {
+	for _, at := range []struct{ page, first string }{
+		{"../docs/do/install.md", "git clone " + origin}, {"../docs/contributing/first-release.md", "VERSION=v$version "},
+	} {
+		page, err := os.ReadFile(at.page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := at.first
 		_, block, found := strings.Cut(string(page), "\n$ "+first)
 		block, _, closed := strings.Cut(first+block, "\n```")
 		if !found || !closed {
-			t.Fatalf("docs/do/install.md has no block that begins with %q", first)
+			t.Fatalf("%s has no block that begins with %q", at.page, first)
 		}
 		script += strings.ReplaceAll(block, "\n$ ", "\n") + "\n"
 	}
