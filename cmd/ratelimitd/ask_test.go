@@ -377,7 +377,7 @@ func TestBadOperatorSettings(t *testing.T) {
 		"no file":                {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": rules + "/gone"}, "RATELIMITD_ADMIN_TOKEN_FILE): read tokens: open"},
 		"an empty file":          {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokenFile(t)}, "there is no token in"},
 		"authorities alone":      {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": rules}, "need RATELIMITD_ADMIN_TLS_CERT"},
-		"a certificate alone":    {map[string]string{"RATELIMITD_ADMIN_TLS_CERT": rules}, "a certificate and its key come together"},
+		"a certificate alone":    {map[string]string{"RATELIMITD_ADMIN_TLS_CERT": rules}, " needs its key: name both files, or neither"},
 		"a name, no authorities": {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "read ann"}, "need RATELIMITD_ADMIN_TLS_CERT"},
 		"an unknown role":        {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann,reader bob"}, `RATELIMITD_ADMIN_TLS_CLIENT_SAN: "reader bob" has an unknown role`},
 		"an empty name":          {map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_SAN": "ann,,bob"}, "RATELIMITD_ADMIN_TLS_CLIENT_SAN: an item is empty"},

@@ -120,7 +120,7 @@ func (o *serveCommand) announce(log *slog.Logger) {
 		return
 	}
 	folder, because := o.Rules.dir()
-	log.Info("serving rules from a directory", "folder", folder, "because", because)
+	log.Info("serving rules from a directory", "directory", folder, "because", because)
 	if beside, _ := filepath.Glob(folder + ".*"); len(beside) > 0 && o.Rules.Rules == "" && o.Rules.RuntimeSubdir != "" {
 		log.Warn("files next to the rule directory are not read, unlike in envoyproxy/ratelimit", "files", beside, "hint", "move them into the directory")
 	}

@@ -217,12 +217,12 @@ func TestWhereRulesAre(t *testing.T) {
 	if line := p.Log.Wait(t, "files next to the rule directory are not read, unlike in envoyproxy/ratelimit"); !strings.Contains(fmt.Sprint(line["files"]), filepath.Join(root, "ratelimit", "config.yaml")) {
 		t.Errorf("logged %v", line)
 	}
-	if line := p.Log.Wait(t, "active rules"); line["folder"] != filepath.Join(root, "ratelimit", "config") || line["rules"] != 1.0 {
+	if line := p.Log.Wait(t, "active rules"); line["directory"] != filepath.Join(root, "ratelimit", "config") || line["rules"] != 1.0 {
 		t.Errorf("logged %v", line)
 	}
 	other := rulesOf(t, fiveADay)
 	p = startProcess(t, env, "--rules", other)
-	if line := p.Log.Wait(t, "active rules"); line["folder"] != other {
+	if line := p.Log.Wait(t, "active rules"); line["directory"] != other {
 		t.Errorf("logged %v, want the flag's folder", line)
 	}
 }
@@ -353,7 +353,7 @@ func TestExamplesAreNotServedUnasked(t *testing.T) {
 			}
 			_, out, _ = strings.Cut(out, "\n") // the build
 			first, rest, _ := strings.Cut(out, "\n")
-			if !strings.Contains(first, `"serving rules from a directory"`) || !strings.Contains(first, `"folder":"`+c.want+`"`) {
+			if !strings.Contains(first, `"serving rules from a directory"`) || !strings.Contains(first, `"directory":"`+c.want+`"`) {
 				t.Errorf("the second line of the log is %s", first)
 			}
 			if !strings.Contains(rest, "load rules from "+c.want+":") || !strings.Contains(rest, "--rules, RUNTIME_ROOT") || strings.Contains(rest, "example") {

@@ -41,7 +41,7 @@ var (
 	tutorialBlock = regexp.MustCompile("(?s)````.*?````\n|(?:<!-- (file|append|steps|envoy)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
 	tutorialRun   = regexp.MustCompile(`(?m)^- run: (.+)$`)
 	elapsed       = regexp.MustCompile(`\bin [\d.]+(µs|us|ms|s)\b|[\d.]+ answers|[\d,]+ requests a second, \S+ in all|29\d\d left|reset in \S+|latency .*|"durationUntilReset":"[\d.]+s"`)
-	logged        = regexp.MustCompile(`time=\S+ |(grpc|http|debug)=\S+`)
+	logged        = regexp.MustCompile(`time=\S+ |(grpc|http|admin)=\S+`)
 )
 
 // followed are the pages whose commands TestTutorial runs.
@@ -295,7 +295,7 @@ func (r *tutorial) serve(t *testing.T, args []string) {
 	r.service, r.read = servicetest.Run(t, "the service", cmd), 0
 	_, rest, _ := strings.Cut(r.waitLog(t, "msg=listening"), "grpc=")
 	grpc, rest, _ := strings.Cut(rest, " http=")
-	http, rest, _ := strings.Cut(rest, " debug=")
+	http, rest, _ := strings.Cut(rest, " admin=")
 	debug, _, _ := strings.Cut(rest, " ")
 	r.read = 0
 	r.mustRun(t, `ratelimitd() {
@@ -310,7 +310,6 @@ func (r *tutorial) serve(t *testing.T, args []string) {
 	args=("${args[@]/HOST:8080/`+http+`}")
 	args=("${args[@]/localhost:6070/`+debug+`}")
 	args=("${args[@]/seconds=10/seconds=1}")
-	[ -z "$TOKEN" ] || [[ $* == *Authorization* ]] || args+=(-H "Authorization: Bearer $TOKEN")
 	command curl $checked "${args[@]}"
 }`)
 	r.mustRun(t, `openssl() { command openssl "${@/HOST:8081/`+grpc+`}"; }`)

@@ -83,8 +83,8 @@ func (s *starting) encryptXDS(opts *xds.Options) error {
 		Use: "xds", Cert: o.Cert, Key: o.Key, CA: o.CACert, Name: o.SAN, Log: s.log, Metrics: prom.With(s.registry),
 	})
 	if err != nil {
-		return fmt.Errorf("CONFIG_GRPC_XDS_SERVER_USE_TLS: %s: %w",
-			given("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", o.Cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", o.Key, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", o.CACert), err)
+		return fmt.Errorf("%s: %w", given("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true",
+			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", o.Cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", o.Key, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", o.CACert), err)
 	}
 	opts.TLS = files.Client
 	s.tasks.Add(files.Run)

@@ -364,7 +364,7 @@ func TestErrors(t *testing.T) {
 			"a.yaml:4:1: not YAML: did not find expected alphabetic or numeric character: a value that begins with * or & must stand in quotes"}},
 		{"star and letters without quotes", []string{"domain: a\ndescriptors:\n  - key: k\n    value: *foo\n  - key: j\n  - key: l\n"}, false, []string{
 			"a.yaml:4:12: not YAML: unknown anchor 'foo' referenced: if the * is part of a value, put the value in quotes"}},
-		{"unclosed bracket", []string{"domain: a\ndescriptors:\n  - {key: k\n  - key: j\n"}, false, []string{"a.yaml:4:1: not YAML: did not find expected ',' or '}'"}},
+		{"unclosed bracket", []string{"domain: a\ndescriptors:\n  - {key: k\n  - key: j\n"}, false, []string{"a.yaml:3:5: not YAML: did not find expected ',' or '}'"}},
 		{"unclosed quote", []string{"domain: a\ndescriptors:\n  - key: \"k\n  - key: j\n"}, false, []string{"a.yaml:3:1: not YAML: found unexpected end of stream: a quote is opened here and not closed"}},
 		{"colon in a value", []string{"domain: a\ndescriptors:\n  - key: k\n    value: a: b\n"}, false, []string{"a.yaml:4:1: not YAML: mapping values are not allowed in this context"}},
 		{"not UTF-8", []string{"domain: a\ndescriptors:\n  - key: k\xff\n"}, false, []string{"a.yaml:3:11: not YAML: invalid"}},

@@ -74,6 +74,6 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 				"errors", file.status.Errors[:min(len(file.status.Errors), errorsLogged)])
 		}
 	}
-	f.o.Logger.Error("reload ignored: it would remove every rule; keeping the active rules", "folder", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
+	f.o.Logger.Error("reload ignored: it would remove every rule; keeping the active rules", "directory", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
 		"because", "an empty directory is probably a mistake. "+removeAll)
 }

@@ -164,7 +164,7 @@ func (e *engine) openRules(o *engineSettings, log *slog.Logger) error {
 	settings := o.settings()
 	work, err := follow.Open(folder, func(r config.Result) {
 		e.Swap(r.Tree, settings)
-		log.Info("active rules", "folder", o.Rules, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum)
+		log.Info("active rules", "directory", o.Rules, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum)
 	})
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ func (s *Service) loadRules() error {
 	case err == nil:
 		s.apply(result)
 	case o.Force:
-		s.o.Log.Error("no rules are active: "+untilRules, "folder", o.Dir, "error", err)
+		s.o.Log.Error("no rules are active: "+untilRules, "directory", o.Dir, "error", err)
 	default:
 		return fmt.Errorf("load rules from %s: %w\n%s", o.Dir, err, o.Hint)
 	}
@@ -55,13 +55,13 @@ func (s *Service) apply(r config.Result) {
 		if len(r.Files) == 0 {
 			why = "there is no rule file"
 		}
-		s.o.Log.Error("no rules are active: "+untilRules, "folder", s.o.Rules.Dir, "files", len(r.Files), "because", why)
+		s.o.Log.Error("no rules are active: "+untilRules, "directory", s.o.Rules.Dir, "files", len(r.Files), "because", why)
 		return
 	}
 	s.swap(r.Tree)
 	s.rules.files.Store(&r.Files)
 	s.reportHealth()
-	s.o.Log.Info("active rules", "folder", s.o.Rules.Dir,
+	s.o.Log.Info("active rules", "directory", s.o.Rules.Dir,
 		"domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "files", len(r.Files))
 }
 

@@ -160,7 +160,7 @@ func (s *Service) Run(ctx context.Context) error {
 		debugAt = s.Operators.DebugAddr.String()
 	}
 	s.pingRedis(ctx)
-	listening := []any{"grpc", s.Server.GRPCAddr.String(), "http", s.Server.HTTPAddr.String(), "debug", debugAt}
+	listening := []any{"grpc", s.Server.GRPCAddr.String(), "http", s.Server.HTTPAddr.String(), "admin", debugAt}
 	if s.Operators.MetricsAddr != nil {
 		listening = append(listening, "prometheus", s.Operators.MetricsAddr.String())
 	}

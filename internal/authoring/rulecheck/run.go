@@ -2,6 +2,7 @@ package rulecheck
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -277,6 +278,9 @@ func find(paths []string) ([]*set, error) {
 			s.read(p, false)
 			sets = append(sets, s)
 			continue
+		}
+		if p == "" {
+			return nil, errors.New("find rule files: the name of a file or a directory is empty")
 		}
 		info, err := files.Stat(p)
 		if err != nil {

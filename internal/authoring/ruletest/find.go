@@ -2,6 +2,7 @@ package ruletest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -30,6 +31,9 @@ func Find(paths []string) (found, untested []string, err error) {
 		if p == stdin.Name {
 			found = append(found, p)
 			continue
+		}
+		if p == "" {
+			return nil, nil, errors.New("find tests: the name of a file or a directory is empty")
 		}
 		info, err := files.Stat(p)
 		if err != nil {

@@ -14,6 +14,9 @@ import (
 // LoadRules reads a directory of rules as the service would, or one file; - is the standard input. The service leaves bad files out. Here a bad
 // file is an error, because the result for a part of the rules would be misleading.
 func LoadRules(dir string, merge bool, o descriptor.Options) (*descriptor.Tree, error) {
+	if dir == "" {
+		return nil, errors.New("read rules: the name of the directory is empty")
+	}
 	if info, err := files.Stat(dir); dir == stdin.Name || err == nil && !info.IsDir() {
 		return loadFile(dir, merge, o)
 	}

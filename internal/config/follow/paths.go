@@ -70,7 +70,7 @@ func (p *paths) add(dir string) {
 		return
 	}
 	p.full = true
-	p.log.Warn("cannot watch a directory of rules; changes in it are noticed more slowly", "folder", dir, "error", err)
+	p.log.Warn("cannot watch a directory of rules; changes in it are noticed more slowly", "directory", dir, "error", err)
 }
 
 // matters reports whether an event is about a name that matters.

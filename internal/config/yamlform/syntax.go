@@ -71,7 +71,13 @@ func syntaxError(name string, data []byte, err error) *Error {
 	}
 	line = min(max(line, 1), lines)
 
-	hint, at := known.hint, lineAt(data, line)
+	hint := known.hint
+	if strings.HasPrefix(text, "did not find expected ',' or") {
+		if l, c, open := unclosed(data); open {
+			line, col, hint = l, c, "the bracket that opens here is not closed"
+		}
+	}
+	at := lineAt(data, line)
 	if anchor, ok := strings.CutPrefix(text, "unknown anchor '"); ok {
 		line, col = lastAlias(data, line, strings.TrimSuffix(anchor, "' referenced"))
 	} else if indent := at[:len(at)-len(strings.TrimLeft(at, " \t"))]; strings.Contains(indent, "\t") {
@@ -105,6 +111,50 @@ func lastAlias(data []byte, line int, anchor string) (aliasLine, col int) {
 		return line, 1
 	}
 	return bytes.Count(upTo[:i], []byte("\n")) + 1, utf8.RuneCount(upTo[bytes.LastIndexByte(upTo[:i], '\n')+1:i]) + 1
+}
+
+// unclosed is where the last bracket opens that is not closed before the end, or before a bracket of the other kind closes. Brackets in quotes
+// and comments do not count.
+func unclosed(data []byte) (line, col int, open bool) {
+	type place struct {
+		line, col int
+		closing   rune
+	}
+	var within []place
+	quote, before := rune(0), ' '
+	line, col = 1, 0
+	comment := false
+	for _, r := range string(data) {
+		col++
+		switch {
+		case r == '\n':
+			line, col, comment = line+1, 0, false
+		case comment:
+		case quote != 0:
+			if r == quote && before != '\\' {
+				quote = 0
+			}
+		case (r == '"' || r == '\'') && strings.ContainsRune(" \n[{,:", before):
+			quote = r
+		case r == '#' && (before == ' ' || before == '\n'):
+			comment = true
+		case r == '[' && strings.ContainsRune(" \n[{,", before):
+			within = append(within, place{line, col, ']'})
+		case r == '{' && strings.ContainsRune(" \n[{,", before):
+			within = append(within, place{line, col, '}'})
+		case (r == ']' || r == '}') && len(within) > 0:
+			if within[len(within)-1].closing != r {
+				return within[len(within)-1].line, within[len(within)-1].col, true
+			}
+			within = within[:len(within)-1]
+		}
+		before = r
+	}
+	if len(within) == 0 {
+		return 0, 0, false
+	}
+	last := within[len(within)-1]
+	return last.line, last.col, true
 }
 
 // lineEnds is where YAML counts a new line.

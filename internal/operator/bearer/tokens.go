@@ -2,6 +2,7 @@ package bearer
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -136,7 +137,7 @@ func parse(file string, data []byte, each func(owner, role, text string)) error 
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
-		owner, role, text := fmt.Sprintf("line %d", i+1), Operate, words[len(words)-1]
+		owner, role, text := fmt.Sprintf("line %d", i+1), "", words[len(words)-1]
 		words = words[:len(words)-1]
 		if n := len(words); n > 0 && (words[n-1] == Read || words[n-1] == Operate) {
 			role, words = words[n-1], words[:n-1]
@@ -146,12 +147,15 @@ func parse(file string, data []byte, each func(owner, role, text string)) error 
 		case 1:
 			owner = words[0]
 		default:
+			if role == "" && len(words) == 2 { // the word is not shown: it may be a part of a token
+				return fmt.Errorf("%s:%d: the second of the three words is no role: write %s or %s", file, i+1, Read, Operate)
+			}
 			return fmt.Errorf("%s:%d: more than a name, a role (%s or %s) and a token", file, i+1, Read, Operate)
 		}
 		if err := check(text); err != nil {
 			return fmt.Errorf("%s:%d: %w", file, i+1, err)
 		}
-		each(owner, role, text)
+		each(owner, cmp.Or(role, Operate), text)
 	}
 	return nil
 }

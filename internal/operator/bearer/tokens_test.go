@@ -82,7 +82,8 @@ func TestBadTokens(t *testing.T) {
 		"a blank":       {Options{Token: "secret secret secret", Name: "SETTING"}, "", "without spaces"},
 		"empty file":    {Options{}, "# nothing\n", "there is no token in "},
 		"short in file": {Options{}, "\n# x\nann secretsecret\n", "tokens:3: a token of fewer than 16"},
-		"words":         {Options{}, "ann " + one + " secretsecretsecret\n", "tokens:1: more than a name, a role (read or operate) and a token"},
+		"words":         {Options{}, "ann b read " + one + "\n", "tokens:1: more than a name, a role (read or operate) and a token"},
+		"a role":        {Options{}, "ann " + one + " secretsecretsecret\n", "tokens:1: the second of the three words is no role: write read or operate"},
 		"not ASCII":     {Options{}, "secret-sécret-secret\n", "tokens:1: a token must consist of printable ASCII"},
 		"large":         {Options{}, strings.Repeat("secretsecretsecret\n", 5000), "larger than 65536 bytes"},
 	} {

@@ -28,6 +28,7 @@ type Options struct {
 	ServerName string // the name that the server's certificate must have; empty: the host of Server
 
 	Token   string        // the bearer token to send; empty: none
+	NoToken bool          // the command has no flag for a token, because the gRPC port needs none
 	Timeout time.Duration // of one call; default 5 s
 }
 
@@ -72,8 +73,11 @@ func (o *Options) config() (*tls.Config, error) {
 			return nil, fmt.Errorf("authorities %s: no certificate in it", o.CA)
 		}
 	}
-	if (o.Cert == "") != (o.Key == "") {
-		return nil, fmt.Errorf("a certificate and its key come together: certificate %q, key %q", o.Cert, o.Key)
+	switch {
+	case o.Cert != "" && o.Key == "":
+		return nil, fmt.Errorf("the certificate %s needs its key: name both files, or neither", o.Cert)
+	case o.Cert == "" && o.Key != "":
+		return nil, fmt.Errorf("the key %s needs its certificate: name both files, or neither", o.Key)
 	}
 	if o.Cert != "" {
 		pair, err := o.certificate()
@@ -152,6 +156,9 @@ func (c *Client) failure(err error) error {
 		hint = "; is that the right port? The gRPC port makes decisions, the admin port shows counters"
 	case codes.Unauthenticated:
 		hint = "; give the command a token with --token-file or RATELIMITD_ADMIN_TOKEN"
+		if c.o.NoToken {
+			hint = "; is that the right port? The admin port needs a token, and makes no decisions: the gRPC port does"
+		}
 	case codes.DeadlineExceeded:
 		hint = fmt.Sprintf("; no answer within %s", c.o.Timeout)
 	}

@@ -36,7 +36,7 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 // WriteFleet writes replicas for people. Times are written as they are from now.
 func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time) error {
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PROCESS\tSTATE\tVERSION\tSTARTED\tRULES\tOVERRIDES\tREDIS\tPASSED/S\tREFUSED/S\tFAILED/S\tMEMORY")
+	fmt.Fprintln(w, "REPLICA\tSTATE\tVERSION\tSTARTED\tRULES\tOVERRIDES\tREDIS\tPASSED/S\tDENIED/S\tFAILED/S\tMEMORY")
 	ago := func(t *timestamppb.Timestamp) string { return terminal.Span(max(now.Sub(timeOf(t)), 0)) + " ago" }
 	states, differ, older := make(map[string]int), 0, 0
 	for _, p := range f.GetProcesses() {

@@ -266,7 +266,7 @@ func TestBadCertificateFiles(t *testing.T) {
 	for want, o := range map[string]Options{
 		"no certificate in it": {CA: empty},
 		"gone":                 {CA: empty + "gone"},
-		"come together":        {Cert: empty},
+		"needs its key":        {Cert: empty},
 		"and key":              {Cert: empty, Key: empty},
 	} {
 		o.Server = "127.0.0.1:1"

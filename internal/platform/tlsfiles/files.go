@@ -89,8 +89,11 @@ func Load(o Options) (*Files, error) {
 		o.Log = slog.Default()
 	}
 	o.Log = o.Log.With("use", o.Use)
-	if (o.Cert == "") != (o.Key == "") {
-		return nil, fmt.Errorf("load TLS files of %s: a certificate and its key come together: certificate %q, key %q", o.Use, o.Cert, o.Key)
+	switch {
+	case o.Cert != "" && o.Key == "":
+		return nil, fmt.Errorf("load TLS files of %s: the certificate %s needs its key: name both files, or neither", o.Use, o.Cert)
+	case o.Cert == "" && o.Key != "":
+		return nil, fmt.Errorf("load TLS files of %s: the key %s needs its certificate: name both files, or neither", o.Use, o.Key)
 	}
 	f := &Files{o: o}
 	c, err := f.read()

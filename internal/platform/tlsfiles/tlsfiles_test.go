@@ -450,8 +450,8 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 		o    tlsfiles.Options
 		want string
 	}{
-		{tlsfiles.Options{Cert: v.Path("one.crt")}, "come together"},
-		{tlsfiles.Options{Key: v.Path("one.key")}, "come together"},
+		{tlsfiles.Options{Cert: v.Path("one.crt")}, "one.crt needs its key"},
+		{tlsfiles.Options{Key: v.Path("one.key")}, "one.key needs its certificate"},
 		{tlsfiles.Options{Cert: v.Path("one.crt"), Key: v.Path("missing")}, "missing"},
 		{tlsfiles.Options{Cert: v.Path("one.crt"), Key: v.Path("two.key")}, "two.key"},
 		{tlsfiles.Options{CA: v.Path("bad")}, "no certificate"},

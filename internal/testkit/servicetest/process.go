@@ -40,7 +40,7 @@ func Start(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	cmd.Env = append(env, cmd.Env...)
 	p := Run(t, name, cmd)
 	line := p.Log.Wait(t, "listening")
-	p.GRPC, p.HTTP, p.Debug = line["grpc"].(string), line["http"].(string), line["debug"].(string)
+	p.GRPC, p.HTTP, p.Debug = line["grpc"].(string), line["http"].(string), line["admin"].(string)
 	return p
 }
 
