@@ -373,6 +373,12 @@ func TestBadOperatorSettings(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
+		"a token, no such role": {map[string]string{
+			"RATELIMITD_ADMIN_TOKEN_FILE": file(t, "ann oprate "+adminToken+"\n"),
+		}, ":1: the second of the three words is no role: write read or operate"},
+		"xDS without its key": {map[string]string{
+			"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS": "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": rules,
+		}, "CONFIG_GRPC_XDS_SERVER_USE_TLS, CONFIG_GRPC_XDS_CLIENT_TLS_CERT: load TLS files of xds: the certificate "},
 		"a short token":          {map[string]string{"RATELIMITD_ADMIN_TOKEN": "short-secret"}, "a token of fewer than 16 characters"},
 		"no file":                {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": rules + "/gone"}, "RATELIMITD_ADMIN_TOKEN_FILE): read tokens: open"},
 		"an empty file":          {map[string]string{"RATELIMITD_ADMIN_TOKEN_FILE": tokenFile(t)}, "there is no token in"},

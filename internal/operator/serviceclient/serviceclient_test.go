@@ -246,6 +246,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		"no TLS there":   {Options{Server: addr, TLS: true}, ask, []string{"UNAVAILABLE", "trust each other's certificates"}},
 		"the wrong port": {Options{Server: addr}, peek, []string{"UNIMPLEMENTED", "is that the right port?"}},
 		"the other one":  {Options{Server: admin, Token: "some-token"}, ask, []string{"UNIMPLEMENTED", "is that the right port?"}},
+		"no flag for it": {Options{Server: admin, NoToken: true}, ask, []string{"UNAUTHENTICATED", "makes no decisions: the gRPC port does"}},
 		"no token":       {Options{Server: admin}, peek, []string{"UNAUTHENTICATED", "a token is required", "--token-file"}},
 		"too slow":       {Options{Server: addr, Timeout: 50 * time.Millisecond}, ask, []string{"DEADLINE_EXCEEDED", "no answer within 50ms"}},
 	} {
