@@ -70,10 +70,14 @@ func requestOf(domain string, passes int, entries ...string) wanted {
 }
 
 func TestShapesOfEnvoyGateway(t *testing.T) {
-	const hour, month, year = rulesv3.RateLimitUnit_HOUR, rulesv3.RateLimitUnit(5), rulesv3.RateLimitUnit(6)
+	const hour, month, year, week = rulesv3.RateLimitUnit_HOUR, rulesv3.RateLimitUnit(5), rulesv3.RateLimitUnit(6), rulesv3.RateLimitUnit(7)
 	rule := func(policy string, n int) string { return fmt.Sprintf("%s/rule/%d", policy, n) }
 	three := func(last ...level) level {
 		return same(cart, same("rule-0-match-0", same("rule-0-match-1", same("rule-0-match-2", last...))))
+	}
+	var many []level // as many rules as one policy may have
+	for n := range 256 {
+		many = append(many, limited(fmt.Sprintf("rule-%d-match-0", n), uint32(n%7))) //nolint:gosec // below 7
 	}
 	all := []struct {
 		name  string
@@ -102,6 +106,12 @@ func TestShapesOfEnvoyGateway(t *testing.T) {
 			requestOf(web, 2, cart, "rule-0-method"), requestOf(web, 5, cart, "rule-1-method")}},
 		{"months and years", []types.Resource{listener(web, same(cart, limitAt("rule-0-match-0", "rule-0-match-0", 3, month)), same(search, limitAt("rule-0-match-0", "rule-0-match-0", 1, year)))}, []wanted{
 			requestOf(web, 3, cart, "rule-0-match-0"), requestOf(web, 1, search, "rule-0-match-0")}},
+		{"weeks", []types.Resource{listener(web, same(cart, limitAt("rule-0-match-0", "rule-0-match-0", 2, week)))}, []wanted{
+			requestOf(web, 2, cart, "rule-0-match-0")}},
+		{"no requests", []types.Resource{listener(web, same(cart, limited("rule-0-match-0", 0), limited("rule-1-match-0", 3)))}, []wanted{
+			requestOf(web, 0, cart, "rule-0-match-0"), requestOf(web, 3, cart, "rule-1-match-0")}},
+		{"256 rules", []types.Resource{listener(web, same(cart, many...))}, []wanted{
+			requestOf(web, 0, cart, "rule-0-match-0"), requestOf(web, 1, cart, "rule-1-match-0"), requestOf(web, 3, cart, "rule-255-match-0")}},
 		{"everything at once", []types.Resource{listener(web, three(same("rule-0-method", same("rule-0-path", limitAt("masked_remote_address", "0.0.0.0/0", 2, hour)))))}, []wanted{
 			requestOf(web, 2, cart, "rule-0-match-0", "rule-0-match-1", "rule-0-match-2", "rule-0-method", "rule-0-path", "masked_remote_address=0.0.0.0/0"), requestOf(web, -1, cart, "rule-0-match-0", "rule-0-match-1", "rule-0-match-2", "rule-0-method")}},
 		{"a listener and a policy", []types.Resource{listener(web, same(search, limited("rule-0-match-0", 2))), listener(policy, same(rule(policy, 0), limited("rule-0-match-0", 3)))}, []wanted{
