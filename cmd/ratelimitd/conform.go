@@ -17,9 +17,12 @@ type conformCommand struct {
 	Rules  string `required:"" writes:"" placeholder:"DIR" help:"Directory from which the service reads rule files; conform-*.yaml in it are replaced."`
 
 	Setup   string        `default:"plain" placeholder:"NAME" help:"Cases to run: plain, or those for services with certain settings (headers, quota, shadow and others)."`
-	Match   string        `name:"run" placeholder:"REGEXP" help:"Run only the cases whose \"LEVEL/NAME\" this matches; levels are protocol, recorded and exact."`
+	Match   string        `name:"run" placeholder:"REGEXP" help:"Run only the cases whose \"LEVEL/NAME\" this matches; levels are protocol, recorded, exact and field."`
+	Form    conform.Form  `default:"envoy" enum:"envoy,limitador" help:"Form of the service's rules. limitador: one file, limits.yaml, and only the levels exact and field."`
 	Load    string        `placeholder:"COMMAND" help:"Shell command that makes the service reload its rules. Unset: the service watches the directory itself."`
 	Restart string        `placeholder:"COMMAND" help:"Shell command that restarts the service. Unset: restarts are not tried."`
+	Stop    string        `name:"stop-store" placeholder:"COMMAND" help:"Shell command that stops the service's store. Unset: that is not tried."`
+	Start   string        `name:"start-store" placeholder:"COMMAND" help:"Shell command that starts the store again."`
 	Wait    time.Duration `default:"30s" help:"Longest time to wait until the service has loaded the rules."`
 	JUnit   string        `name:"junit" writes:"" placeholder:"FILE" help:"Also write JUnit XML to this file."`
 
@@ -42,7 +45,9 @@ func (*conformCommand) about() about {
 
 // Run returns nil if all cases pass.
 func (o *conformCommand) Run(ctx context.Context, s streams) error {
-	options := conform.Options{Rules: o.Rules, Setup: o.Setup, Load: o.Load, Restart: o.Restart, Wait: o.Wait}
+	options := conform.Options{
+		Rules: o.Rules, Form: o.Form, Setup: o.Setup, Wait: o.Wait, Load: o.Load, Restart: o.Restart, StopStore: o.Stop, StartStore: o.Start,
+	}
 	if o.Match != "" {
 		match, err := regexp.Compile(o.Match)
 		if err != nil {
@@ -55,7 +60,7 @@ func (o *conformCommand) Run(ctx context.Context, s streams) error {
 		return err
 	}
 	defer client.Close()
-	options.Ask = client.ShouldRateLimit
+	options.Ask, options.Reserve = client.ShouldRateLimit, client.Reserve
 	var junit *newFile
 	if o.JUnit != "" { // before a long run, not after it
 		if junit, err = createFile(o.JUnit); err != nil {

@@ -3,6 +3,7 @@ package conform
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,85 +13,149 @@ import (
 )
 
 const (
-	callers  = 16  // at the same time
-	perDay   = 400 // the limit that callers share
+	clients  = 16  // at the same time
+	perDay   = 400 // the limit that clients share
 	perWin   = 50  // the limit of each second
 	edgesFor = 3300 * time.Millisecond
 )
 
-// The cases of the level exact. Their requests are not written down: they are counted.
-var exactCases = []Case{
-	{Name: "together", Level: Exact, Why: "Clients at the same time get exactly the limit together.", Rules: exactRules("together", "day", perDay)},
-	{Name: "window-edges", Level: Exact, Why: "No window of a second lets more pass than its limit.", Rules: exactRules("window-edges", "second", perWin)},
-	{Name: "restart", Level: Exact, Why: "A restart forgets nothing that was counted.", Rules: exactRules("restart", "day", perDay)},
+// counted is a case whose requests are not written down: they are counted.
+type counted struct {
+	Case
+	limits []limit
+	late   bool                         // its rules are loaded by its own steps
+	steps  func(*talk) (failure string) // empty: it passed, or was skipped
 }
 
-func exactRules(name, unit string, requests int) string {
-	return fmt.Sprintf("domain: conform-%s\ndescriptors:\n  - key: user\n    rate_limit: {unit: %s, requests_per_unit: %d}\n", name, unit, requests)
+var exactCases = []counted{
+	{Case{Name: "together", Why: "Clients at the same time get exactly the limit together."}, []limit{{key: "user", requests: perDay, unit: "day"}}, false,
+		func(t *talk) string {
+			return t.wantPassed(t.send(2*perDay, 0, "user=one"), perDay, "of %d requests", 2*perDay)
+		}},
+	{Case{Name: "window-edges", Why: "No window of a second lets more pass than its limit."}, []limit{{key: "user", requests: perWin, unit: "second"}}, false,
+		func(t *talk) string {
+			began := time.Now()
+			passed := t.send(0, edgesFor, "user=one")
+			windows := int64(time.Since(began)/time.Second) + 2 // that these seconds can touch
+			if passed <= windows*perWin && passed > perWin {
+				return ""
+			}
+			return fmt.Sprintf("%d requests passed in at most %d windows of %d", passed, windows, perWin)
+		}},
+	{Case{Name: "restart", Why: "A restart forgets nothing that was counted."}, []limit{{key: "user", requests: perDay, unit: "day"}}, false,
+		func(t *talk) string {
+			if t.Restart == "" {
+				return t.skip("no command to restart the service was given")
+			}
+			before := t.send(perDay/2, 0, "user=one")
+			t.failed(shell(t.ctx, t.Restart))
+			t.failed(t.await(t.ctx, t.domain))
+			return t.wantPassed(before+t.send(perDay, 0, "user=one"), perDay, "with %d before a restart", before)
+		}},
 }
 
-func request(domain, key, value string) *ratelimitv3.RateLimitRequest {
-	return &ratelimitv3.RateLimitRequest{Domain: domain, Descriptors: []*descriptorv3.RateLimitDescriptor{
-		{Entries: []*descriptorv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}},
-	}}
+// talk is what a case has heard from the service.
+type talk struct {
+	*suite
+	ctx     context.Context
+	c       *counted
+	domain  string
+	err     error  // the first
+	skipped string // why
 }
 
-func (o *Options) count(ctx context.Context, c *Case, run string) Result {
-	switch c.Name {
-	case "together":
-		passed, err := o.send(ctx, c, 2*perDay, 0)
-		return differs(err, passed == perDay, "%d of %d requests passed, the limit is %d", passed, 2*perDay, perDay)
-	case "window-edges":
-		began := time.Now()
-		passed, err := o.send(ctx, c, 0, edgesFor)
-		windows := int64(time.Since(began)/time.Second) + 2 // that these seconds can touch
-		return differs(err, passed <= windows*perWin && passed > perWin, "%d requests passed in at most %d windows of %d", passed, windows, perWin)
-	default:
-		if o.Restart == "" {
-			return Result{Skipped: "no command to restart the service was given"}
+func (s *suite) selectedCounted() (chosen []counted) {
+	add := func(level Level, cases []counted) {
+		for _, c := range cases {
+			c.Level, c.Rules = level, s.Form.rules(s.domain(c.Name), c.limits)
+			if s.matches(&c.Case) {
+				if !c.late {
+					s.files[c.Name] = c.Rules
+				}
+				chosen = append(chosen, c)
+			}
 		}
-		before, err := o.send(ctx, c, perDay/2, 0)
-		if err == nil {
-			err = shell(ctx, o.Restart)
-		}
-		if err == nil {
-			err = o.await(ctx, run)
-		}
-		after := int64(0)
-		if err == nil {
-			after, err = o.send(ctx, c, perDay, 0)
-		}
-		return differs(err, before+after == perDay, "%d requests passed before a restart and %d after it, the limit is %d", before, after, perDay)
+	}
+	add(Exact, exactCases)
+	add(Field, fieldCases)
+	return chosen
+}
+
+func (s *suite) count(ctx context.Context, c *counted) Result {
+	t := &talk{suite: s, ctx: ctx, c: c, domain: s.domain(c.Name)}
+	failure := c.steps(t)
+	if t.err != nil {
+		failure = "no answer: " + t.err.Error()
+	}
+	return Result{Failure: failure, Skipped: t.skipped}
+}
+
+func (t *talk) skip(why string) string {
+	t.skipped = why
+	return ""
+}
+
+func (t *talk) failed(err error) {
+	if t.err == nil {
+		t.err = err
 	}
 }
 
-func differs(err error, good bool, format string, args ...any) Result {
-	switch {
-	case err != nil:
-		return Result{Failure: "no answer: " + err.Error()}
-	case good:
-		return Result{}
+func (t *talk) wantPassed(passed, want int64, format string, args ...any) string {
+	if passed == want {
+		return ""
 	}
-	return Result{Failure: fmt.Sprintf(format, args...)}
+	return fmt.Sprintf("%d passed "+format+", want %d", append(append([]any{passed}, args...), want)...)
 }
 
-// send sends requests from all callers, a number of them or for a time, and returns how many passed.
-func (o *Options) send(ctx context.Context, c *Case, n int64, long time.Duration) (passed int64, err error) {
+// request is a request of some hits, with a descriptor for each entry.
+func request(domain string, hits uint32, entries ...string) *ratelimitv3.RateLimitRequest {
+	r := &ratelimitv3.RateLimitRequest{Domain: domain, HitsAddend: hits}
+	for _, e := range entries {
+		key, value, _ := strings.Cut(e, "=")
+		r.Descriptors = append(r.Descriptors, &descriptorv3.RateLimitDescriptor{Entries: []*descriptorv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}})
+	}
+	return r
+}
+
+// ask sends one request. Without an answer it returns nil.
+func (t *talk) ask(hits uint32, entries ...string) *ratelimitv3.RateLimitResponse {
+	answer, err := t.Ask(t.ctx, request(t.domain, hits, entries...))
+	t.failed(err)
+	return answer
+}
+
+func passes(answer *ratelimitv3.RateLimitResponse) bool {
+	return answer.GetOverallCode() == ratelimitv3.RateLimitResponse_OK
+}
+
+// passed sends requests one after the other, and returns how many passed.
+func (t *talk) passed(n int, entries ...string) (passed int64) {
+	for range n {
+		if passes(t.ask(1, entries...)) {
+			passed++
+		}
+	}
+	return passed
+}
+
+// send sends requests from all clients, a number of them or for a time, and returns how many passed. Each request has one of the entries.
+func (t *talk) send(n int64, long time.Duration, entries ...string) int64 {
 	var sent, ok atomic.Int64
 	var failed atomic.Pointer[error]
-	r := request(c.domain(), "user", "one")
 	until := time.Now().Add(long)
 	var all sync.WaitGroup
-	for range callers {
+	for range clients {
 		all.Go(func() {
-			for failed.Load() == nil && ctx.Err() == nil {
-				if long > 0 && !time.Now().Before(until) || long == 0 && sent.Add(1) > n {
+			for failed.Load() == nil && t.ctx.Err() == nil {
+				next := sent.Add(1)
+				if long > 0 && !time.Now().Before(until) || long == 0 && next > n {
 					return
 				}
-				answer, err := o.Ask(ctx, r)
+				answer, err := t.Ask(t.ctx, request(t.domain, 1, entries[next%int64(len(entries))]))
 				if err != nil {
 					failed.Store(&err)
-				} else if answer.GetOverallCode() == ratelimitv3.RateLimitResponse_OK {
+				} else if passes(answer) {
 					ok.Add(1)
 				}
 			}
@@ -98,7 +163,8 @@ func (o *Options) send(ctx context.Context, c *Case, n int64, long time.Duration
 	}
 	all.Wait()
 	if e := failed.Load(); e != nil {
-		return ok.Load(), *e
+		t.failed(*e)
 	}
-	return ok.Load(), ctx.Err()
+	t.failed(t.ctx.Err())
+	return ok.Load()
 }

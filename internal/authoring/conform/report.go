@@ -30,7 +30,7 @@ func WriteText(to io.Writer, r *Report, color bool) error {
 		case one.Failure != "":
 			fmt.Fprintf(w, "FAILED   %s/%s", one.Level, one.Name)
 			if one.Why != "" {
-				fmt.Fprintf(w, ": %s", one.Why)
+				fmt.Fprintf(w, ": %s", strings.TrimSpace(one.Why+" "+one.Report))
 			}
 			fmt.Fprintf(w, "\n")
 			if one.Step > 0 {
@@ -48,7 +48,7 @@ func WriteText(to io.Writer, r *Report, color bool) error {
 		}
 		s.all++
 	}
-	for _, level := range []Level{Protocol, Recorded, Exact} {
+	for _, level := range []Level{Protocol, Recorded, Exact, Field} {
 		if s := levels[level]; s != nil && s.all > 0 {
 			fmt.Fprintf(w, "%-9s %d of %s passed\n", level, s.passed, terminal.Count(s.all, "case"))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,17 +19,20 @@ import (
 // Ask sends one request to the service.
 type Ask func(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error)
 
-// Options say which cases run, and how the service gets their rules. Ask and Rules are required.
+// Options say which cases run, and how the service gets their rules. Ask, Reserve and Rules are required.
 type Options struct {
-	Ask   Ask
-	Rules string // the directory from which the service reads rule files
+	Ask     Ask
+	Reserve Ask    // calls Reserve of kuadrant.service.ratelimit.v1.RateLimitService; nil: reservations are not tried
+	Rules   string // the directory from which the service reads rule files
 
+	Form  Form           // of the rule files; default Envoy
 	Setup string         // whose cases run; default Plain
 	Match *regexp.Regexp // only the cases whose "LEVEL/NAME" matches; nil: all
 
-	Load    string        // a shell command that makes the service read its rules; empty: it notices on its own
-	Restart string        // a shell command that restarts the service; empty: restarts are not tried
-	Wait    time.Duration // how long the service may take to have the rules; default 30 s
+	// Shell commands; empty: the service notices new rules on its own, and what needs the others is not tried.
+	Load, Restart, StopStore, StartStore string
+
+	Wait time.Duration // how long the service may take to have the rules; default 30 s
 }
 
 // Report is what became of the cases.
@@ -46,11 +50,19 @@ type Result struct {
 	Name    string `json:"name"`
 	Level   Level  `json:"level"`
 	Why     string `json:"why,omitempty"`
+	Report  string `json:"report,omitempty"`  // where users of some service met it
 	Skipped string `json:"skipped,omitempty"` // why it was not run
 	Failure string `json:"failure,omitempty"` // of the first step that differs
 	Step    int    `json:"step,omitempty"`    // that step, from 1
 	Request string `json:"request,omitempty"` // of that step, as JSON
 	Rules   string `json:"rules,omitempty"`   // of a failed case
+}
+
+// suite is one run.
+type suite struct {
+	Options
+	run   string            // part of each domain
+	files map[string]string // rules by name
 }
 
 // Run writes the rule files of the cases into the directory, waits until the service has them, and asks it. Domains are new in each run,
@@ -66,22 +78,24 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	run := rand.Text()[:8]
-	cases := o.selected(setup.Cases, run)
-	var exact []Case
-	if o.Setup == Plain { // other settings may let requests pass
-		exact = o.selected(exactCases, run)
+	s := &suite{Options: o, run: rand.Text()[:8], files: map[string]string{}}
+	var cases []Case
+	if o.Form != Limitador { // these are rules in the form of envoyproxy/ratelimit
+		cases = s.selected(setup.Cases)
 	}
-	if len(cases)+len(exact) == 0 {
+	var counted []counted
+	if o.Setup == Plain { // other settings may let requests pass
+		counted = s.selectedCounted()
+	}
+	if len(cases)+len(counted) == 0 {
 		return nil, fmt.Errorf("no case matches the regular expression %s: names are LEVEL/NAME, and setup %s has none like it", o.Match, o.Setup)
 	}
-	if err := o.writeRules(append(cases, exact...), run); err != nil {
+	if err := s.removeFiles(); err != nil {
 		return nil, err
 	}
-	if err := shell(ctx, o.Load); err != nil {
-		return nil, fmt.Errorf("load the rules: %w", err)
-	}
-	if err := o.await(ctx, run); err != nil {
+	names := append(slices.Sorted(maps.Keys(s.files)), "probe")
+	s.files["probe"] = s.Form.rules(s.domain("probe"), nil)
+	if err := s.load(ctx, s.domain("probe"), names...); err != nil {
 		return nil, err
 	}
 	if slices.ContainsFunc(cases, func(c Case) bool { return c.Level == Recorded }) { // the others have longer windows
@@ -94,8 +108,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	for i := range cases {
 		r.add(&cases[i], cases[i].Replay(ctx, o.Ask, time.Now))
 	}
-	for i := range exact {
-		r.add(&exact[i], o.count(ctx, &exact[i], run))
+	for i := range counted {
+		r.add(&counted[i].Case, s.count(ctx, &counted[i]))
 	}
 	r.Seconds = time.Since(began).Seconds()
 	return r, ctx.Err()
@@ -117,22 +131,27 @@ func setupNamed(name string) (*Setup, error) {
 	return nil, fmt.Errorf("there is no setup %s: use one of %s", name, strings.Join(names, ", "))
 }
 
-func (o *Options) selected(cases []Case, run string) (chosen []Case) {
+func (s *suite) matches(c *Case) bool {
+	return s.Match == nil || s.Match.MatchString(string(c.Level)+"/"+c.Name)
+}
+
+func (s *suite) selected(cases []Case) (chosen []Case) {
 	for i := range cases {
-		if o.Match == nil || o.Match.MatchString(string(cases[i].Level)+"/"+cases[i].Name) {
-			chosen = append(chosen, cases[i].fresh(run))
+		if s.matches(&cases[i]) {
+			c := cases[i].fresh(s.run)
+			s.files[c.Name] = c.Rules
+			chosen = append(chosen, c)
 		}
 	}
 	return chosen
 }
 
-const (
-	filePrefix  = "conform-" // of the rule files in the directory
-	probeDomain = "conform-probe-"
-)
+const filePrefix = "conform-" // of the rule files in the directory
 
-func (o *Options) writeRules(cases []Case, run string) error {
-	old, err := filepath.Glob(filepath.Join(o.Rules, filePrefix+"*.yaml"))
+func (s *suite) domain(name string) string { return "conform-" + name + "-" + s.run }
+
+func (s *suite) removeFiles() error {
+	old, err := filepath.Glob(filepath.Join(s.Rules, filePrefix+"*.yaml"))
 	if err != nil {
 		return fmt.Errorf("find the rule files of earlier runs: %w", err)
 	}
@@ -141,33 +160,41 @@ func (o *Options) writeRules(cases []Case, run string) error {
 			return fmt.Errorf("remove the rule file of an earlier run: %w", err)
 		}
 	}
-	files := map[string]string{"probe": "domain: " + probeDomain + run + "\ndescriptors:\n  - key: probe\n    rate_limit: {unit: day, requests_per_unit: 0}\n"}
-	for i := range cases {
-		files[cases[i].Name] = cases[i].Rules
-	}
-	for name, rules := range files {
-		if err := os.WriteFile(filepath.Join(o.Rules, filePrefix+name+".yaml"), []byte(rules), 0o644); err != nil { //nolint:gosec // the service may be another user
-			return fmt.Errorf("write the rules: %w", err)
-		}
-	}
 	return nil
 }
 
+// load writes rule files, and waits until the service knows the domain of the last one.
+func (s *suite) load(ctx context.Context, domain string, names ...string) error {
+	if s.Form == Limitador {
+		names = names[len(names)-1:] // all are in one file
+	}
+	for _, name := range names {
+		if err := s.Form.write(s.Rules, name, s.files); err != nil {
+			return fmt.Errorf("write the rules: %w", err)
+		}
+	}
+	if err := shell(ctx, s.Load); err != nil {
+		return fmt.Errorf("load the rules: %w", err)
+	}
+	return s.await(ctx, domain)
+}
+
 // await asks for the limit of a probe until the service knows it.
-func (o *Options) await(ctx context.Context, run string) error {
-	until := time.Now().Add(o.Wait)
-	request := request(probeDomain+run, "probe", "")
+func (s *suite) await(ctx context.Context, domain string) error {
+	until := time.Now().Add(s.Wait)
+	request := request(domain, 1, "probe=probe")
 	for {
-		answer, err := o.Ask(ctx, request)
+		answer, err := s.Ask(ctx, request)
+		known := answer.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT // its limit is 0
 		switch {
-		case err == nil && len(answer.GetStatuses()) == 1 && answer.GetStatuses()[0].GetCurrentLimit() != nil:
+		case err == nil && (known || len(answer.GetStatuses()) == 1 && answer.GetStatuses()[0].GetCurrentLimit() != nil): // in shadow mode it passes
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case time.Now().After(until) && err != nil:
 			return fmt.Errorf("ask the service: %w", err)
 		case time.Now().After(until):
-			return fmt.Errorf("after %s the service does not have the rules in %s: does it read that directory, or does it need a command to load them?", o.Wait, o.Rules)
+			return fmt.Errorf("after %s the service does not have the rules in %s: does it read that directory, or does it need a command to load them?", s.Wait, s.Rules)
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return err
@@ -205,7 +232,7 @@ func shell(ctx context.Context, command string) error {
 }
 
 func (r *Report) add(c *Case, one Result) {
-	one.Name, one.Level, one.Why = c.Name, c.Level, c.Why
+	one.Name, one.Level, one.Why, one.Report = c.Name, c.Level, c.Why, c.Report
 	switch {
 	case one.Skipped != "":
 		r.Skipped++

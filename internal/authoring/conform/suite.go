@@ -28,15 +28,17 @@ const (
 	Protocol Level = "protocol" // written by hand
 	Recorded Level = "recorded" // answers of envoyproxy/ratelimit
 	Exact    Level = "exact"    // what many connections get together
+	Field    Level = "field"    // what users of rate limit services have reported
 )
 
 // Case is some requests under one rule file, and the answers to them.
 type Case struct {
-	Name  string
-	Level Level
-	Why   string // one sentence; empty for recordings
-	Rules string // a rule file with one domain
-	Steps []Step
+	Name   string
+	Level  Level
+	Why    string // one sentence; empty for recordings
+	Report string // where users of some service met it
+	Rules  string // a rule file with one domain
+	Steps  []Step
 }
 
 // Step is a request and its answer, as protobuf's JSON.

@@ -7,6 +7,9 @@ import (
 	descriptorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
@@ -54,6 +57,19 @@ const OverLimit = ratelimitv3.RateLimitResponse_OVER_LIMIT
 // ShouldRateLimit asks for a decision.
 func (c *Client) ShouldRateLimit(ctx context.Context, m *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	return ask(ctx, c, ratelimitv3.NewRateLimitServiceClient(c.conn).ShouldRateLimit, m)
+}
+
+// Reserve asks Kuadrant's service to reserve hits. The request's first fields are a ReserveRequest's, the others are unknown to it; the answer
+// has only a code. A server without that method gives no answer and no error.
+func (c *Client) Reserve(ctx context.Context, m *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	return ask(ctx, c, func(ctx context.Context, m *ratelimitv3.RateLimitRequest, opts ...grpc.CallOption) (*ratelimitv3.RateLimitResponse, error) {
+		first := new(wrapperspb.UInt64Value) // a ReserveResponse's first field is its code
+		err := c.conn.Invoke(ctx, "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve", m, first, opts...)
+		if status.Code(err) == codes.Unimplemented {
+			return nil, nil //nolint:nilnil // stated
+		}
+		return &ratelimitv3.RateLimitResponse{OverallCode: ratelimitv3.RateLimitResponse_Code(first.GetValue())}, err //nolint:gosec // a code
+	}, m)
 }
 
 // unitName is the name of a unit from the wire. The protocol's own code has no names for newer units.
