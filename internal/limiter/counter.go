@@ -19,7 +19,15 @@ type Counters struct {
 
 	HitCost uint64 // what one hit counts for under the rule; 0 without a rule
 
+	Shadow  bool               // nothing is enforced: the rule or the server is in shadow mode
+	OnError descriptor.OnError // how a request is answered while the store cannot answer
+
 	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
+}
+
+// Denies reports whether a counter of the list denies the next request of one hit.
+func (c *Counters) Denies(k *Counter) bool {
+	return !c.Shadow && (c.Blocked || !k.Lifted && !k.Unenforced && !k.Inactive && k.Wait != 0)
 }
 
 // Counter is one limit and its state, as a request to this replica would see it.
@@ -79,9 +87,8 @@ func (c *Counter) Class() string {
 type QuotaBucket struct {
 	Counters
 
-	Rule    *descriptor.Rule // nil: no rule matches
-	Domain  *descriptor.Domain
-	OnError descriptor.OnError // what to do while the store cannot answer
+	Rule   *descriptor.Rule // nil: no rule matches
+	Domain *descriptor.Domain
 
 	// Enforced lists the counters that limit requests now: those in List that no shadow mode, override or schedule takes
 	// out of effect. Empty: every request passes, unless Blocked.

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,27 +76,22 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 
 // QuotaBucket looks at a descriptor's counters like Peek.
 func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string, entries []descriptor.Entry) (QuotaBucket, error) {
-	q := QuotaBucket{OnError: descriptor.OnErrorError}
+	q := QuotaBucket{Counters: Counters{OnError: descriptor.OnErrorError}}
 	w, err := l.inquire(now, l.snapshot.Load(), domain, &Descriptor{Entries: entries})
 	if err != nil {
 		return q, err
 	}
 	defer l.release(w)
-	if q.Domain = w.domain; q.Domain == nil {
-		q.Counters = w.counters()
+	q.Counters, q.Domain = w.counters(), w.domain
+	if q.Domain == nil {
 		return q, nil
 	}
 	if s := &w.subjects[0]; !s.namesReservation { // a bucket is no reservation
 		q.Rule = s.rule
 	}
-	if choice := w.onError(&subject{rule: q.Rule}); choice != descriptor.OnErrorDefault {
-		q.OnError = choice
-	}
-	c := w.counters()
-	if err := w.readCounters(ctx, &c); err != nil {
+	if err := w.readCounters(ctx, &q.Counters); err != nil {
 		return q, err
 	}
-	q.Counters = c
 	shadow := w.snap.settings.Shadow
 	q.Blocked = q.Blocked && !shadow
 	if q.Rule == nil || q.Rule.Unlimited || q.Rule.Shadow || shadow {
@@ -144,6 +140,10 @@ func (w *work) counters() (c Counters) {
 	s := &w.subjects[0]
 	c.Explanation = w.domain.Explain(w.req.Descriptors[0].Entries, w.Keys)
 	c.Blocked, c.FromRequest = s.by == byBlock, s.by == byRequest
+	c.Shadow, c.OnError = s.shadow() || w.snap.settings.Shadow, descriptor.OnErrorError
+	if w.domain != nil {
+		c.OnError = cmp.Or(w.onError(s), descriptor.OnErrorError)
+	}
 	if s.rule != nil {
 		c.HitCost = s.hitCost()
 		if n := w.overrideInForce(s.rule, s.sent); n.Kind != 0 && !w.countedElsewhere(s) {

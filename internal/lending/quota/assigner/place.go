@@ -143,7 +143,7 @@ func (a *Assigner) readmit(now time.Time, b *bucket) {
 	if b.terms != nil || t == nil {
 		return
 	}
-	p.accept(b, &t.means, &found{quota: limiter.QuotaBucket{Rule: t.rule, OnError: t.onError}})
+	p.accept(b, &t.means, &found{quota: limiter.QuotaBucket{Rule: t.rule, Counters: limiter.Counters{OnError: t.onError}}})
 	if !p.unread {
 		p.update(now, a.o.Store == nil)
 	}
