@@ -24,7 +24,7 @@ func TestKeyEntriesAreThoseOfTheKey(t *testing.T) {
 	})
 }
 
-// The entries that a key names lead to its counter again, also where values are grouped, and where a pattern stands for them.
+// The entries that a key names lead to its counter again, even if values are grouped or a pattern stands for them.
 func TestKeyEntriesLeadToTheirCounter(t *testing.T) {
 	rule := func() *Rule { return &Rule{Limits: []Limit{{Requests: 1, Window: Window{Unit: Second}}}} }
 	d := domainOf(t, Options{},

@@ -66,6 +66,7 @@ type live struct {
 	Hot       *liveHot        `json:"hot"`       // nil: hot keys are off
 	Buckets   int             `json:"buckets"`   // quota buckets that clients of this replica use
 	Regions   bool            `json:"regions"`   // this replica is in a region
+	Fleet     bool            `json:"fleet"`     // the replicas that share its Redis are known
 }
 
 type liveRules struct {
@@ -87,13 +88,14 @@ type liveHot struct {
 }
 
 type liveKey struct {
-	Key     string    `json:"key"`
-	Cut     bool      `json:"cut"`
-	Domain  string    `json:"domain"`
-	Rule    string    `json:"rule"`
-	Shadow  bool      `json:"shadow"`
-	Used    [2]uint64 `json:"used"` // at least, at most
-	Refused [2]uint64 `json:"refused"`
+	Key     string     `json:"key"`
+	Domain  string     `json:"domain"`
+	Rule    string     `json:"rule"`
+	Entries []oneEntry `json:"entries"` // that the key names; empty: it names none
+	Leads   bool       `json:"leads"`   // the entries lead to this counter
+	Shadow  bool       `json:"shadow"`
+
+	hotCounter
 }
 
 type liveRule struct {
@@ -111,16 +113,22 @@ const (
 	maxShown       = 1024     // bytes of a name in an event
 )
 
+const eventsPath = console.Path + "events"
+
 // addConsole adds the console to the pages.
 func (s *Server) addConsole(mux *http.ServeMux, opts *Options) {
 	s.events = console.NewEvents(opts.look)
-	mux.Handle("GET "+console.Path+"events", s.events)
+	mux.HandleFunc("GET "+eventsPath, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Ratelimitd-Role", opts.Access.roleOf(r.Context()))
+		s.events.ServeHTTP(w, r)
+	})
 	mux.Handle("GET "+console.Path+"rules", &rulePages{opts})
+	mux.Handle("POST "+findPath, &finder{opts})
 }
 
 // look returns the next event.
 func (o *Options) look(ctx context.Context) any {
-	e := &live{At: time.Now().UnixMilli(), Rules: o.liveRules(), Regions: o.Regions.Status != nil}
+	e := &live{At: time.Now().UnixMilli(), Rules: o.liveRules(), Regions: o.Regions.Status != nil, Fleet: o.Fleet != nil}
 	if o.Process != nil {
 		e.Process = o.Process(ctx)
 	}
@@ -131,7 +139,7 @@ func (o *Options) look(ctx context.Context) any {
 	if o.Shares != nil {
 		e.Buckets = o.Shares.Buckets()
 	}
-	e.Hot = hotOf(o.HotKeys(hotkeys.Query{Limit: maxLiveRows}))
+	e.Hot = hotOf(o.Rules.tree(), o.HotKeys(hotkeys.Query{Limit: maxLiveRows}))
 	return e
 }
 
@@ -174,8 +182,8 @@ func someDomains(tree *descriptor.Tree) []string {
 	return names
 }
 
-func hotOf(r hotkeys.Report) *liveHot {
-	h := &liveHot{Seconds: r.To.Sub(r.From).Seconds(), Refused: liveKeys(r.Refused), Used: liveKeys(r.Used), Rules: []liveRule{}}
+func hotOf(tree *descriptor.Tree, r hotkeys.Report) *liveHot {
+	h := &liveHot{Seconds: r.To.Sub(r.From).Seconds(), Refused: liveKeys(tree, r.Refused), Used: liveKeys(tree, r.Used), Rules: []liveRule{}}
 	for i := range r.Rules {
 		if len(h.Rules) == maxLiveRows {
 			break
@@ -186,14 +194,19 @@ func hotOf(r hotkeys.Report) *liveHot {
 	return h
 }
 
-func liveKeys(keys []hotkeys.Key) []liveKey {
+func liveKeys(tree *descriptor.Tree, keys []hotkeys.Key) []liveKey {
 	all := make([]liveKey, 0, len(keys))
 	for i := range keys {
 		k := &keys[i]
-		all = append(all, liveKey{
-			shown(k.Text), k.Cut, shown(k.Domain), shown(k.Rule), k.Shadow,
-			[2]uint64{k.Used.AtLeast, k.Used.AtMost}, [2]uint64{k.Refused.AtLeast, k.Refused.AtMost},
-		})
+		rule, entries := entriesOf(tree, k)
+		live := liveKey{
+			Key: shown(k.Text), Domain: shown(k.Domain), Rule: shown(k.Rule), Leads: rule != nil, Shadow: k.Shadow,
+			hotCounter: hotCounter{[2]uint64{k.Used.AtLeast, k.Used.AtMost}, [2]uint64{k.Refused.AtLeast, k.Refused.AtMost}},
+		}
+		for _, e := range entries {
+			live.Entries = append(live.Entries, oneEntry{validText(e.Key), validText(e.Value)})
+		}
+		all = append(all, live)
 	}
 	return all
 }

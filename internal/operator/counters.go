@@ -49,14 +49,17 @@ func (c *counters) Peek(ctx context.Context, req *adminv1.PeekRequest) (*adminv1
 	if err != nil {
 		return nil, errorOf(err)
 	}
-	x := &found.Explanation
-	answer := &adminv1.PeekResponse{
-		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(d.Entries, &found), Counters: counterMessages(now, &found),
+	return peekMessage(now, d.Entries, &found), nil
+}
+
+func peekMessage(now time.Time, entries []descriptor.Entry, found *limiter.Counters) *adminv1.PeekResponse {
+	m := &adminv1.PeekResponse{
+		DomainKnown: found.Explanation.Known, Rule: ruleOf(found), Reason: reasonOf(entries, found), Counters: counterMessages(now, found),
 	}
 	if found.Override != nil {
-		answer.Override = found.Override.Words()
+		m.Override = found.Override.Words()
 	}
-	return answer, nil
+	return m
 }
 
 // Reset implements adminconnect.CounterServiceHandler.

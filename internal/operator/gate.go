@@ -149,9 +149,9 @@ func (g *gate) check(r *http.Request, who *actor) *refusal {
 	return nil
 }
 
-// report logs some of the rejections.
+// report logs some of the rejections. The console learns from a rejection that it has to ask for a token: nobody has tried one.
 func (g *gate) report(r *http.Request, who *actor, no *refusal) {
-	if !g.some.Pick(time.Now()) {
+	if no.reason == tokenNeeded && r.URL.Path == eventsPath && r.Header.Get("Authorization") == "" || !g.some.Pick(time.Now()) {
 		return
 	}
 	attrs := append([]slog.Attr{slog.String("path", logging.Shorten(r.URL.Path)), slog.String("reason", no.reason)}, who.attrs()...)

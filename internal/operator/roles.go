@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func needOf(r *http.Request) (need, bool) {
 	switch {
 	case isService(path):
 		return need{}, false
-	case isRead(r):
+	case isRead(r), path == findPath: // which decides itself what an operator without a name sees
 		return toRead, true
 	default:
 		return need{role: roleOperate}, true // such as PUT /loglevel, which needs no name in the log
@@ -94,6 +95,14 @@ func isRead(r *http.Request) bool {
 
 // allows reports whether a role is enough.
 func (n need) allows(role string) bool { return role == roleOperate || role == n.role }
+
+// roleOf is the role of the operator behind a request that passed the gate. An operator without a name changes nothing.
+func (a *Access) roleOf(ctx context.Context) string {
+	if a.Tokens == nil && !a.ClientCerts {
+		return roleRead
+	}
+	return actorOf(ctx).role
+}
 
 // CertificateName gives a role, read or operate, to the client certificates that are for a name: a DNS name, an IP address or a URI.
 type CertificateName struct{ Role, Name string }

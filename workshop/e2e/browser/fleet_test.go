@@ -39,6 +39,9 @@ func TestConsoleFleet(t *testing.T) {
 	c.until(t, `document.querySelectorAll("table")[0].querySelectorAll("tbody tr").length === 4`)
 	c.until(t, `[...document.querySelectorAll("td.n.bad")].some(cell => parseFloat(cell.innerText) > 0)`) // refused per second
 
+	c.page(t, "#/now", ", 1 of 4. Together they pass ")
+	c.page(t, "#/fleet", "4 live")
+
 	id := idOf(t, killed)
 	killed.Kill(t)
 	c.shows(t, "3 live, 1 gone, 0 stopped")

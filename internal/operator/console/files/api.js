@@ -4,6 +4,14 @@ import { signal, computed } from "@preact/signals";
 // The token stays in this tab, and is gone when the tab is.
 export const token = signal(sessionStorage.getItem("ratelimitd-token") || "");
 export const tokenWanted = signal(""); // why the page asks for one; empty: it does not
+export const mayChange = signal(false); // the role of the token or certificate is enough to change something
+
+const eventsPath = "/console/events";
+const noToken = "This replica shows its numbers to operators who have a token.";
+
+// The first answer says whether a token is needed. Without one, nothing else is asked before.
+let needed = false, opened;
+const opening = new Promise((done) => { opened = done; });
 
 export function useToken(text) {
   token.value = text;
@@ -24,6 +32,10 @@ class Failure extends Error {
 const codes = { 400: "invalid_argument", 401: "unauthenticated", 403: "permission_denied", 404: "unimplemented", 409: "aborted", 501: "unimplemented", 503: "unavailable" };
 
 async function ask(path, init = {}) {
+  if (!token.value && path !== eventsPath) {
+    await opening;
+    if (needed) throw new Failure("unauthenticated", noToken);
+  }
   const headers = { ...init.headers };
   if (token.value) headers.Authorization = "Bearer " + token.value;
   let answer;
@@ -41,7 +53,10 @@ async function ask(path, init = {}) {
     code = error.code || code;
     message = error.message || message;
   } catch { /* it is text */ }
-  if (code === "unauthenticated") tokenWanted.value = token.value || message.includes("certificate") ? message : "This replica shows nothing without a token.";
+  if (code === "unauthenticated") {
+    needed = !message.includes("certificate");
+    tokenWanted.value = token.value || !needed ? message : noToken;
+  }
   throw new Failure(code, message);
 }
 
@@ -85,7 +100,9 @@ function take(event) {
 }
 
 async function listen(control) {
-  const answer = await ask("/console/events", { signal: control.signal });
+  const answer = await ask(eventsPath, { signal: control.signal });
+  opened();
+  mayChange.value = answer.headers.get("Ratelimitd-Role") === "operate";
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = ""; ;) {
     const { value, done } = await reader.read();
@@ -109,6 +126,8 @@ async function stay() {
       if (control.signal.aborted) wait = 0;
       else trouble.value = e.message;
       if (e.code === "unauthenticated") wait = 30000; // a token ends the wait
+    } finally {
+      opened();
     }
     if (wait < 30000 && performance.now() - began > 2000) wait = 0;
     await new Promise((next) => {

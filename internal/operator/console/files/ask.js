@@ -1,11 +1,11 @@
-// The form that asks for a descriptor, and the search for a customer by a value.
+// The form that asks for a descriptor, or for a value.
 import { useEffect, useState } from "preact/hooks";
-import { call, get, live, token } from "./api.js";
-import { html, visible, Problem, readDescriptor, writeEntries, fromKey, useLoad, link } from "./parts.js";
+import { get, live, token } from "./api.js";
+import { html, visible, Problem, readDescriptor, writeEntries, useLoad, link } from "./parts.js";
 
-const mostRules = 500; // that are offered, and searched
+const mostRules = 500; // that are offered
 
-// rulesOf loads the rules of a domain; of all domains, if it is empty.
+// rulesOf loads the rules of a domain.
 const rulesOf = async (domain, signal) => (await get("rules?" + new URLSearchParams({ limit: mostRules, domain }), { signal })).rules;
 
 export const domains = () => (live.value ? live.value.rules.domains : []);
@@ -73,40 +73,4 @@ export function Ask({ page, asked, action, find, value = "", matched }) {
     <button class="main">${action}</button>
     <div class="outcome"><${Problem} error=${error} /></div>
   </form>`;
-}
-
-const mostAsked = 60; // counters that one search reads
-
-// search returns the callers with a value, as UsageService lists them: those that rules with one open key would count for it, those that are
-// hot, and those with more entries that are in use.
-export async function search(value, domain, peek, signal) {
-  const asks = new Map(), lists = new Map(), found = new Map();
-  const add = (map, of, entries) => map.set(JSON.stringify([of, entries]), { domain: of, entries });
-  const rules = await rulesOf(domain, signal);
-  for (const r of rules) {
-    r.levels.forEach((l, i) => {
-      if (l.exact && l.value !== value) return;
-      if (r.levels.every((o, j) => j === i || o.exact)) add(asks, r.domain, r.levels.map((o, j) => ({ key: o.key, value: j === i ? value : o.value })));
-      else add(lists, r.domain, [{ key: l.key, value }]);
-    });
-  }
-  const none = (error) => { if (error.name === "AbortError") throw error; return {}; };
-  const hot = await call("AdminService/HotKeys", { domain, limit: 256 }, { signal }).catch(none);
-  for (const k of [...(hot.mostRefused || []), ...(hot.mostUsed || [])]) {
-    const x = !k.cut && fromKey(k.key);
-    if (x && x.entries.some((e) => e.value === value)) add(asks, x.domain, x.entries);
-  }
-  const some = [...asks.values()].slice(0, mostAsked);
-  await Promise.all([
-    ...some.map(async (a) => { const x = await peek(a, signal); if (x.rule) found.set(JSON.stringify(a), { ...a, ...x }); }),
-    ...[...lists.values()].slice(0, mostAsked).map(async (a) => {
-      const x = await call("UsageService/List", { domain: a.domain, where: a.entries, pageSize: 20 }, { signal }).catch(none);
-      for (const u of x.usages || []) {
-        const o = { domain: a.domain, entries: u.entries.map((e) => ({ key: e.key || "", value: e.value || "" })) };
-        found.set(JSON.stringify(o), { ...u, ...o });
-      }
-    }),
-  ]);
-  const used = (x) => Math.max(0, ...(x.counters || []).map((c) => Number(c.used || 0) / Number(c.capacity || 1)));
-  return { callers: [...found.values()].sort((a, b) => used(b) - used(a)), all: some.length === asks.size && rules.length < mostRules };
 }

@@ -15,14 +15,14 @@ import { Try } from "./try.js";
 
 // The last part says whether the page is of use here.
 const pages = [
-  ["now", "Now", Now, "What is denied now"],
-  ["customer", "Customer", Customer, "One customer"],
-  ["rules", "Rules", Rules, "Rules"],
-  ["overrides", "Overrides", Overrides, "Overrides"],
-  ["shares", "Shares", Shares, "Shares of quota buckets", (event) => event.buckets],
-  ["fleet", "Fleet", Fleet, "The fleet"],
-  ["regions", "Regions", Regions, "Regions", (event) => event.regions],
-  ["try", "Try it", Try, "Try a request"],
+  ["now", "Now", Now],
+  ["customer", "Customer", Customer],
+  ["rules", "Rules", Rules],
+  ["overrides", "Overrides", Overrides],
+  ["shares", "Shares", Shares, (event) => event.buckets],
+  ["fleet", "Fleet", Fleet],
+  ["regions", "Regions", Regions, (event) => event.regions],
+  ["try", "Try it", Try],
 ];
 
 const address = signal(location.hash);
@@ -30,7 +30,7 @@ addEventListener("hashchange", () => { address.value = location.hash; });
 
 function App() {
   const [path, query] = address.value.replace(/^#\/?/, "").split(/\?(.*)/s);
-  const [id, , Page, title] = pages.find((p) => p[0] === path) || pages[0];
+  const [id, title, Page] = pages.find((p) => p[0] === path) || pages[0];
   const heading = useRef(null), first = useRef(true);
   useEffect(() => {
     document.title = title + " – ratelimitd";
@@ -41,16 +41,19 @@ function App() {
     <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); heading.current.focus(); }}>Skip to the page</a>
     <header class="top">
       <span class="brand">ratelimitd</span>
-      <nav aria-label="Pages"><ul>${pages.filter(([p, , , , use]) => !use || id === p || (live.value && use(live.value))).map(([p, label]) => html`<li><a href=${"#/" + p} aria-current=${p === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
+      <nav aria-label="Pages"><ul>${pages.filter(([p, , , use]) => !use || id === p || (live.value && use(live.value))).map(([p, label]) => html`<li><a href=${"#/" + p} aria-current=${p === id ? "page" : undefined}>${label}</a></li>`)}</ul></nav>
       <${State} />
     </header>
     <main id="main">
       <${Alarms} />
       <${Token} />
       <h1 ref=${heading} tabindex="-1">${title}</h1>
-      <${Page} query=${new URLSearchParams(query || "")} />
+      ${(live.value || !locked()) && html`<${Page} query=${new URLSearchParams(query || "")} />`}
     </main>`;
 }
+
+// locked reports whether the page shows nothing before there is a token.
+const locked = () => tokenWanted.value && !token.value;
 
 // State says whether what the page shows is up to date.
 function State() {
@@ -59,8 +62,8 @@ function State() {
   const [asking, ask] = useState(false);
   return html`<div class="state">
     <span class="host" title="this replica">${visible(host)}</span>
-    <span class=${"dot " + (stale.value ? "stale" : "fresh")} role="status">${stale.value ? (event ? "stale: " + age.value + " s old" : "connecting") : "live"}</span>
-    ${token.value ? html`<button type="button" class="mini" onClick=${() => useToken("")}>forget token</button>` : html`<button type="button" class="mini" aria-expanded=${asking} onClick=${() => { tokenWanted.value = "Enter a token to see counters and to change something."; ask(true); }}>token</button>`}
+    <span class=${"dot " + (stale.value ? "stale" : "fresh")} role="status">${stale.value ? (event ? "stale: " + age.value + " s old" : locked() ? "no token" : "connecting") : "live"}</span>
+    ${token.value ? html`<button type="button" class="mini" onClick=${() => useToken("")}>forget token</button>` : (live.value || !locked()) && html`<button type="button" class="mini" aria-expanded=${asking} onClick=${() => { tokenWanted.value = "Enter a token to see counters and to change something."; ask(true); }}>token</button>`}
   </div>`;
 }
 
@@ -80,12 +83,14 @@ function Alarms() {
 
 function Token() {
   const [text, set] = useState("");
-  if (!tokenWanted.value) return null;
+  const box = useRef(null), wanted = tokenWanted.value;
+  useEffect(() => { if (box.current) box.current.focus(); }, [wanted]);
+  if (!wanted) return null;
   const submit = (e) => { e.preventDefault(); const t = text.trim(); set(""); if (t) useToken(t); };
   return html`<form class="token" onSubmit=${submit} aria-label="Token">
-    <p>${visible(tokenWanted.value)} <span class="note">It is kept in this tab until you close it.</span></p>
-    <label>Token <input type="password" name="token" autocomplete="off" value=${text} onInput=${(e) => set(e.target.value)} /></label>
-    <button class="main">Use it</button> <button type="button" onClick=${() => { tokenWanted.value = ""; }}>Not now</button>
+    <p>${visible(wanted)} <span class="note">This tab keeps the token until you close it.</span></p>
+    <label>Token <input ref=${box} type="password" name="token" autocomplete="off" value=${text} onInput=${(e) => set(e.target.value)} /></label>
+    <button class="main">Use it</button> ${live.value && html`<button type="button" onClick=${() => { tokenWanted.value = ""; }}>Not now</button>`}
   </form>`;
 }
 

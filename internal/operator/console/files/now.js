@@ -1,16 +1,17 @@
 // What is denied now.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
-import { live, history, rates, stale } from "./api.js";
-import { html, Name, Panel, Table, count, rate, range, percent, fromKey, link } from "./parts.js";
+import { call, live, history, rates, stale, token } from "./api.js";
+import { html, Name, Panel, Table, useLoad, count, rate, range, percent, inWords, link } from "./parts.js";
 
 export function Now() {
   const event = live.value, now = rates.value;
   const hot = event && event.hot;
   const rules = hot ? hot.rules.filter((r) => r.refused > 0) : [];
   return html`
+    <${Fleet} event=${event} />
     <${Cards} event=${event} now=${now} />
-    <${Panel} title="Decisions" note="per second, of this replica, since this page is open"><${Chart} /></${Panel}>
+    <${Panel} title="Decisions" note="per second, since this page is open"><${Chart} /></${Panel}>
     ${hot && html`<div class="two">
       <${Panel} title="Rules that deny" note=${"last " + Math.round(hot.seconds) + " s"}>
         <${Table} label="Rules that deny" head=${["Rule", "#denied", "#of", "#share"]} empty="No rule denied anything."
@@ -18,30 +19,39 @@ export function Now() {
             <th scope="row"><a href=${"#/rules?find=" + encodeURIComponent(r.rule)}><${Name} text=${r.rule} max=${80} /></a>${r.shadow && html` <span class="tag">shadow</span>`}</th>
             <td class="n bad">${count(r.refused)}</td><td class="n">${count(r.used)}</td><td class="n">${percent(r.refused, r.used)}</td></tr>`)} />
       </${Panel}>
-      <${Callers} />
+      <${Customers} />
     </div>`}`;
 }
 
-// Callers are the busiest of the last minute.
-export function Callers() {
+// Fleet says whose numbers the page shows, and what all replicas do together.
+function Fleet({ event }) {
+  const known = !!event && event.fleet;
+  const state = useLoad((signal) => (known ? call("FleetService/List", {}, { signal }) : Promise.resolve(null)), token.value + known, 5000);
+  const up = ((state.data && state.data.processes) || []).filter((p) => p.state === "PROCESS_STATE_LIVE" && p.perSecond);
+  const sum = (name) => rate(up.reduce((all, p) => all + (p.perSecond[name] || 0), 0));
+  return html`<p class="whose">This replica: <b><${Name} text=${event && event.process ? event.process.host : location.host} max=${60} /></b>${state.data && (!state.data.shared ? ", which counts in its own memory"
+    : up.length > 1 ? html`, 1 of <a href="#/fleet">${count(up.length)}</a>. Together they pass ${sum("passed")} and deny ${sum("refused")} a second` : ", the only one that counts in this Redis")}.</p>`;
+}
+
+// Customers are the busiest of the last minute.
+export function Customers() {
   const [by, setBy] = useState("refused");
   const hot = live.value && live.value.hot;
   if (!hot) return null;
-  return html`<${Panel} title=${by === "refused" ? "Callers that are denied" : "Callers that ask most"} note=${"last " + Math.round(hot.seconds) + " s"}
-    tools=${html`<span role="group" aria-label="Sort callers">${["refused", "used"].map((b) => html`<button type="button" aria-pressed=${by === b} onClick=${() => setBy(b)}>most ${b === "refused" ? "denied" : b}</button>`)}</span>`}>
-    <${Table} label="Callers" head=${["Counter", "#denied", "#used"]} empty=${by === "refused" ? "Nobody was denied." : "Nobody asked."}
-      rows=${hot[by].map((k) => html`<tr key=${k.key}>
-        <th scope="row"><${Key} of=${k} />${k.shadow && html` <span class="tag">shadow</span>`}</th>
+  return html`<${Panel} title=${by === "refused" ? "Customers that are denied" : "Customers that ask most"} note=${"last " + Math.round(hot.seconds) + " s"}
+    tools=${html`<span role="group" aria-label="Sort customers">${["refused", "used"].map((b) => html`<button type="button" aria-pressed=${by === b} onClick=${() => setBy(b)}>most ${b === "refused" ? "denied" : b}</button>`)}</span>`}>
+    <${Table} label="Customers" head=${["Customer", "#denied", "#of"]} empty=${by === "refused" ? "Nobody was denied." : "Nobody asked."}
+      rows=${hot[by].map((k) => html`<tr key=${k.key + k.rule}>
+        <th scope="row"><${Counter} of=${k} />${k.shadow && html` <span class="tag">shadow</span>`}</th>
         <td class=${"n " + (k.refused[1] > 0 ? "bad" : "")}>${range(k.refused)}</td><td class="n">${range(k.used)}</td></tr>`)} />
   </${Panel}>`;
 }
 
-// Key is the key of a counter. It leads to the customer if it names the entries.
-function Key({ of }) {
-  const at = of.key.indexOf(of.domain + "|");
-  const found = at >= 0 && !of.cut ? fromKey(of.key.slice(at)) : null;
-  const name = html`<${Name} text=${of.key} max=${90} />`;
-  return found ? html`<a href=${link("customer", found.domain, found.entries)}>${name}</a>` : name;
+// Counter is what a counter counts. It leads to the customer if its key says who that is; a very long key does not.
+function Counter({ of }) {
+  const name = html`<${Name} text=${of.entries ? inWords(of.entries) : of.key} max=${90} />`;
+  const many = live.value && live.value.rules.domains.length !== 1;
+  return html`${of.leads ? html`<a href=${link("customer", of.domain, of.entries)}>${name}</a>` : name}${many && html` <span class="note">in <${Name} text=${of.domain} max=${40} /></span>`}`;
 }
 
 function Cards({ event, now }) {
@@ -59,10 +69,10 @@ function Cards({ event, now }) {
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
-// lastMinute is the range of the time axis: all of the history, and a minute at least, also before there is any.
-function lastMinute(u) {
-  const times = u.data[0], end = times.length ? times[times.length - 1] : Date.now() / 1000;
-  return [Math.min(times.length ? times[0] : end, end - 60), end];
+// covered is the range of the time axis. It begins with the first number, so that the first minute fills the chart; it has ten seconds at least.
+function covered(u) {
+  const times = u.data[0], begin = times.length ? times[0] : Date.now() / 1000;
+  return [begin, Math.max(begin + 10, times[times.length - 1] || 0)];
 }
 
 // plotting is true once uPlot is there: the page does not wait for it.
@@ -82,7 +92,7 @@ function Chart() {
       const axis = () => ({ stroke: color("soft"), grid: { stroke: color("grid"), width: 1 }, ticks: { stroke: color("grid") }, font: "12px system-ui, sans-serif" });
       plot.current = new window.uPlot({
         width: box.clientWidth, height: 150, legend: { show: false }, cursor: { show: false },
-        scales: { x: { range: lastMinute }, y: { range: (u, min, max) => [0, Math.max(max || 0, 1) * 1.1] } },
+        scales: { x: { range: covered }, y: { range: (u, min, max) => [0, Math.max(max || 0, 1) * 1.1] } },
         axes: [Object.assign(axis(), { values: (u, ticks) => ticks.map((t) => new Date(t * 1000).toISOString().slice(11, 19)), space: 90, size: 26 }), Object.assign(axis(), { size: 54, values: (u, ticks) => ticks.map((v) => (v % 1 ? "" : rate(v))) })],
         series: [{}, { stroke: color("allowed"), width: 1.5, points: { show: false } }, { stroke: color("refused"), fill: color("refusedfill"), width: 1.5, points: { show: false } }],
       }, data(), box);

@@ -1,7 +1,7 @@
-// Operators' overrides: numbers for one caller that replace a rule's.
+// Operators' overrides: numbers for one customer that replace a rule's.
 import { useState } from "preact/hooks";
-import { call, live, token } from "./api.js";
-import { html, Name, Panel, Table, Problem, Confirm, Since, useLoad, count, words, utc, readDescriptor, writeEntries, link } from "./parts.js";
+import { call, live, mayChange, token } from "./api.js";
+import { html, Name, Panel, Table, Problem, Confirm, Since, useLoad, count, words, utc, readDescriptor, inWords, link } from "./parts.js";
 
 // numbers says in words what an override gives.
 export function numbers(o) {
@@ -40,6 +40,7 @@ function Editor({ of, current, onDone }) {
   const [span, setSpan] = useState(current && current.expiresAt ? "at" : current ? "" : "86400");
   const [at, setAt] = useState(current && current.expiresAt ? local(current.expiresAt) : "");
   const [reason, setReason] = useState((current && current.reason) || "");
+  const [clear, setClear] = useState(false);
   const [outcome, setOutcome] = useState(null);
   const number = kind === "requestsPerUnit" || kind === "factor";
   const send = async (dryRun, remove) => {
@@ -56,8 +57,8 @@ function Editor({ of, current, onDone }) {
       }
       const write = { override };
       if (!dryRun) write.expectVersion = current ? current.version : "0";
-      const answer = await call("OverrideService/" + (remove ? "Remove" : "Set"), { writes: [write], dryRun });
-      setOutcome({ change: (answer.changes || [])[0] || {}, dryRun, remove });
+      const answer = await call("OverrideService/" + (remove ? "Remove" : "Set"), { writes: [write], dryRun, ...(clear && !remove && { resetCounters: true }) });
+      setOutcome({ change: (answer.changes || [])[0] || {}, dryRun, remove, clear });
       if (!dryRun) onDone();
     } catch (error) {
       setOutcome({ error });
@@ -71,6 +72,7 @@ function Editor({ of, current, onDone }) {
     <label>How long<select value=${span} onChange=${(e) => setSpan(e.target.value)}>${spans.map(([id, label]) => html`<option value=${id}>${label}</option>`)}</select></label>
     ${span === "at" && html`<label>Until, local time<input type="datetime-local" value=${at} onInput=${(e) => setAt(e.target.value)} /></label>`}
     <label class="grow">Reason<input name="reason" value=${reason} onInput=${(e) => setReason(e.target.value)} maxlength="200" /></label>
+    <label class="tick"><input type="checkbox" name="clear" checked=${clear} onChange=${(e) => setClear(e.target.checked)} />Give back what is used</label>
     <span><button type="button" onClick=${() => send(true, false)}>Dry run</button> <button class="main">${current ? "Change" : "Set"} override</button>
       ${current && html` <${Confirm} label="Remove" sure="Remove this override?" onYes=${() => send(false, true)} />`}</span>
     ${outcome && html`<div class="outcome">${outcome.error ? html`<${Problem} error=${outcome.error} />` : html`<${Outcome} of=${outcome} />`}</div>`}
@@ -82,9 +84,10 @@ function Outcome({ of }) {
   if (!of.dryRun) return html`<p class="good" role="status">${of.remove ? "Removed." : "Set: " + numbers(of.change.after || {}) + "."} Every replica has it within a second.</p>`;
   const effects = of.change.effects || [];
   return html`<div role="status"><p class="note">A dry run: nothing was changed.</p>
-    <${Table} label="Effects" head=${["Limit", "#used", "Before", "After", "Next request"]} empty="No counter of this caller changes."
-      rows=${effects.map((e, i) => html`<tr key=${i}><th scope="row"><${Name} text=${e.limit || "the rule’s"} /></th><td class="n">${count(e.used)}</td><td class="wrap">${words(e.wordsBefore)}</td><td class="wrap">${words(e.wordsAfter)}</td>
-        <td>${verdict(e.refusedBefore)} → <b class=${e.refusedAfter ? "bad" : "good"}>${verdict(e.refusedAfter)}</b></td></tr>`)} /></div>`;
+    <${Table} label="Effects" head=${["Limit", "Next request", "#used", "Before", "After"]} empty="No counter of this customer changes."
+      rows=${effects.map((e, i) => html`<tr key=${i}><th scope="row"><${Name} text=${e.limit || "the rule’s"} /></th><td>${verdict(e.refusedBefore)} → <b class=${e.refusedAfter ? "bad" : "good"}>${verdict(e.refusedAfter)}</b></td>
+        <td class="n">${count(e.used)}</td><td class="wrap">${words(e.wordsBefore)}</td><td class="wrap">${words(e.wordsAfter)}</td></tr>`)} />
+    ${!of.clear && effects.some((e) => e.refusedBefore && e.refusedAfter && Number(e.capacityAfter || 0)) && html`<p class="warn">It still denies, because what is used stays used. “Give back what is used” lets requests pass at once.</p>`}</div>`;
 }
 
 const verdict = (refused) => (refused ? "denied" : "passes");
@@ -114,16 +117,18 @@ export function OverrideOf({ asked, rule }) {
   const all = ((found.data && found.data.overrides) || []).filter((o) => same(o.entries, asked.entries));
   const names = (rule.limits || []).map((l) => l.name).filter(Boolean);
   const current = all.find((o) => (o.limit || "") === limit);
-  return html`<${Panel} title="Override" note="other numbers for this caller only">
+  return html`<${Panel} title="Override" note="other numbers for this customer only">
     ${known() === false ? html`<p class="empty">Overrides are off in this replica: RATELIMITD_OVERRIDES turns them on.</p>` : html`
       <${Problem} error=${found.error} />
       ${all.map((o) => html`<p key=${o.limit || ""}><b>${o.limit ? html`<${Name} text=${o.limit} />: ` : ""}${numbers(o)}</b> <${When} o=${o} /> ${o.reason && html`“<${Name} text=${o.reason} />”`} <span class="note">by <${Name} text=${o.author || "?"} max=${60} /></span></p>`)}
       ${rule.overridable && found.data && !all.length && html`<p class="empty">There is none: the rule’s numbers apply.</p>`}
       ${!rule.overridable && html`<p class="empty">The rule allows none: <code>overridable: true</code> in its file allows them.</p>`}
       ${rule.overridable && html`${names.length > 1 && html`<p><label>Limit <select value=${limit} onChange=${(e) => setLimit(e.target.value)}><option value="">all</option>${names.map((l) => html`<option value=${l}>${l}</option>`)}</select></label></p>`}
-      ${found.data && html`<${Editor} key=${limit + (current ? current.version : "")} of=${{ domain: asked.domain, rule: path, limit, entries: asked.entries }} current=${current} onDone=${found.again} />`}`}`}
+      ${!mayChange.value ? html`<p class="note">${readOnly}</p>` : found.data && html`<${Editor} key=${limit + (current ? current.version : "")} of=${{ domain: asked.domain, rule: path, limit, entries: asked.entries }} current=${current} onDone=${found.again} />`}`}`}
   </${Panel}>`;
 }
+
+const readOnly = "You may look, and change nothing: that needs a token or certificate with the role operate.";
 
 // known reports whether this replica has overrides; undefined: not known yet.
 const known = () => (live.value && live.value.process ? live.value.process.overrides !== null : undefined);
@@ -165,17 +170,17 @@ function List({ onEdit, editing }) {
     ${s && !s.up && html`<p class="problem">The source does not answer: this replica keeps using what it read last.</p>`}
     <form class="form" role="search" onSubmit=${submit}>${field("domain", "Domain")}${field("rule", "Rule, a path or a name")}${field("where", "Entries, as key=value")}<button class="main">Find</button></form>
     <${Problem} error=${error || page.error} />
-    ${page.data && html`<${Table} label="Overrides" head=${["Caller", "Rule", "Numbers", "When", "Reason", "Changed", "(actions)"]} empty="There is no such override. The page of a customer sets one."
+    ${page.data && html`<${Table} label="Overrides" head=${["Customer", "Rule", "Numbers", "When", "Reason", "Changed", ...(mayChange.value ? ["(actions)"] : [])]} empty="There is no such override. The page of a customer sets one."
       rows=${all.map((o) => {
         const id = JSON.stringify(identity(o));
         const open = editing === id;
         return html`<tr key=${id}>
-          <th scope="row"><a href=${link("customer", o.domain, o.entries || [])}><${Name} text=${writeEntries((o.entries || []).map((e) => ({ key: e.key, value: e.value || "" }))).replaceAll("\n", ", ")} /></a></th>
+          <th scope="row"><a href=${link("customer", o.domain, o.entries || [])}><${Name} text=${inWords(o.entries)} /></a></th>
           <td class="wrap"><${Name} text=${o.rule} max=${80} />${o.limit && html` (<${Name} text=${o.limit} max=${40} />)`}</td>
           <td>${numbers(o)}</td><td><${When} o=${o} /></td>
           <td class="wrap"><${Name} text=${o.reason || ""} /></td>
           <td>${o.changedAt ? html`<${Since} at=${o.changedAt} />` : ""} <${Name} text=${o.author || ""} max=${30} /></td>
-          <td><button type="button" class="mini" aria-expanded=${open} onClick=${() => onEdit(open ? null : id)}>${open ? "Close" : "Edit"}</button></td></tr>
+          ${mayChange.value && html`<td><button type="button" class="mini" aria-expanded=${open} onClick=${() => onEdit(open ? null : id)}>${open ? "Close" : "Edit"}</button></td>`}</tr>
           ${open && html`<tr key=${id + "+"}><td colspan="7" class="wrap"><${Editor} key=${id + o.version} of=${identity(o)} current=${o} onDone=${page.again} /></td></tr>`}`;
       })} />
       ${(pages.length > 1 || page.data.nextPageToken) && html`<nav class="pager" aria-label="Pages of overrides">
@@ -195,11 +200,11 @@ function Changes() {
   const version = overridesVersion();
   const state = useLoad((signal) => call("OverrideService/History", { pageSize: 50 }, { signal }), token.value + version, 10000);
   if (!state.data) return html`<${Problem} error=${state.error} />`;
-  return html`<${Panel} title="History" note="the last 50 changes"><${Table} label="History" head=${["When", "Who", "Caller", "Before", "After", "Reason"]} empty="Nothing was changed yet."
+  return html`<${Panel} title="History" note="the last 50 changes"><${Table} label="History" head=${["When", "Who", "Customer", "Before", "After", "Reason"]} empty="Nothing was changed yet."
     rows=${(state.data.events || []).map((e) => {
       const o = e.after || e.before || {};
       return html`<tr key=${e.version + JSON.stringify(identity(o))}><td>${e.at ? html`<${Since} at=${e.at} />` : ""}</td><td><${Name} text=${e.author || ""} max=${40} /></td>
-        <th scope="row"><${Name} text=${o.rule || ""} max=${60} /> <${Name} text=${writeEntries(o.entries || []).replaceAll("\n", ", ")} max=${80} /></th>
+        <th scope="row"><${Name} text=${o.rule || ""} max=${60} /> <${Name} text=${inWords(o.entries)} max=${80} /></th>
         <td>${e.before ? numbers(e.before) : "none"}</td><td>${e.after ? numbers(e.after) : html`<span class="tag">removed</span>`}</td><td class="wrap"><${Name} text=${e.reason || ""} /></td></tr>`;
     })} /></${Panel}>`;
 }

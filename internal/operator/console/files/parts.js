@@ -15,12 +15,12 @@ export function visible(text) {
 
 const longest = 140, titled = 4000;
 
-// Name shows a text of a caller or a rule. Of a long one it shows the beginning; the whole is in the title, and can be copied.
+// Name shows a text of a client or a rule. Of a long one it shows the beginning; the whole is in the title, and can be copied.
 export function Name({ text, max = longest }) {
   const shown = visible(text);
   if (shown.length <= max) return html`<bdi class="name">${breaks(shown)}</bdi>`;
   const whole = shown.length > titled ? shown.slice(0, titled) + "…" : shown;
-  return html`<bdi class="name" title=${whole}>${breaks(shown.slice(0, max))}…</bdi> <${Copy} text=${text} label=${"Copy all " + shown.length + " characters"} />`;
+  return html`<bdi class="name" title=${whole}>${breaks(shown.slice(0, max))}…</bdi> <${Copy} text=${text} label=${"Copy all " + count(shown.length) + " characters"} />`;
 }
 
 // breaks lets lines end after a dot, a slash and the like, and within a word only if it is long.
@@ -153,15 +153,18 @@ function fromJSON(data) {
 
 const pair = (e) => ({ key: String(e.key ?? ""), value: String(e.value ?? "") });
 
-// fromKey reads the key of a counter, "domain|key=value|f60"; null: it does not name its entries.
+// fromKey reads the key of a counter, "domain|key=value|f60"; null: it does not name its entries. A pattern may stand before the value.
 export function fromKey(key) {
-  if (/[\\~]/.test(key)) return null;
-  const parts = key.split("|");
-  if (parts.length < 3 || parts.slice(1, -1).some((p) => !p.includes("="))) return null;
-  return { domain: parts[0], entries: parts.slice(1, -1).map(entry) };
+  const plain = (text) => text.replace(/\\(.)/gs, (_, c) => (c === "[" ? "{" : c));
+  const [domain, ...parts] = (key.match(/(?:\\.|[^|\\])+/gs) || []).slice(0, -1);
+  const names = parts.map((part) => part.match(/^(?:\\.|[^=~\\])*/s)[0]);
+  if (!parts.length || parts.some((part, i) => part === names[i]) || key.replaceAll("\\\\", "").includes("\\#")) return null;
+  const value = (part, name) => part.slice(name.length).match(/(?:\\.|[^=\\])*$/s)[0].replace(/^~+/, "");
+  return { domain: plain(domain), entries: parts.map((part, i) => ({ key: plain(names[i]), value: plain(value(part, names[i])) })) };
 }
 
 export const writeEntries = (entries) => entries.map((e) => (e.key || "") + (e.value ? "=" + e.value : "")).join("\n");
+export const inWords = (entries) => writeEntries(entries || []).replaceAll("\n", ", ");
 
 // link is the address of a page about a descriptor.
 export function link(page, domain, entries) {
