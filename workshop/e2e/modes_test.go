@@ -111,7 +111,9 @@ descriptors:
     domain: tcp
     timeout: 0.1s
     descriptors: [{entries: [{key: connections_of, value: "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"}]}]
-    rate_limit_service: {transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: ratelimitd}}}
+    rate_limit_service:
+      transport_api_version: V3
+      grpc_service: {envoy_grpc: {cluster_name: ratelimitd}}
 `
 )
 
