@@ -69,7 +69,7 @@ func start(ctx context.Context, binary, dir, rules string, args []string) (*serv
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the server: %w", err)
 	}
-	type addresses struct{ GRPC, HTTP, Debug string }
+	type addresses struct{ GRPC, HTTP, Admin string }
 	listening := make(chan addresses, 1)
 	var said strings.Builder
 	go func() {
@@ -98,7 +98,7 @@ func start(ctx context.Context, binary, dir, rules string, args []string) (*serv
 	}()
 	select {
 	case at := <-listening:
-		s.grpc, s.http, s.debug = at.GRPC, at.HTTP, at.Debug
+		s.grpc, s.http, s.debug = at.GRPC, at.HTTP, at.Admin
 	case <-s.ended:
 		return nil, fmt.Errorf("the server ended:\n%s", said.String())
 	case <-time.After(30 * time.Second):
