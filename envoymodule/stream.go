@@ -91,7 +91,7 @@ func pack(headers []limiter.Header) *C.block {
 		size += C.sizeof_header + len(headers[i].Key) + len(headers[i].Value)
 	}
 	b := (*C.block)(C.malloc(C.size_t(size))) // never nil: cgo ends the process first
-	// The collector looks at what a pointer is written over: the rest of an old pointer there would end the process.
+	// The collector reads the bytes that a pointer overwrites: half of an old pointer there would end the process.
 	clear(unsafe.Slice((*byte)(unsafe.Pointer(b)), size))
 	b.n = C.size_t(len(headers))
 	all := unsafe.Slice((*C.header)(unsafe.Add(unsafe.Pointer(b), C.sizeof_block)), len(headers))

@@ -29,9 +29,9 @@ type identity struct {
 
 // line is the callers that wait for one thing, in the order in which they came. The first one asks. Its fields are guarded by queue.mu.
 type line struct {
-	callers list.List // of *turn
+	callers list.List // turns (*turn), the first caller in front
 	room    time.Time // when there will be room, as far as the last answer knows
-	at      time.Time // of the last answer
+	at      time.Time // time of the last answer
 }
 
 // turn is a place in a line.
@@ -88,6 +88,9 @@ func (q *queue) released(id identity) {
 
 // identity is a text that is the same for requests with the same domain and entries.
 func (r *Request) identity() string {
+	if r == nil {
+		return "" // the decider says that it is invalid
+	}
 	text := func(to []byte, s string) []byte { return append(binary.AppendUvarint(to, uint64(len(s))), s...) }
 	all := text(nil, r.Domain)
 	for i := range r.Descriptors {

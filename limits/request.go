@@ -35,7 +35,7 @@ func (r *Request) Validate() error {
 // until returns the request with the time until the deadline of ctx as the longest delay, unless it has one.
 func (r *Request) until(ctx context.Context) *Request {
 	deadline, ok := ctx.Deadline()
-	if !ok || r.MaxDelay != 0 {
+	if !ok || r == nil || r.MaxDelay != 0 {
 		return r
 	}
 	bounded := *r

@@ -41,7 +41,8 @@ func (l *Limiter) Refund(ctx context.Context, r *Request) error {
 	return failed(err)
 }
 
-// SetRules replaces the rules in code. Counters of rules that stay are kept. The rules of Options.Files and Dir stay.
+// SetRules replaces the rules in code. Counters of rules that stay are kept, and so are the rules of Options.Files. It is an error if the
+// rules come from Options.Dir.
 func (l *Limiter) SetRules(domains ...Domain) error {
 	if l.options.Dir != nil {
 		return errors.New("ratelimit: SetRules: the rules come from Options.Dir: change its files")

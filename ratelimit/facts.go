@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,9 +29,9 @@ const maxRemembered = 1000
 // canMatch reports whether a rule can match the keys of these entries, whatever their values are.
 func (f *facts) canMatch(name string, entries []descriptor.Entry) bool {
 	var space [256]byte
-	id := append(append(space[:0], name...), 0)
+	id := append(binary.AppendUvarint(space[:0], uint64(len(name))), name...)
 	for i := range entries {
-		id = append(append(id, entries[i].Key...), 0)
+		id = append(binary.AppendUvarint(id, uint64(len(entries[i].Key))), entries[i].Key...)
 	}
 	known := f.hasKeys.Load()
 	if known != nil {

@@ -54,7 +54,7 @@ func (k *Keyed) Allow(ctx context.Context, id string) (bool, error) {
 	return k.limiter.Allow(ctx, keyedDomain, keyedKey, id)
 }
 
-// AllowN reports whether an ID may do n things now, and counts them all, or none of them.
+// AllowN reports whether an ID may do n things now, and counts them all, or none of them. With n = 0 it counts nothing.
 func (k *Keyed) AllowN(ctx context.Context, id string, n uint64) (bool, error) {
 	return limits.Allow(ctx, k, request(id, n))
 }
@@ -91,9 +91,7 @@ func (k *Keyed) WaitN(ctx context.Context, id string, n uint64) error {
 
 // Left returns what is left for an ID, and counts nothing.
 func (k *Keyed) Left(ctx context.Context, id string) (Status, error) {
-	r := request(id, 0)
-	r.Amount.Peek = true
-	d, err := k.Decide(ctx, r)
+	d, err := k.Decide(ctx, request(id, 0))
 	if err != nil || len(d.Statuses) == 0 {
 		return Status{}, err
 	}
@@ -177,7 +175,7 @@ func (k *Keyed) numbersOf(limit Limit) (*override.Numbers, error) {
 
 func request(id string, n uint64) *Request {
 	r := limits.NewRequest(keyedDomain, keyedKey, id)
-	r.Amount = Amount{Hits: n}
+	r.Amount = Amount{Hits: n, Peek: n == 0} // nothing to count is not one hit
 	return r
 }
 

@@ -85,6 +85,19 @@ func TestKeyed(t *testing.T) {
 					t.Fatal(err)
 				}
 				allow("eve", 2, true)
+				before, err := k.Left(ctx, "ann")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := k.AllowN(ctx, "ann", 0); err != nil { // denied while more is used than the limit allows
+					t.Fatal(err)
+				}
+				if err := k.Refund(ctx, "ann", 0); err != nil {
+					t.Fatal(err)
+				}
+				if after, err := k.Left(ctx, "ann"); after.Remaining != before.Remaining || err != nil {
+					t.Errorf("nothing changed %+v to %+v: %v", before, after, err)
+				}
 				if err := k.SetLimit("ann", ratelimit.PerHour(3)); err == nil || !strings.Contains(err.Error(), "window") {
 					t.Errorf("a limit with another window: %v", err)
 				}

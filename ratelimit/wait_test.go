@@ -234,6 +234,23 @@ func TestAcquire(t *testing.T) {
 	})
 }
 
+// A request that is missing is invalid in every call, and does not panic.
+func TestNoRequest(t *testing.T) {
+	l := newLimiter(t, tenASecond)
+	defer l.close(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, decide := l.Limiter.Decide(ctx, nil)
+	_, wait := l.Wait(ctx, nil)
+	_, allow := limits.Allow(ctx, l.Limiter, nil)
+	_, acquire := limits.Acquire(ctx, l.Limiter, nil)
+	for name, err := range map[string]error{"Decide": decide, "Wait": wait, "Allow": allow, "Acquire": acquire} {
+		if !errors.Is(err, limits.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // A domain or a key that no rule has is an error, not an absence of limits.
 func TestTypos(t *testing.T) {
 	l := newLimiter(t, ratelimit.Rule{Key: "customer", Value: "gold", Limit: ratelimit.PerMinute(1)})

@@ -13,7 +13,7 @@ import (
 
 // OpenTelemetry is an Observer of decisions. Each becomes an event of the caller's span and is counted.
 type OpenTelemetry struct {
-	Decisions metric.Float64Histogram // of seconds
+	Decisions metric.Float64Histogram // duration of a decision, in seconds
 }
 
 // Decided implements limits.Observer.

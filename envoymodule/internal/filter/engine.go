@@ -52,7 +52,7 @@ type store struct {
 
 	mu       sync.Mutex
 	replicas int
-	limiters []*limiter.Limiter // of the engines that use the store; they divide limits among the replicas
+	limiters []*limiter.Limiter // limiters of the engines that use the store; they divide limits among the replicas
 }
 
 // again makes work begin anew after a panic, which would end Envoy.

@@ -35,7 +35,7 @@ type building struct {
 	sourceCluster string
 	descriptors   []limiter.Descriptor
 	entries       []descriptor.Entry
-	spans         []span // by entry: where its value lies in text
+	spans         []span // place of each entry's value in text
 	text          []byte
 }
 
@@ -110,7 +110,7 @@ func (p *policy) fill(b *building, d *limiter.Descriptor) bool {
 	return true
 }
 
-// compile makes policies of rate_limits. The error says what a module cannot obey.
+// compile turns rate_limits into policies. The error names the setting that a module cannot obey.
 func compile(all []*routev3.RateLimit) ([]policy, error) {
 	if len(all) > limiter.MaxDescriptors {
 		return nil, fmt.Errorf("rate_limits: %d items, more than %d", len(all), limiter.MaxDescriptors)

@@ -144,7 +144,7 @@ func plain(err error) error {
 	return errors.New(strings.Join(strings.Fields(strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto:")), " "))
 }
 
-// check returns what is wrong with our settings, as far as nothing needs to be opened for that.
+// check returns the mistakes in our settings that can be found without opening anything.
 func (o *own) check() error {
 	var failed []error
 	wrong := func(name, given string, known ...string) {
@@ -212,7 +212,7 @@ func checkSupported(m proto.Message) error {
 	return errors.Join(failed...)
 }
 
-// checkFilter returns what is wrong with the fields of Envoy's filter.
+// checkFilter returns the mistakes in the fields of Envoy's filter.
 func checkFilter(f *ratelimitv3.RateLimit) error {
 	if err := checkSupported(f); err != nil {
 		return err

@@ -17,7 +17,7 @@ type Stream interface {
 	AddToResponse(headers []limiter.Header)
 	Reply(status uint32, headers []limiter.Header, details string)
 
-	Waker() Waker // for a request that waits
+	Waker() Waker // resumes a request that waits
 }
 
 // Source is where metadata is, with Envoy's number.
