@@ -49,13 +49,13 @@ var (
 			Doc: "the header's name"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readName(v) }},
 		{Key: yamlform.Key{Name: "value", Type: headerValue, Required: true, Extension: true,
-			Doc: "the header's value; placeholders: " + placeholders("and") + "; `{{` and `}}` are braces"},
+			Doc: "the header's value. Placeholders: " + placeholders("and") + ". `{{` and `}}` are braces"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readValue(v) }},
 		{Key: yamlform.Key{Name: "of", Type: yamlform.Type{Kind: yamlform.TextOrList}, Extension: true,
-			Doc: "the `name` of the limit that it describes, or of several, the one with the least left; absent: as all headers"},
+			Default: "as in other headers", Doc: "the `name` of the limit that it describes. Of several, it shows the one with the least left"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readOf(v) }},
 		{Key: yamlform.Key{Name: "when", Type: yamlform.OneOf(descriptor.HeaderWhenNames...), Extension: true,
-			Doc: "`passed`: only if the request passes; `refused`: only if it is denied; absent: both"},
+			Default: "both", Doc: "send it only if the request passes, or only if it is denied"},
 			Read: func(h *headerReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				h.header.When = descriptor.HeaderWhen(i)

@@ -27,7 +27,7 @@ type limitRow struct {
 // limitRows are the keys of a rate limit.
 var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true,
-		Doc: "the window, in upper or lower case; a month has 30 days and a year 365, without `calendar` or `USE_CALENDAR_MONTH_RATE_LIMIT`"},
+		Doc: "the window. A month has 30 days and a year 365, except with `calendar` or `USE_CALENDAR_MONTH_RATE_LIMIT`"},
 		unlimited: true, // not allowed there either, with an error of its own
 		read: func(l *limitReading, v yamlform.Value) bool {
 			name, ok := v.Text()
@@ -42,47 +42,47 @@ var limitRows = []limitRow{
 			return ok && l.limit.Window.Unit.Valid()
 		}},
 	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0),
-		Doc: "requests per window; absent: 0, nothing passes"},
+		Default: "0", Doc: "requests per window. With 0, nothing passes"},
 		unlimited: true, // it has no meaning there, but envoyproxy/ratelimit accepts it
 		read:      readRequests},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
-		Doc: "everything passes, nothing is counted; instead of `unit`, and only in `rate_limit`"},
+		Doc: "everything passes and nothing is counted. Write it without `unit`, and only in `rate_limit`"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.unlimited = v.Flag()
 			return true
 		}},
 	{Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text},
-		Doc: "shown in answers, and named by `replaces` of other rules; required in `rate_limits`"},
+		Doc: "the name in answers and in `replaces`. Required in `rate_limits`"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
 			l.limit.Name, ok = v.Text()
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "replaces", Type: yamlform.MapsOf("replaces"),
-		Doc: "limits with these names do not apply to a request that this rule matches"},
+		Doc: "limits with these names do not apply to requests that match this rule"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.readReplaces(v)
 			return true
 		}},
 	{Key: yamlform.Key{Name: "unit_multiplier", Type: yamlform.Uint32(1), Extension: true,
-		Doc: "the length of the window in units, up to 90 years; absent: 1"},
+		Default: "1", Doc: "the length of the window in units, up to 90 years"},
 		read: readNumber(func(l *limitReading) *uint32 { return &l.limit.Window.Multiplier })},
 	{Key: yamlform.Key{Name: "algorithm", Type: yamlform.OneOf(descriptor.AlgorithmNames...), Extension: true,
-		Doc: "how the limit counts; absent: " + algorithms(descriptor.Algorithm(0))},
+		Default: algorithms(descriptor.Algorithm(0)), Doc: "how the limit counts"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			i, ok := v.Choice()
 			l.limit.Algorithm = descriptor.Algorithm(i)
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "max_in_flight", Type: yamlform.Between(1, descriptor.MaxInFlight), Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", instead of `unit` and `requests_per_unit`: the number of places. A hit takes one, a negative hit gives the oldest back"},
+		Doc: "for " + algorithms(descriptor.Concurrency) + ": how many requests may run at the same time. Replaces `unit` and `requests_per_unit`"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: how long a place that is not given back stays taken; more than the longest request takes. 1s to 24h, in whole seconds"},
+		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: when a request that has not ended stops counting. 1s to 24h, in whole seconds"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -96,12 +96,12 @@ var limitRows = []limitRow{
 			return ttl > 0
 		}},
 	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(0), Extension: true,
-		Doc: "for " + algorithms(descriptor.TokenBucket) + ": how many tokens the bucket holds, at least 1; for " + algorithms(descriptor.LeakyBucket) + ": how many requests may wait; absent: `requests_per_unit`"},
+		Default: "`requests_per_unit`", Doc: "for " + algorithms(descriptor.TokenBucket) + ": how many tokens the bucket holds, at least 1. For " + algorithms(descriptor.LeakyBucket) + ": how many requests may wait"},
 		appliesTo:     descriptor.SettingBurst,
 		appliesToText: "`token_bucket` or `leaky_bucket`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Burst })},
 	{Key: yamlform.Key{Name: "refill", Type: yamlform.OneOf("greedy", "interval"), Extension: true,
-		Doc: "for " + algorithms(descriptor.TokenBucket) + ": `greedy` (default) refills continuously, `interval` adds `requests_per_unit` tokens when a window begins"},
+		Default: "`greedy`", Doc: "for " + algorithms(descriptor.TokenBucket) + ": `greedy` refills continuously, `interval` adds `requests_per_unit` tokens at the start of each window"},
 		appliesTo:     descriptor.SettingRefill,
 		appliesToText: "`token_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -110,7 +110,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "align", Type: yamlform.OneOf("clock", "first_hit"), Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + ", and for " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows begin on the clock (`clock`, default) or with a counter's first hit (`first_hit`)"},
+		Default: "`clock`", Doc: "for " + algorithms(descriptor.FixedWindow) + ", and for " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows start on the clock, or with a counter's first hit"},
 		appliesTo:     descriptor.SettingAlign,
 		appliesToText: "`fixed_window`, or `token_bucket` with `refill: interval`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -119,7 +119,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow this zone's calendar, with days from local midnight and real months"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow this zone's days and real months"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
@@ -127,7 +127,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "week_start", Type: yamlform.OneOf(descriptor.WeekStartNames...), Extension: true,
-		Doc: "for `unit: week` with `calendar`: the first day of a week; absent: monday"},
+		Default: "`monday`", Doc: "for `unit: week` with `calendar`: the first day of a week"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -136,12 +136,12 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "precision", Type: yamlform.Between(1, 60), Extension: true,
-		Doc: "for " + algorithms(descriptor.SlidingWindow) + ": how many sub-windows the estimate is built from; absent: 1"},
+		Default: "1", Doc: "for " + algorithms(descriptor.SlidingWindow) + ": the number of sub-windows of the estimate"},
 		appliesTo:     descriptor.SettingPrecision,
 		appliesToText: "`sliding_window`",
 		read:          readNumber(func(l *limitReading) *uint32 { return &l.limit.Precision })},
 	{Key: yamlform.Key{Name: "nodelay", Type: yamlform.Type{Kind: yamlform.Number, Most: descriptor.NoDelayAll - 1, Word: "all"}, Extension: true,
-		Doc: "for " + algorithms(descriptor.LeakyBucket) + ": how many waiting requests pass without delay; absent: 0"},
+		Default: "0", Doc: "for " + algorithms(descriptor.LeakyBucket) + ": how many waiting requests pass without delay"},
 		appliesTo:     descriptor.SettingNoDelay,
 		appliesToText: "`leaky_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -154,19 +154,19 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "lease", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "replicas take hits from Redis, or from the home in `regions`, in batches and decide without a round trip; never admits more than the limit"},
+		Doc: "replicas take hits from Redis, or from the home region, in batches, and decide without a round trip. The limit still holds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Lease = v.Flag()
 			return true
 		}},
 	{Key: yamlform.Key{Name: "regions", Type: yamlform.MapOf("regions"), Extension: true,
-		Doc: "how the limit counts in several regions; absent: the domain's `regions`"},
+		Default: "the domain's", Doc: "how the limit counts in several regions"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Regions = readRegions(v)
 			return l.limit.Regions != nil
 		}},
 	{Key: yamlform.Key{Name: "active", Type: yamlform.MapOf("active"), Extension: true,
-		Doc: "when the limit applies; absent: always"},
+		Default: "always", Doc: "when the limit applies"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.active = readActive(v)
 			l.limit.Scheduled = l.active != nil
@@ -179,7 +179,7 @@ var limitRows = []limitRow{
 			return l.scale != nil
 		}},
 	{Key: yamlform.Key{Name: "classes", Type: yamlform.MapOf("classes"), Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " without `first_hit`: classes of customers share the limit, each with a guaranteed part"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) + " without `first_hit`: guarantees parts of the limit to classes of customers"},
 		appliesTo:     descriptor.SettingClasses,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -187,13 +187,14 @@ var limitRows = []limitRow{
 			return l.classes != nil
 		}},
 	{Key: yamlform.Key{Name: "penalty", Type: durationType, Extension: true,
-		Doc: "a customer that exceeds the limit is denied for this time; 1s to 720h, in whole seconds"},
+		Doc: "a customer who exceeds the limit is denied for this time. 1s to 720h, in whole seconds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Penalty = readPenalty(v)
 			return l.limit.Penalty != nil
 		}},
 	{Key: yamlform.Key{Name: "count_denied", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": denied hits count too; absent: true for a `fixed_window` under `admission: independent`, else false"},
+		Default: "`true` for a `fixed_window` with `admission: independent`, else `false`",
+		Doc:     "for " + algorithms(descriptor.FixedWindow, descriptor.SlidingLog) + ": denied hits count too"},
 		appliesTo:     descriptor.SettingCountDenied,
 		appliesToText: "`fixed_window` or `sliding_log`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -204,12 +205,12 @@ var limitRows = []limitRow{
 			return true
 		}},
 	{Key: yamlform.Key{Name: "shadow", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "the limit is measured, but not enforced; clients do not see it"},
+		Doc: "the limit is measured but not enforced. Clients do not see it"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			return l.enforced(v.Flag(), "shadow", descriptor.EnforcedInShadow)
 		}},
 	{Key: yamlform.Key{Name: "enforce_percent", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "the limit is enforced for this percentage of customers, always the same ones; for the others it is in shadow"},
+		Doc: "enforces the limit for this percentage of customers, always the same ones. For the others it is in shadow"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.EnforcePercent = uint8(n)
@@ -221,7 +222,7 @@ var limitRows = []limitRow{
 			return l.enforced(v.Flag(), "soft", descriptor.EnforcedSoftly)
 		}},
 	{Key: yamlform.Key{Name: "warn_at", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "the same warning as for `soft`, when at least this percentage of the limit is used"},
+		Doc: "sends the same warning once this percentage of the limit is used"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.WarnAt = uint8(n)
@@ -243,7 +244,7 @@ var (
 	listedLimitForm = yamlform.NewForm("limit", "an entry of `rate_limits`", limitFields()...)
 
 	replacesForm = yamlform.NewForm("replaces", "an entry of `replaces`", yamlform.Field[replacedLimit]{
-		Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text}, Required: true, Doc: "the `name` of another rate limit"},
+		Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text}, Required: true, Doc: "the `name` of another limit"},
 		Read: func(p *replacedLimit, v yamlform.Value) {
 			name, ok := v.Text()
 			p.name, p.bad, p.at = name, !ok, v.Position()

@@ -13,10 +13,10 @@ const MaxBucketOrder = yamlform.MaxLevels
 // quotaBucketsForm is the map of `quota_buckets`.
 var quotaBucketsForm = yamlform.NewForm("quota_buckets", "`quota_buckets`", []yamlform.Field[descriptor.QuotaBuckets]{
 	{Key: yamlform.Key{Name: "order", Type: yamlform.Type{Kind: yamlform.TextList}, Extension: true,
-		Doc: "the keys of a bucket's ID in the order of the rule's levels; other keys follow, sorted"},
+		Doc: "the keys of a bucket's ID, in the order of the rule's levels. Other keys follow, sorted"},
 		Read: func(q *descriptor.QuotaBuckets, v yamlform.Value) { q.Order = readBucketOrder(v) }},
 	{Key: yamlform.Key{Name: "default", Type: yamlform.OneOf("allow", "deny"), Extension: true,
-		Doc: "for a bucket that no rule matches: `allow` (default) or `deny` all its requests"},
+		Default: "`allow`", Doc: "the answer for buckets that no rule matches"},
 		Read: func(q *descriptor.QuotaBuckets, v yamlform.Value) {
 			i, _ := v.Choice()
 			q.Deny = i == 1

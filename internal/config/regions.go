@@ -14,10 +14,10 @@ var regionModes = []string{"regional", "eventual"}
 // regionsForm is the map of `regions`, of a limit and of a domain.
 var regionsForm = yamlform.NewForm("regions", "`regions`", []yamlform.Field[regionsReading]{
 	{Key: yamlform.Key{Name: "home", Type: yamlform.Type{Kind: yamlform.Text, Pattern: regionPattern, Form: "the name of a region in lower case, such as eu or us-west-2, or `hash`"}, Extension: true,
-		Doc: "the region that counts for all, as named in `RATELIMITD_REGIONS`; `hash`: one that a hash of the counter's key chooses"},
+		Doc: "the region that counts for all, as named in `RATELIMITD_REGIONS`. `hash`: a hash of the counter's key chooses it"},
 		Read: func(r *regionsReading, v yamlform.Value) { r.regions.Home, _ = v.Text(); r.home = v }},
 	{Key: yamlform.Key{Name: "mode", Type: yamlform.OneOf(regionModes...), Extension: true,
-		Doc: "`eventual`: each region subtracts what the others report; `regional`: each region counts on its own, although the domain says otherwise"},
+		Doc: "`eventual`: each region also counts the hits that others report. `regional`: each region counts on its own, whatever the domain says"},
 		Read: func(r *regionsReading, v yamlform.Value) {
 			if i, ok := v.Choice(); ok && regionModes[i] == "eventual" {
 				r.regions.Mode = descriptor.Eventual

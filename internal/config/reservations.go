@@ -29,33 +29,33 @@ type reservationReading struct {
 // reservationsForm is the map of `reservations`.
 var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yamlform.Field[reservationReading]{
 	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
-		Doc: "how long a reservation is held if its client does not say; absent: 1m"},
+		Default: "1m", Doc: "how long a reservation lasts if the client does not say"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			r.ttl = v
 			readTTL(&r.reservations.TTL, v)
 		}},
 	{Key: yamlform.Key{Name: "max_ttl", Type: durationType, Extension: true,
-		Doc: "the longest time that a client may ask for, up to 24h; absent: 10m, or `ttl` if longer"},
+		Default: "10m, or `ttl` if longer", Doc: "the longest time that a client may ask for, up to 24h"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			r.maxTTL = v
 			readTTL(&r.reservations.MaxTTL, v)
 		}},
 	{Key: yamlform.Key{Name: "max_share", Type: yamlform.Type{Kind: yamlform.Decimal, Most: 1}, Extension: true,
-		Doc: "the largest reservation, as a fraction of the limit; absent: 1"},
+		Default: "1", Doc: "the largest reservation, as a fraction of the limit"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			if share, ok := v.Millionths(); ok {
 				r.reservations.MaxShare = uint32(share)
 			}
 		}},
 	{Key: yamlform.Key{Name: "max_outstanding", Type: yamlform.Between(1, maxOutstanding), Extension: true,
-		Doc: "the most reservations of one counter at once; absent: 10000"},
+		Default: "10000", Doc: "the most open reservations of one counter"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			if n, ok := v.Number(); ok {
 				r.reservations.MaxOutstanding = int(n)
 			}
 		}},
 	{Key: yamlform.Key{Name: "on_expire", Type: yamlform.OneOf("charge", "release"), Extension: true,
-		Doc: "without a commit, `charge` (default) counts a reservation as used; `release` gives back hits that its client did not report as used"},
+		Default: "`charge`", Doc: "without a commit, `charge` counts the reservation as used. `release` returns hits that were not reported as used"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			i, _ := v.Choice()
 			r.reservations.Release = i == 1

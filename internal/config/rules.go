@@ -52,7 +52,7 @@ var (
 func fileKeys() []yamlform.Field[domainReading] {
 	return []yamlform.Field[domainReading]{
 		{Key: yamlform.Key{Name: "domain", Type: textType, Required: true,
-			Doc: "the name that clients send for these rules"},
+			Doc: "the name that clients send to use these rules"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				if name, ok := v.Text(); ok {
 					d.spec.Name = name
@@ -66,37 +66,37 @@ func fileKeys() []yamlform.Field[domainReading] {
 			Doc: "the first level of rules"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
 		{Key: yamlform.Key{Name: "admission", Type: yamlform.OneOf(descriptor.AdmissionNames...), Extension: true,
-			Doc: "`independent`: each descriptor of a request counts on its own; `all_or_nothing`: a denied request consumes nothing; absent: the server's `--admission`"},
+			Default: "`--admission`", Doc: "`independent`: each descriptor counts on its own. `all_or_nothing`: a denied request is not counted at all"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.Admission = descriptor.Admission(i)
 			}},
 		{Key: yamlform.Key{Name: "on_error", Type: onErrorType, Extension: true,
-			Doc: "the answer when counters cannot be read; absent: the server's `--on-error`"},
+			Default: "`--on-error`", Doc: "the answer while counters cannot be read"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.OnError = readOnError(v) }},
 		{Key: yamlform.Key{Name: "headers", Type: headersType, Extension: true,
-			Doc: "headers for clients; `[]`: none; absent: the server's `--response-headers`"},
+			Default: "`--response-headers`", Doc: "the headers that clients see. `[]`: none"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
 		{Key: yamlform.Key{Name: "request_override", Type: yamlform.OneOf(descriptor.RequestOverrideNames...), Extension: true,
-			Doc: "a limit in the request: `honour` (default): it replaces the rule's; `min`: both count; `ignore`: it never counts"},
+			Default: "`honour`", Doc: "a limit in the request replaces the rule's (`honour`), applies as well (`min`), or has no effect (`ignore`)"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.RequestOverride = descriptor.RequestOverride(i)
 			}},
 		{Key: yamlform.Key{Name: "refunds", Type: yamlform.OneOf(descriptor.RefundsNames...), Extension: true,
-			Doc: "negative hits: `allow` (default) gives hits back; `deny` only reads the counter"},
+			Default: "`allow`", Doc: "`allow`: negative hits are returned to the counter. `deny`: they only read it"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.Refunds = descriptor.Refunds(i)
 			}},
 		{Key: yamlform.Key{Name: "envoy_delay", Type: flagType, Extension: true,
-			Doc: "Envoy's fault filter delays the requests of a `leaky_bucket`; absent: clients get the delay in a header"},
+			Doc: "Envoy's fault filter delays the requests of a `leaky_bucket`. Otherwise clients get the delay in a header"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.EnvoyDelay = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_buckets", Type: yamlform.MapOf("quota_buckets"), Extension: true,
 			Doc: "how quota buckets (RLQS) find their rules"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.QuotaBuckets = readQuotaBuckets(v) }},
 		{Key: yamlform.Key{Name: "regions", Type: yamlform.MapOf("regions"), Extension: true,
-			Doc: "how limits without `regions` count in several regions; absent: in each region on its own"},
+			Default: "`{mode: regional}`", Doc: "how limits without `regions` count in several regions"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Regions = readRegions(v) }},
 	}
 }
@@ -105,13 +105,13 @@ func fileKeys() []yamlform.Field[domainReading] {
 func matchKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "key", Type: textType, Required: true,
-			Doc: "the key of the entry on this level. With a `*` (any text), `key_value` is compared as one text"},
+			Doc: "the key of the entry on this level. It may contain a `*`"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				name, ok := v.Text()
 				d.spec.Key, d.keyBad = name, !ok
 			}},
 		{Key: yamlform.Key{Name: "value", Type: textType,
-			Doc: "the value of the entry; a `*` in it matches any text; absent or empty: any value"},
+			Default: "any value", Doc: "the value of the entry. A `*` in it matches any text"},
 			matches: descriptor.MatchExact,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				value, ok := v.Text()
@@ -120,7 +120,7 @@ func matchKeys() []descriptorRow {
 				}
 			}},
 		{Key: yamlform.Key{Name: "values", Type: yamlform.Type{Kind: yamlform.TextList}, Extension: true,
-			Doc: "one of these values"},
+			Doc: "the value is one of these"},
 			matches: descriptor.MatchValues,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				values, ok := readValues(v)
@@ -138,7 +138,7 @@ func matchKeys() []descriptorRow {
 				d.matcher(descriptor.MatchRegex, v, text, ok)
 			}},
 		{Key: yamlform.Key{Name: "value_cidr", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9a-fA-F.:]+/[0-9]+", Form: "a network, such as 10.0.0.0/8"}, Extension: true,
-			Doc: "an address in this network"},
+			Doc: "the value is an address in this network"},
 			matches: descriptor.MatchCIDR,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				text, ok := v.Text()
@@ -158,7 +158,7 @@ func matchKeys() []descriptorRow {
 func levelKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "rate_limit", Type: yamlform.MapOf("limit"),
-			Doc: "the limit of descriptors that end here; absent: none"},
+			Default: "no limit", Doc: "the limit of requests whose entries end here"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.limited(v, d.r.rateLimit(v)) }},
 		{Key: yamlform.Key{Name: "rate_limits", Type: yamlform.MapsOf("limit"), Extension: true,
 			Doc: "several limits instead of one"},
@@ -173,19 +173,19 @@ func levelKeys() []descriptorRow {
 func measureKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "shadow_mode", Type: flagType,
-			Doc: "the limits are measured, but not enforced"},
+			Doc: "the limits are measured but not enforced"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Shadow = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_mode", Type: flagType,
-			Doc: "descriptors in quota mode deny a request only if all of them are over their limits"},
+			Doc: "descriptors in quota mode deny a request only when all of them are over their limits"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Quota = v.Flag() }},
 		{Key: yamlform.Key{Name: "detailed_metric", Type: flagType,
-			Doc: "names in metrics contain the request's keys and values instead of the rule's"},
+			Doc: "names of metrics contain the request's keys and values instead of the rule's"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.DetailedMetric = v.Flag() }},
 		{Key: yamlform.Key{Name: "value_to_metric", Type: flagType,
-			Doc: "names in metrics contain the request's value on this level"},
+			Doc: "names of metrics contain the request's value on this level"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ValueToMetric = v.Flag() }},
 	}
 }
@@ -194,19 +194,19 @@ func measureKeys() []descriptorRow {
 func counterKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "share_threshold", Type: flagType,
-			Doc: "all matching values share one counter; needs a wildcard, `values`, `value_regex` or `value_cidr`"},
+			Doc: "all values that match share one counter. Needs a wildcard, `values`, `value_regex` or `value_cidr`"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ShareThreshold, d.share = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "condition", Type: flagType, Extension: true,
-			Doc: "the level chooses the rule, and is no part of the counter"},
+			Doc: "the level chooses the rule but is not part of the counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Condition, d.condition = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "fold_case", Type: flagType, Extension: true,
 			Doc: "values that differ only in case (A to Z) match, and share one counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.FoldCase, d.fold = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "group", Type: yamlform.Type{Kind: yamlform.Text, Pattern: groupPattern, Form: "networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1"}, Extension: true,
-			Doc: "values that share one counter: the addresses of a network, or values with the same captured text"},
+			Doc: "which values share one counter: those in the same network, or with the same captured text"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.readGroup(v) }},
 		{Key: yamlform.Key{Name: "inherit", Type: flagType, Extension: true,
-			Doc: "copies what this descriptor does not set, its limit and the levels below, from the one with the same key and no value"},
+			Doc: "takes the limit and the deeper levels that are missing here from the descriptor with the same key and no value"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				if v.Flag() {
 					d.inherit = v
@@ -219,26 +219,26 @@ func counterKeys() []descriptorRow {
 func useKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "on_error", Type: onErrorType, Extension: true,
-			Doc: "the answer when its counters cannot be read; absent: the domain's `on_error`"},
+			Default: "the domain's", Doc: "the answer while its counters cannot be read"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.says.OnError, d.onErrorAt = readOnError(v), v }},
 		{Key: yamlform.Key{Name: "overridable", Type: yamlform.FlagOr("overridable"), Extension: true,
-			Doc: "operators may override the numbers for one customer; a map sets bounds"},
+			Doc: "operators may override the numbers for one customer. A map sets an upper bound"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readOverridable(v) }},
 		{Key: yamlform.Key{Name: "usage", Type: flagType, Extension: true,
-			Doc: "operators may list the counters of one customer (`ratelimitd usage`)"},
+			Doc: "operators may list one customer's counters with `ratelimitd usage`"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Usage, d.usageAt = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "reservations", Type: yamlform.FlagOr("reservations"), Extension: true,
-			Doc: "clients may reserve hits and say later how many they used; a map sets bounds"},
+			Doc: "clients may reserve hits and report later how many they used. A map sets bounds"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readReservations(v) }},
 		{Key: yamlform.Key{Name: "cost", Type: yamlform.Type{Kind: yamlform.Weights, Most: maxWeight}, Extension: true,
-			Doc: "what each hit counts for: a number; a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`; or, with `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
+			Default: "1", Doc: "how much a hit counts: a number, or a table by an entry's value, such as `{model: {large: 10, \"*\": 1}}`. With `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readCost(v) }},
 		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
-			Doc: "any keys and values, for the dynamic metadata of answers when the rule lets a request pass"},
+			Doc: "any keys and values. Envoy gets them as dynamic metadata when the rule lets a request pass"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Metadata = v.AnyMap() }},
 	}

@@ -24,7 +24,7 @@ func pages(t *testing.T) string {
 func TestDocumentedExamples(t *testing.T) {
 	text := pages(t)
 	blocks := strings.Split(text, "\n```yaml\n")[1:]
-	if len(blocks) < 4 {
+	if len(blocks) < 3 {
 		t.Fatalf("only %d examples", len(blocks))
 	}
 	for _, block := range blocks {

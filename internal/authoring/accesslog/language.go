@@ -54,19 +54,22 @@ var (
 var (
 	mappingForm = yamlform.NewForm("mapping", "a mapping",
 		required(keep("format", yamlform.OneOf(formatNames...), "the format of the log", func(m *mappingReading) *yamlform.Value { return &m.format })),
-		keep("pattern", textType, "of `envoy`, `text` and `nginx`: how lines are written", func(m *mappingReading) *yamlform.Value { return &m.pattern }),
-		keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `time`"}, "when a request happened; absent: `START_TIME` of `envoy`, `msec`, `time_iso8601` or `time_local` of `nginx` and `apache`", func(m *mappingReading) *yamlform.Value { return &m.time }),
+		keep("pattern", textType, "for `envoy`, `text` and `nginx`: how lines are written", func(m *mappingReading) *yamlform.Value { return &m.pattern }),
+		byDefault("the format's own time, except for `text` and `json`",
+			keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `time`"}, "when a request happened", func(m *mappingReading) *yamlform.Value { return &m.time })),
 		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),
 		required(keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "list of descriptors"}, "the descriptors of the request", func(m *mappingReading) *yamlform.Value { return &m.descriptors })),
-		keep("hits", hitsType, "the hits of a request; absent: 1", func(m *mappingReading) *yamlform.Value { return &m.hits }),
-		keep("customer", yamlform.MapOf("value"), "the customer, for the table of customers; absent: all entries that come from the log, except `reserve_id` and `commit_id`", func(m *mappingReading) *yamlform.Value { return &m.customer }),
+		byDefault("1", keep("hits", hitsType, "the hits of a request", func(m *mappingReading) *yamlform.Value { return &m.hits })),
+		byDefault("all entries from the log, except `reserve_id` and `commit_id`",
+			keep("customer", yamlform.MapOf("value"), "the customer in the report", func(m *mappingReading) *yamlform.Value { return &m.customer })),
 		keep("when", conditionsType, "only lines that meet all conditions are replayed", func(m *mappingReading) *yamlform.Value { return &m.when }),
 	)
 
 	timeForm = yamlform.NewForm("time", "`time`",
 		keep("field", textType, "the field with the time", func(t *timeReading) *yamlform.Value { return &t.field }),
-		keep("layout", textType, "its form: `rfc3339` (2026-03-01T12:00:00.5Z), `unix`, `unix_ms`, `unix_us` or `unix_ns` (since 1970, even with a fraction), `clf` (01/Mar/2026:12:00:00 +0000), or 2006-01-02 15:04:05 as your log would write it (a layout of Go); absent: `"+layoutNames[0]+"`", func(t *timeReading) *yamlform.Value { return &t.layout }),
-		keep("zone", textType, "the time zone of times without one, such as `UTC` or `Asia/Seoul`", func(t *timeReading) *yamlform.Value { return &t.zone }),
+		byDefault("`"+layoutNames[0]+"`",
+			keep("layout", textType, "`rfc3339` (2026-03-01T12:00:00.5Z), `clf` (01/Mar/2026:12:00:00 +0000), `unix`, `unix_ms`, `unix_us`, `unix_ns`, or 2006-01-02 15:04:05 as your log would write it", func(t *timeReading) *yamlform.Value { return &t.layout })),
+		keep("zone", textType, "the time zone of times without one, such as `Asia/Seoul`", func(t *timeReading) *yamlform.Value { return &t.zone }),
 	)
 
 	descriptorForm = yamlform.NewForm("descriptor", "a descriptor",
@@ -78,19 +81,20 @@ var (
 	valueFields = []yamlform.Field[valueReading]{
 		keep("value", textType, "always this text", func(v *valueReading) *yamlform.Value { return &v.literal }),
 		fieldRow, headerRow, partRow,
-		keep("regex", textType, "the match, or its first group ([RE2](https://github.com/google/re2/wiki/Syntax)); if nothing matches, the value is absent. Slower than `part`", func(v *valueReading) *yamlform.Value { return &v.regex }),
+		keep("regex", textType, "uses the match, or its first group ([RE2](https://github.com/google/re2/wiki/Syntax)). If nothing matches, the value is absent", func(v *valueReading) *yamlform.Value { return &v.regex }),
 		keep("default", textType, "the text to use if the value is absent", func(v *valueReading) *yamlform.Value { return &v.fallback }),
 	}
 	fieldRow  = keep("field", textType, "a field of the line", func(v *valueReading) *yamlform.Value { return &v.field })
-	headerRow = keep("header", textType, "a header. In `envoy` and `text`, the pattern has it as `%REQ(NAME)%`, or as the first or second choice of `%REQ(A?B)%`; in `nginx` and `apache`, as a variable such as `http_user_agent`, and `:path` in the request line", func(v *valueReading) *yamlform.Value { return &v.header })
-	partRow   = keep("part", yamlform.OneOf(partNames...), "a part of it: the `address` without the port, the `path` without the query, the `first` or the `last` item of a list with commas; absent: `"+partNames[partAll]+"`", func(v *valueReading) *yamlform.Value { return &v.part })
+	headerRow = keep("header", textType, "a request header that the log contains (not in `json`)", func(v *valueReading) *yamlform.Value { return &v.header })
+	partRow   = byDefault("`"+partNames[partAll]+"`",
+		keep("part", yamlform.OneOf(partNames...), "the part to use: the `address` without its port, the `path` without the query, the `first` or `last` item of a list with commas", func(v *valueReading) *yamlform.Value { return &v.part }))
 
 	valueForm = yamlform.NewForm("value", "a value", valueFields...)
 
 	entryForm = yamlform.NewForm("entry", "an entry", slices.Concat(
 		[]yamlform.Field[valueReading]{required(keep("key", textType, "the key of the entry", func(v *valueReading) *yamlform.Value { return &v.key }))},
 		valueFields,
-		[]yamlform.Field[valueReading]{keep("skip_if_absent", flagType, "if the value is absent, leave out only the entry, not the whole descriptor", func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent })},
+		[]yamlform.Field[valueReading]{keep("skip_if_absent", flagType, "if the value is absent, leave out the entry and not the whole descriptor", func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent })},
 	)...)
 
 	conditionForm = yamlform.NewForm("condition", "a condition",
@@ -103,7 +107,7 @@ var (
 
 	hitsForm = yamlform.NewForm("hits", "`hits`",
 		keep("field", textType, "the field with the number", func(h *hitsReading) *yamlform.Value { return &h.field }),
-		keep("default", yamlform.Uint32(0), "the number for lines without one; absent: 1", func(h *hitsReading) *yamlform.Value { return &h.fallback }),
+		byDefault("1", keep("default", yamlform.Uint32(0), "the number for lines without one", func(h *hitsReading) *yamlform.Value { return &h.fallback })),
 	)
 
 	// places are the maps that a misplaced key may belong to, the most likely first.
@@ -117,6 +121,12 @@ func Language() yamlform.Language {
 
 func required[T any](f yamlform.Field[T]) yamlform.Field[T] {
 	f.Required = true
+	return f
+}
+
+// byDefault adds to a row which value applies if the key is absent.
+func byDefault[T any](value string, f yamlform.Field[T]) yamlform.Field[T] {
+	f.Default = value
 	return f
 }
 

@@ -37,9 +37,10 @@ func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 		fmt.Fprintf(&b, "### %s\n\n", heading(m.What))
 		var rows []string
 		earlier, repeated := mostRepeated(l, m, l.Maps[:i])
+		defaults := slices.ContainsFunc(m.Keys, func(k yamlform.Key) bool { return k.Default != "" && !slices.Contains(repeated, k.Name) })
 		for _, k := range m.Keys {
 			if !slices.Contains(repeated, k.Name) {
-				rows = append(rows, row(l, k))
+				rows = append(rows, row(l, k, defaults))
 			}
 		}
 		if len(repeated) > 0 {
@@ -48,7 +49,11 @@ func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 		if k := m.Keys[0]; len(m.Keys) == 1 { // no table for one key
 			fmt.Fprintf(&b, "%s (%s): %s.\n\n", nameOf(l, k), valueOf(l, k), k.Doc)
 		} else if len(rows) > 0 {
-			b.WriteString("| key | value | meaning |\n|---|---|---|\n" + strings.Join(rows, "") + "\n")
+			head := "| key | value | meaning |\n|---|---|---|\n"
+			if defaults {
+				head = "| key | value | default | meaning |\n|---|---|---|---|\n"
+			}
+			b.WriteString(head + strings.Join(rows, "") + "\n")
 		}
 	}
 	text := strings.TrimSuffix(b.String(), "\n")
@@ -79,7 +84,7 @@ func mostRepeated(l yamlform.Language, m *yamlform.Map, earlier []*yamlform.Map)
 	for _, e := range earlier {
 		var same []string
 		for _, k := range m.Keys {
-			if slices.ContainsFunc(e.Keys, func(o yamlform.Key) bool { return row(l, o) == row(l, k) }) {
+			if slices.ContainsFunc(e.Keys, func(o yamlform.Key) bool { return row(l, o, true) == row(l, k, true) }) {
 				same = append(same, k.Name)
 			}
 		}
@@ -90,7 +95,11 @@ func mostRepeated(l yamlform.Language, m *yamlform.Map, earlier []*yamlform.Map)
 	return most, repeated
 }
 
-func row(l yamlform.Language, k yamlform.Key) string {
+// row is the row of a key in its table, which may have a column for defaults.
+func row(l yamlform.Language, k yamlform.Key, defaults bool) string {
+	if defaults {
+		return fmt.Sprintf("| %s | %s | %s | %s |\n", nameOf(l, k), cell(valueOf(l, k)), cell(k.Default), cell(k.Doc))
+	}
 	return fmt.Sprintf("| %s | %s | %s |\n", nameOf(l, k), cell(valueOf(l, k)), cell(k.Doc))
 }
 

@@ -74,6 +74,9 @@ func object(m *yamlform.Map) *jsonschema.Schema {
 	for _, k := range m.Keys {
 		v := value(k.Type)
 		v.Description = capital(k.Doc)
+		if k.Default != "" {
+			v.Description += ". Default: " + k.Default
+		}
 		s.Properties[k.Name] = v
 		s.PropertyOrder = append(s.PropertyOrder, k.Name)
 		if k.Required {

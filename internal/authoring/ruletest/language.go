@@ -188,16 +188,16 @@ func init() {
 func fileKeys() []yamlform.Field[fileReading] {
 	return []yamlform.Field[fileReading]{
 		{Key: yamlform.Key{Name: "rules", Type: yamlform.Type{Kind: yamlform.TextOrList},
-			Doc: "the tested rule files, relative to the test file; absent: the file of the same name without `_test`"},
+			Default: "the file of the same name without `_test`", Doc: "the rule files to test, relative to the test file"},
 			Read: func(f *fileReading, v yamlform.Value) { f.rules = readRules(v) }},
 		{Key: yamlform.Key{Name: "merge_domains", Type: flagType,
 			Doc: "as `MERGE_DOMAIN_CONFIG`"},
 			Read: func(f *fileReading, v yamlform.Value) { f.merge = v.Flag() }},
 		{Key: yamlform.Key{Name: "domain", Type: textType,
-			Doc: "the domain of the requests; absent: the only domain of the rules"},
+			Default: "the only domain of the rules", Doc: "the domain of the requests"},
 			Read: func(f *fileReading, v yamlform.Value) { f.domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "start", Type: instantType,
-			Doc: "when cases begin; absent: " + defaultStart.Format(time.RFC3339) + ", when a window of every unit begins"},
+			Default: defaultStart.Format(time.RFC3339), Doc: "when cases start. By default, at the start of a window of every unit"},
 			Read: func(f *fileReading, v yamlform.Value) { f.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
 			Doc: "settings of the service"},
@@ -248,13 +248,13 @@ func caseKeys() []yamlform.Field[caseReading] {
 	return append([]yamlform.Field[caseReading]{
 		{Key: yamlform.Key{Name: "name", Type: textType, Required: true, Doc: "what the case shows"},
 			Read: func(c *caseReading, v yamlform.Value) { c.name = readName(v, "`name`") }},
-		{Key: yamlform.Key{Name: "start", Type: instantType, Doc: "when this case begins"},
+		{Key: yamlform.Key{Name: "start", Type: instantType, Default: "the file's", Doc: "when this case starts"},
 			Read: func(c *caseReading, v yamlform.Value) { c.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
-			Doc: "settings for this case; the others stay as in the file"},
+			Doc: "settings for this case. The others stay as in the file"},
 			Read: func(c *caseReading, v yamlform.Value) { c.settingsAt = v }},
 		{Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"),
-			Doc: "overrides for this case; one for the same rule, limit and entries replaces the file's"},
+			Doc: "overrides for this case. One for the same rule, limit and entries replaces the file's"},
 			Read: func(c *caseReading, v yamlform.Value) { c.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "steps", Type: yamlform.MapsOf("step"), Required: true, Doc: "the requests, in order"},
 			Read: func(c *caseReading, v yamlform.Value) { c.stepsAt = v }},
@@ -265,22 +265,22 @@ func caseKeys() []yamlform.Field[caseReading] {
 func stepKeys() []yamlform.Field[stepReading] {
 	return append([]yamlform.Field[stepReading]{
 		{Key: yamlform.Key{Name: "at", Type: spanOr(instantForm, "a time"),
-			Doc: "when the request is sent: the time since the start, or a point in time; absent: at the end of the previous step"},
+			Default: "the end of the previous step", Doc: "when the request is sent: the time since the start, or a point in time"},
 			Read: func(s *stepReading, v yamlform.Value) { s.when = v }},
-		{Key: yamlform.Key{Name: "after", Type: spanType, Doc: "the same, as the time since the last request of the previous step"},
+		{Key: yamlform.Key{Name: "after", Type: spanType, Doc: "the same, as the time since the previous step's last request"},
 			Read: func(s *stepReading, v yamlform.Value) { s.since = v }},
-		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Doc: "how often the request is sent; absent: 1"},
+		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Default: "1", Doc: "how often the request is sent"},
 			Read: func(s *stepReading, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
 					s.repeat = int(count)
 				}
 			}},
-		{Key: yamlform.Key{Name: "every", Type: spanType, Doc: "the time between repeated requests; absent: 0"},
+		{Key: yamlform.Key{Name: "every", Type: spanType, Default: "0", Doc: "the time between repeated requests"},
 			Read: func(s *stepReading, v yamlform.Value) { s.every, _ = readSpan(v, "every") }},
 		{Key: yamlform.Key{Name: "expect", Type: yamlform.Type{Kind: yamlform.Nested, Of: "expect", Names: codeNames, AnyCase: true}, Required: true,
-			Doc: "the expected answer: a status, or a map"},
+			Doc: "the expected answer: a status or a map"},
 			Read: func(s *stepReading, v yamlform.Value) { s.expect, s.want = true, readExpectation(v) }},
-		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Doc: "hits of each descriptor; absent: 1"},
+		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Default: "1", Doc: "hits of each descriptor"},
 			Read: func(s *stepReading, v yamlform.Value) {
 				if v.Written() == "0" {
 					v.Errorf("`hits: 0` of a request means 1: write `peek: true` to look without counting")
@@ -300,7 +300,7 @@ func descriptorKeys() []yamlform.Field[descriptorReading] {
 	return append([]yamlform.Field[descriptorReading]{
 		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Doc: "the descriptor's entries"},
 			Read: func(d *descriptorReading, v yamlform.Value) { d.Entries, _ = entries.Read(v) }},
-		{Key: yamlform.Key{Name: "hits", Type: yamlform.Between(0, math.MaxUint64), Doc: "as in a step; 0 is `peek: true`"},
+		{Key: yamlform.Key{Name: "hits", Type: yamlform.Between(0, math.MaxUint64), Default: "the step's", Doc: "as in a step. 0 is `peek: true`"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				if hits, ok := v.Number(); ok {
 					d.Hits, d.HasHits = hits, true
@@ -313,7 +313,7 @@ func descriptorKeys() []yamlform.Field[descriptorReading] {
 // limitKeys are the keys of a limit that a request carries.
 func limitKeys() []yamlform.Field[descriptorReading] {
 	return []yamlform.Field[descriptorReading]{
-		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Doc: "requests per window; absent: 0"},
+		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint32(0), Default: "0", Doc: "requests per window"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				count, _ := v.Number()
 				d.Limit.Requests = uint32(count)
@@ -331,16 +331,16 @@ func limitKeys() []yamlform.Field[descriptorReading] {
 // expectKeys are the keys of an expected answer.
 func expectKeys() []yamlform.Field[expectation] {
 	return append(verdictFields(func(e *expectation) *verdict { return &e.verdict }), []yamlform.Field[expectation]{
-		{Key: yamlform.Key{Name: "passed", Type: yamlform.Between(0, maxRepeat), Doc: "how many repeated requests pass"},
+		{Key: yamlform.Key{Name: "passed", Type: yamlform.Between(0, maxRepeat), Doc: "how many of the repeated requests pass"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
 					e.passed = &want[int]{int(count), v.Position()}
 				}
 			}},
-		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap}, Doc: "response headers by name; `null`: the header must be absent. Headers without an entry do not matter"},
+		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap}, Doc: "response headers by name. `null`: the header must be absent. Other headers do not matter"},
 			Read: func(e *expectation, v yamlform.Value) { e.headers = readHeaders(v) }},
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.ListOf, Of: "verdict", Names: codeNames, AnyCase: true},
-			Doc: "for each descriptor a status or a map of the keys above, without `headers`; `null`: it does not matter"},
+			Doc: "one item for each descriptor. `null`: its answer does not matter"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if !v.IsList() {
 					v.Errorf("`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s", v.What())
@@ -374,7 +374,7 @@ func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform
 		{Key: yamlform.Key{Name: "domain", Type: textType, Doc: domain},
 			Read: func(t *T, v yamlform.Value) { of(t).domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.Anything, Form: "a descriptor, or a list of them"},
-			Doc: "the descriptors of the request, in one of the forms below"},
+			Doc: "the request's descriptors, in one of the forms below"},
 			Read: func(t *T, v yamlform.Value) { of(t).readDescriptors(v) }},
 	}
 }
@@ -382,14 +382,14 @@ func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform
 // weightFields are the keys that say what a descriptor adds, and under which limit.
 func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
 	return []yamlform.Field[T]{
-		{Key: yamlform.Key{Name: "peek", Type: flagType, Doc: "read the counter, add nothing"},
+		{Key: yamlform.Key{Name: "peek", Type: flagType, Doc: "read the counter without counting"},
 			Read: func(t *T, v yamlform.Value) {
 				if d := of(t); v.Flag() {
 					d.HasHits, d.Hits = true, 0
 					d.weights = append(d.weights, v)
 				}
 			}},
-		{Key: yamlform.Key{Name: "refund", Type: yamlform.Between(1, backend.MaxHits), Doc: "hits to give back"},
+		{Key: yamlform.Key{Name: "refund", Type: yamlform.Between(1, backend.MaxHits), Doc: "hits to return"},
 			Read: func(t *T, v yamlform.Value) {
 				if hits, ok := v.Number(); ok {
 					d := of(t)
@@ -427,16 +427,16 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 	return []yamlform.Field[T]{
 		{Key: yamlform.Key{Name: "code", Type: codeType, Doc: "the status"},
 			Read: func(t *T, v yamlform.Value) { of(t).code = readCode(v) }},
-		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (`messaging.to_number`; the domain may be left out), its `name`, or the name of one of its `rate_limits`; `" + ofRequest + "`: the limit of the request; `" + noRule + "`: no rule applied, or another rule replaced it"},
+		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (with or without the domain), its `name`, or the name of one of its `rate_limits`. `" + ofRequest + "`: the request's own limit. `" + noRule + "`: no rule applied, or it was replaced"},
 			Read: func(t *T, v yamlform.Value) {
 				if name := readName(v, "`rule`"); name != "" {
 					of(t).rule = &want[string]{name, v.Position()}
 				}
 			}},
-		count("limit", "`requests_per_unit` of the limit that decided, or `max_in_flight`", func(v *verdict, w *want[uint64]) { v.limit = w }),
-		count("remaining", "hits left; 4294967295 if unlimited", func(v *verdict, w *want[uint64]) { v.remaining = w }),
-		span("reset", "time until the window ends, or until nothing is used any more, in whole seconds, rounded up", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
-		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"), Doc: "the exact time until the same request would pass; `" + never + "` if it has more hits than the limit; 0s if it passed"},
+		count("limit", "`requests_per_unit` or `max_in_flight` of the limit that decided", func(v *verdict, w *want[uint64]) { v.limit = w }),
+		count("remaining", "the remaining hits, or 4294967295 if unlimited", func(v *verdict, w *want[uint64]) { v.remaining = w }),
+		span("reset", "the time until the window ends, or until nothing is used any more, in whole seconds, rounded up", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
+		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"), Doc: "the exact time until the same request would pass, or 0s if it passed. `" + never + "`: it has more hits than the limit"},
 			Read: func(t *T, v yamlform.Value) {
 				if v.Written() == never {
 					of(t).wait = &want[time.Duration]{backend.Never, v.Position()}
@@ -447,7 +447,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether an override sets the numbers"},
 			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
 		{Key: yamlform.Key{Name: "would_refuse", Type: yamlform.Type{Kind: yamlform.Texts},
-			Doc: "names, in any order, of the limits that would have denied the request and are not enforced (`shadow`, `enforce_percent`, `soft`); `[]`: none"},
+			Doc: "the names of limits that would have denied the request but are not enforced (`shadow`, `enforce_percent`, `soft`). `[]`: none"},
 			Read: func(t *T, v yamlform.Value) { of(t).wouldRefuse = readNames(v, "would_refuse") }},
 		span("delay", "how long a leaky bucket makes the client wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}

@@ -43,6 +43,7 @@ type Key struct {
 	Name      string
 	Type      Type
 	Doc       string // what it means, in Markdown
+	Default   string // the value that applies if the key is absent, in Markdown; empty: nothing that needs saying
 	Required  bool
 	Extension bool // envoyproxy/ratelimit does not have it
 }
