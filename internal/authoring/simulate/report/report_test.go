@@ -132,7 +132,7 @@ func TestJSON(t *testing.T) {
 // The documentation shows what the command writes.
 func TestDocumentedText(t *testing.T) {
 	var b bytes.Buffer
-	if err := report.WriteText(&b, example(t, true), report.TextOptions{Top: 5}); err != nil {
+	if err := report.WriteText(&b, example(t, true), report.TextOptions{Top: 3}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile("docs/do/simulating.md")
