@@ -14,10 +14,10 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// docs/reference/admin-api.md names every service and method of the admin API, and the OpenAPI next to it describes every field.
+// docs/reference/grpc-api.md names every service and method of the admin API, and the OpenAPI next to it describes every field.
 func TestAdminAPIIsDocumented(t *testing.T) {
 	racetest.Sequential(t)
-	page := filepath.Join("..", "..", "docs", "reference", "admin-api.md")
+	page := filepath.Join("..", "..", "docs", "reference", "grpc-api.md")
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -35,9 +35,9 @@ func TestAdminAPIIsDocumented(t *testing.T) {
 	protoregistry.GlobalFiles.RangeFilesByPackage(adminv1.File_ratelimitd_admin_v1_admin_proto.Package(), func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {
 			s := file.Services().Get(i)
-			want("\n## "+string(s.FullName())+"\n", s)
+			want("\n### "+string(s.FullName())+"\n", s)
 			for j := range s.Methods().Len() {
-				want("\n| `"+string(s.Methods().Get(j).Name())+"` |", s.Methods().Get(j))
+				want("\n- `"+string(s.Methods().Get(j).Name())+"`", s.Methods().Get(j))
 			}
 		}
 		for i := range file.Messages().Len() {

@@ -70,7 +70,7 @@ var followed = []struct {
 	{"do/testing-rules.md", "testing-rules", 3, true},
 	{"do/troubleshooting.md", "troubleshooting", 12, true},
 	{"reference/rule-file.md", "rule-file", 2, true},
-	{"reference/http-api.md", "http-api", 8, true},
+	{"reference/http-api.md", "http-api", 7, true},
 }
 
 // betweenBlocks matches a comment that replaces a step, and commands in indented lines and in code.

@@ -180,7 +180,7 @@ func TestErrorsAsJSON(t *testing.T) {
 	}
 }
 
-// Numbers of 64 bits are texts in JSON, as in the JSON of all protos: docs/reference/admin-api.md. Requests may have either.
+// Numbers of 64 bits are texts in JSON, as in the JSON of all protos: docs/reference/grpc-api.md. Requests may have either.
 func TestNumbersAsJSON(t *testing.T) {
 	guarded := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
 	for _, n := range []string{`7`, `"7"`} {

@@ -72,7 +72,7 @@ func Path(key string) Key {
 // if that is a http.ServeMux, or else from the ServeMux that called the middleware. Requests that match no pattern have no value.
 //
 // Of other routers it knows nothing, unless they set http.Request.Pattern before they call the middleware: echo does. Above the routes of chi all
-// requests would have no value, and share one counter with Or: docs/do/go.md has the lines for chi, gin and connect.
+// requests would have no value, and share one counter with Or: examples/routers has the lines for chi, gin and connect.
 func Pattern(key string) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, m mux) (string, bool) {
 		if m != nil && r.Method != http.MethodConnect { // for CONNECT, a ServeMux may give the path that the client chose

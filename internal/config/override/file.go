@@ -55,7 +55,7 @@ func init() {
 	flagged := func(_ *reading, v yamlform.Value) bool { return v.Flag() }
 
 	fileForm = yamlform.NewForm("file", "the top of a file of overrides", yamlform.Field[fileReading]{
-		Key:  yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"), Required: true, Doc: "the overrides; `[]` if there are none"},
+		Key:  yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"), Required: true, Doc: "the overrides, or `[]`"},
 		Read: func(f *fileReading, v yamlform.Value) { f.overrides = v },
 	})
 	overrideForm = yamlform.NewForm("override", "an override", []yamlform.Field[reading]{
@@ -63,46 +63,46 @@ func init() {
 			Read: func(r *reading, v yamlform.Value) { r.Domain, _ = v.Text() }},
 		{Key: yamlform.Key{Name: "rule", Type: text, Required: true, Doc: "the rule's path, as `ratelimitd explain` shows it"},
 			Read: func(r *reading, v yamlform.Value) { r.Rule, _ = v.Text() }},
-		{Key: yamlform.Key{Name: "limit", Type: text, Doc: "the `name` of one of the rule's `rate_limits`; absent: all of them, or the only one for `requests_per_unit`"},
+		{Key: yamlform.Key{Name: "limit", Type: text, Doc: "the `name` of one of several limits. Without it, all of them. `requests_per_unit` needs it"},
 			Read: func(r *reading, v yamlform.Value) { r.Limit, _ = v.Text() }},
-		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Required: true, Doc: "the customer: exactly the descriptor that it sends"},
+		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Required: true, Doc: "the customer's descriptor, exactly as in the request"},
 			Read: func(r *reading, v yamlform.Value) { r.Entries, _ = entries.Read(v) }},
-		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0), Doc: "this number instead of the rule's"},
+		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0), Doc: "replaces the rule's number"},
 			Read: kind(Replace, func(r *reading, v yamlform.Value) bool {
 				n, ok := v.Number()
 				r.Requests = n
 				return ok
 			})},
-		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(1), Doc: "next to `requests_per_unit`: the bucket's size; absent: the rule's, or `requests_per_unit` where the rule has no `burst`"},
+		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(1), Doc: "the bucket's size, with `requests_per_unit`. Default: the rule's `burst`, or `requests_per_unit`"},
 			Read: func(r *reading, v yamlform.Value) {
 				r.burst = v
 				n, _ := v.Number()
 				r.Burst = n
 			}},
-		{Key: yamlform.Key{Name: "factor", Type: yamlform.Type{Kind: yamlform.Decimal, Most: MaxFactor}, Doc: "the rule's numbers times this"},
+		{Key: yamlform.Key{Name: "factor", Type: yamlform.Type{Kind: yamlform.Decimal, Most: MaxFactor}, Doc: "multiplies the rule's numbers"},
 			Read: kind(Scale, func(r *reading, v yamlform.Value) bool {
 				n, ok := v.Millionths()
 				r.Requests = n
 				return ok
 			})},
-		{Key: yamlform.Key{Name: "unlimited", Type: flag, Doc: "every request passes, and nothing is counted"},
+		{Key: yamlform.Key{Name: "unlimited", Type: flag, Doc: "every request passes"},
 			Read: kind(Unlimited, flagged)},
-		{Key: yamlform.Key{Name: "blocked", Type: flag, Doc: "no request passes, and nothing is counted"},
+		{Key: yamlform.Key{Name: "blocked", Type: flag, Doc: "every request is denied"},
 			Read: kind(Blocked, flagged)},
-		{Key: yamlform.Key{Name: "not_before", Type: instant, Doc: "when it begins; absent: at once"},
+		{Key: yamlform.Key{Name: "not_before", Type: instant, Doc: "when it starts. Default: now"},
 			Read: func(r *reading, v yamlform.Value) { r.NotBefore = readSeconds(v, "not_before") }},
-		{Key: yamlform.Key{Name: "expires_at", Type: instant, Doc: "when it ends; absent: never"},
+		{Key: yamlform.Key{Name: "expires_at", Type: instant, Doc: "when it ends. Default: never"},
 			Read: func(r *reading, v yamlform.Value) { r.ExpiresAt = readSeconds(v, "expires_at") }},
-		{Key: yamlform.Key{Name: "reason", Type: text, Doc: fmt.Sprintf("why, for people; at most %d bytes", MaxText)},
+		{Key: yamlform.Key{Name: "reason", Type: text, Doc: fmt.Sprintf("why, in at most %d bytes", MaxText)},
 			Read: func(r *reading, v yamlform.Value) { r.Reason, _ = v.Text() }},
-		{Key: yamlform.Key{Name: "author", Type: text, Doc: "who made the last change"},
+		{Key: yamlform.Key{Name: "author", Type: text, Doc: "who changed it last"},
 			Read: func(r *reading, v yamlform.Value) { r.Author, _ = v.Text() }},
-		{Key: yamlform.Key{Name: "version", Type: yamlform.Between(0, math.MaxInt64), Doc: "of the last change that ratelimitd wrote; leave it out"},
+		{Key: yamlform.Key{Name: "version", Type: yamlform.Between(0, math.MaxInt64), Doc: "leave it out, ratelimitd writes it"},
 			Read: func(r *reading, v yamlform.Value) {
 				n, _ := v.Number()
 				r.Version = int64(n)
 			}},
-		{Key: yamlform.Key{Name: "changed_at", Type: instant, Doc: "when that was; leave it out"},
+		{Key: yamlform.Key{Name: "changed_at", Type: instant, Doc: "leave it out, ratelimitd writes it"},
 			Read: func(r *reading, v yamlform.Value) { r.Changed, _ = readTime(v, "changed_at") }},
 	}...)
 }
