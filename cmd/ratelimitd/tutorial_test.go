@@ -68,7 +68,7 @@ var followed = []struct {
 	{"do/simulating.md", "simulating", 3, true},
 	{"do/sizing.md", "sizing", 2, true},
 	{"do/testing-rules.md", "testing-rules", 3, true},
-	{"do/troubleshooting.md", "troubleshooting", 12, true},
+	{"do/troubleshooting.md", "troubleshooting", 8, true},
 	{"reference/rule-file.md", "rule-file", 2, true},
 	{"reference/http-api.md", "http-api", 7, true},
 }
