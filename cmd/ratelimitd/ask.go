@@ -35,8 +35,8 @@ func (v verdict) ExitCode() int { return int(v) }
 // askOptions are the request of a subcommand.
 type askOptions struct {
 	Domain      string   `short:"d" required:"" help:"Domain of the rules."`
-	Descriptors []string `arg:"" name:"descriptor" help:"key=value,key2=value2; several make one request. Write a backslash before a comma or backslash in a value."`
-	Limit       string   `placeholder:"N/UNIT" help:"Limit of the request that overrides the rule's: 10/minute, 10/30s."`
+	Descriptors []string `arg:"" name:"descriptor" help:"key=value,key2=value2. Several make one request. Write a backslash before a comma or backslash in a value."`
+	Limit       string   `placeholder:"N/UNIT" help:"Send a limit with the request, such as 10/minute or 10/30s."`
 }
 
 // descriptors reads the descriptors and the limit.
@@ -90,12 +90,12 @@ func parseRequestLimit(s string) (*limiter.RequestLimit, error) {
 
 // connectOptions say how to connect to a server.
 type connectOptions struct {
-	TLS        bool          `help:"Encrypt the connection. The next four flags turn this on too."`
-	CA         string        `placeholder:"FILE" help:"File of the authorities to trust. Unset: the system's."`
-	Cert       string        `placeholder:"FILE" help:"File of the client certificate."`
-	Key        string        `placeholder:"FILE" help:"File of that certificate's key."`
-	ServerName string        `placeholder:"NAME" help:"Name that the server's certificate must have. Unset: the host of --server."`
-	Timeout    time.Duration `default:"5s" help:"Longest time to wait for an answer."`
+	TLS        bool          `help:"Use TLS. The next four flags turn it on too."`
+	CA         string        `placeholder:"FILE" help:"CA certificates to trust. Unset: the system's."`
+	Cert       string        `placeholder:"FILE" help:"Client certificate."`
+	Key        string        `placeholder:"FILE" help:"Key of the client certificate."`
+	ServerName string        `placeholder:"NAME" help:"Name in the server's certificate. Unset: the host of --server."`
+	Timeout    time.Duration `default:"5s" help:"How long to wait for an answer."`
 }
 
 // dial connects to a server. The example in an error has defaultPort.
@@ -121,8 +121,8 @@ func (o *connectOptions) dial(server, token, defaultPort string) (*serviceclient
 
 // tokenOptions say which token is sent.
 type tokenOptions struct {
-	Token     string `env:"RATELIMITD_ADMIN_TOKEN" help:"Token to send. Other users can see the command line: set the variable, or use the file."`
-	TokenFile string `env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"File of tokens; the first one is sent."`
+	Token     string `env:"RATELIMITD_ADMIN_TOKEN" help:"Token to send. Other users can see command lines, so prefer the variable or --token-file."`
+	TokenFile string `env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"File of tokens. The first one is sent."`
 }
 
 // admin connects to the admin port of a server.

@@ -15,10 +15,10 @@ import (
 type callCommand struct {
 	Ask    askOptions `embed:""`
 	Server string     `short:"s" default:"localhost:8081" placeholder:"ADDRESS" help:"Address of the server's gRPC port: host:port or unix:PATH."`
-	Hits   int64      `default:"1" help:"Hits of each descriptor; 0 peeks, a negative number (--hits=-1) refunds."`
+	Hits   int64      `default:"1" help:"Hits of each descriptor. 0 only looks, a negative number (--hits=-1) returns hits."`
 
-	Count       int64 `placeholder:"N" group:"Many requests" help:"Send this many requests, and print a summary."`
-	Concurrency int   `placeholder:"N" group:"Many requests" help:"Maximum number of requests in flight. Default: 1."`
+	Count       int64 `placeholder:"N" group:"Many requests" help:"Send this many requests and print a summary."`
+	Concurrency int   `placeholder:"N" group:"Many requests" help:"How many requests to send at the same time. Default: 1."`
 
 	Connect connectOptions `embed:"" group:"Connection"`
 	Output  outputOptions  `embed:"" group:"Output"`
@@ -27,12 +27,12 @@ type callCommand struct {
 func (*callCommand) about() about {
 	return about{
 		examples: []example{
-			{"one decision, of the server on this machine", "ratelimitd call -d messaging to_number=2061234567"},
-			{"1,000 requests, 16 at a time", "ratelimitd call -d messaging to_number=1 --count 1000 --concurrency 16"},
+			{"ask the server on this machine", "ratelimitd call -d messaging to_number=2061234567"},
+			{"send 1,000 requests, 16 at a time", "ratelimitd call -d messaging to_number=1 --count 1000 --concurrency 16"},
 			{"look without counting, as JSON", "ratelimitd call -d messaging to_number=2061234567 --hits 0 -o json"},
 		},
 		exits: []exitCode{
-			{0, "Every request passes."}, {1, "A request has no answer."}, {2, "The command line is invalid."}, {exitOverLimit, "A request is over its limit."},
+			{0, "Every request passed."}, {1, "A request got no answer."}, {2, "The command line is invalid."}, {exitOverLimit, "A request was denied."},
 		},
 	}
 }

@@ -17,17 +17,17 @@ import (
 
 // checkCommand is the subcommand that checks rule files.
 type checkCommand struct {
-	Paths []string `arg:"" optional:"" name:"path" help:"Directories of rule files, checked as the service would load them, and rule files; - is the standard input. Unset: config/domains."`
+	Paths []string `arg:"" optional:"" name:"path" help:"Rule files, and directories as the server would load them. - is the standard input. Unset: config/domains."`
 
 	Merge     bool     `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of rejecting the second."`
 	Months    bool     `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days."`
-	Strict    bool     `help:"Warnings fail too."`
-	Disable   []string `placeholder:"CODE" help:"Leave out findings with this code; may be repeated."`
+	Strict    bool     `help:"Exit with 1 for warnings too."`
+	Disable   []string `placeholder:"CODE" help:"Leave out findings with this code. May be repeated."`
 	Info      bool     `help:"Also show notes."`
-	Regions   []string `env:"RATELIMITD_REGIONS" placeholder:"NAME" help:"All regions, with or without their addresses: a home that is none of them is an error. Unset: any name can be a region."`
-	Overrides []string `sep:"none" placeholder:"FILE" help:"File of overrides, which is compared with the rules; may be repeated."`
+	Regions   []string `env:"RATELIMITD_REGIONS" placeholder:"NAME" help:"Names of all regions. A home that is not one of them is an error. Unset: any home is accepted."`
+	Overrides []string `sep:"none" placeholder:"FILE" help:"Also check this file of overrides against the rules. May be repeated."`
 
-	Output string `short:"o" enum:"table,json,yaml,plain,github" default:"table" help:"Form of the output: table (text for people), json, yaml, plain (a line for each finding, for editors) or github (annotations)."`
+	Output string `short:"o" enum:"table,json,yaml,plain,github" default:"table" help:"Output format: table, json, yaml, plain (one line for each finding, for editors) or github (annotations)."`
 	JSON   bool   `help:"Short for -o json."`
 
 	Color colorOption `embed:""`
@@ -40,14 +40,14 @@ type checkCommand struct {
 func (*checkCommand) about() about {
 	return about{
 		examples: []example{
-			{"the rules of a directory", "ratelimitd check config/domains"},
-			{"in a pipeline: warnings fail too", "ratelimitd check --strict -o github rules"},
-			{"overrides too: do they fit the rules", "ratelimitd check --overrides overrides.yaml rules"},
-			{"is each home in the rules one of the regions?", "ratelimitd check --regions eu,us rules"},
-			{"a file as it was committed", "git show HEAD:rules/edge.yaml | ratelimitd check -"},
+			{"check a directory", "ratelimitd check config/domains"},
+			{"in GitHub Actions: fail on warnings too", "ratelimitd check --strict -o github rules"},
+			{"check overrides against the rules", "ratelimitd check --overrides overrides.yaml rules"},
+			{"check that each home is one of your regions", "ratelimitd check --regions eu,us rules"},
+			{"check a committed file", "git show HEAD:rules/edge.yaml | ratelimitd check -"},
 		},
 		exits: []exitCode{
-			{0, "The rules can be loaded."}, {1, "A file has errors, or warnings with --strict."}, {2, "There is nothing to check, or the command line is invalid."},
+			{0, "The server would load the rules."}, {1, "A file has errors, or warnings with --strict."}, {2, "There is nothing to check, or the command line is invalid."},
 		},
 	}
 }

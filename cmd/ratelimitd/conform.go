@@ -14,16 +14,16 @@ import (
 // conformCommand is the subcommand that compares a service with envoyproxy/ratelimit.
 type conformCommand struct {
 	Target string `required:"" placeholder:"ADDRESS" help:"Address of the service's gRPC port: host:port or unix:PATH."`
-	Rules  string `required:"" writes:"" placeholder:"DIR" help:"Directory from which the service reads rule files; conform-*.yaml in it are replaced."`
+	Rules  string `required:"" writes:"" placeholder:"DIR" help:"Directory from which the service reads rule files. Files conform-*.yaml in it are replaced."`
 
-	Setup   string        `default:"plain" placeholder:"NAME" help:"Cases to run: plain, or those for services with certain settings (headers, quota, shadow and others)."`
-	Match   string        `name:"run" placeholder:"REGEXP" help:"Run only the cases whose \"LEVEL/NAME\" this matches; levels are protocol, recorded, exact and field."`
-	Form    conform.Form  `default:"envoy" enum:"envoy,limitador" help:"Form of the service's rules. limitador: one file, limits.yaml, and only the levels exact and field."`
-	Load    string        `placeholder:"COMMAND" help:"Shell command that makes the service reload its rules. Unset: the service watches the directory itself."`
-	Restart string        `placeholder:"COMMAND" help:"Shell command that restarts the service. Unset: restarts are not tried."`
-	Stop    string        `name:"stop-store" placeholder:"COMMAND" help:"Shell command that stops the service's store. Unset: that is not tried."`
+	Setup   string        `default:"plain" placeholder:"NAME" help:"Settings that the service runs with: plain (none), headers, quota, shadow and others."`
+	Match   string        `name:"run" placeholder:"REGEXP" help:"Run only cases whose \"LEVEL/NAME\" matches. Levels: protocol, recorded, exact and field."`
+	Form    conform.Form  `default:"envoy" enum:"envoy,limitador" help:"Format of the service's rules. limitador: one file, limits.yaml, and only the levels exact and field."`
+	Load    string        `placeholder:"COMMAND" help:"Shell command that makes the service reload its rules. Unset: it watches the directory."`
+	Restart string        `placeholder:"COMMAND" help:"Shell command that restarts the service. Unset: the case is skipped."`
+	Stop    string        `name:"stop-store" placeholder:"COMMAND" help:"Shell command that stops the service's store. Unset: the case is skipped."`
 	Start   string        `name:"start-store" placeholder:"COMMAND" help:"Shell command that starts the store again."`
-	Wait    time.Duration `default:"30s" help:"Longest time to wait until the service has loaded the rules."`
+	Wait    time.Duration `default:"30s" help:"How long to wait for the service to load the rules."`
 	JUnit   string        `name:"junit" writes:"" placeholder:"FILE" help:"Also write JUnit XML to this file."`
 
 	Connect connectOptions `embed:"" group:"Connection"`
@@ -33,12 +33,12 @@ type conformCommand struct {
 func (*conformCommand) about() about {
 	return about{
 		examples: []example{
-			{"a service that watches its rule files", "ratelimitd conform --target localhost:8081 --rules /srv/ratelimit/config"},
-			{"one that must be restarted to read them", "ratelimitd conform --target localhost:8081 --rules config --load ./restart"},
-			{"the protocol only, as JUnit XML", "ratelimitd conform --target localhost:8081 --rules config --run '^protocol/' --junit report.xml"},
+			{"test a service that watches its rule files", "ratelimitd conform --target localhost:8081 --rules /srv/ratelimit/config"},
+			{"test one that must be restarted to read them", "ratelimitd conform --target localhost:8081 --rules config --load ./restart"},
+			{"test only the protocol, and write JUnit XML", "ratelimitd conform --target localhost:8081 --rules config --run '^protocol/' --junit report.xml"},
 		},
 		exits: []exitCode{
-			{0, "All cases pass."}, {1, "A case fails, or the service does not answer."}, {2, "The command line is invalid."},
+			{0, "All cases passed."}, {1, "A case failed, or the service does not answer."}, {2, "The command line is invalid."},
 		},
 	}
 }

@@ -24,8 +24,8 @@ type peekCommand struct {
 func (*peekCommand) about() about {
 	return about{
 		examples: []example{
-			{"how much of a limit is used", "ratelimitd peek -d messaging to_number=2061234567"},
-			{"on another machine, with a token from a file", "ratelimitd peek -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
+			{"see how much of a limit is used", "ratelimitd peek -d messaging to_number=2061234567"},
+			{"ask another machine, with a token from a file", "ratelimitd peek -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
 		},
 		exits: counterExits("shown"),
 	}
@@ -43,10 +43,10 @@ type resetCommand struct {
 
 func (*resetCommand) about() about {
 	return about{
-		note: "Where one region counts for all, only servers of that region can clear the counter; the others name it.",
+		note: "If a limit has a home region, only servers in that region can clear the counter. The others name the region.",
 		examples: []example{
 			{"let a customer start again", "ratelimitd reset -d messaging to_number=2061234567"},
-			{"on another machine, with a token from a file", "ratelimitd reset -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
+			{"ask another machine, with a token from a file", "ratelimitd reset -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
 		},
 		exits: counterExits("cleared"),
 	}

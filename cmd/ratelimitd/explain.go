@@ -23,27 +23,27 @@ import (
 type explainCommand struct {
 	Ask    askOptions `embed:""`
 	At     string     `placeholder:"TIME" help:"Time of the request, such as 2026-03-10T12:00:00Z, or a date. Unset: now."`
-	Bucket bool       `name:"quota-bucket" help:"Each descriptor is the id of a quota bucket: its pairs are matched in the order of the domain's quota_buckets."`
-	Server string     `short:"s" placeholder:"ADDRESS" help:"Admin port of a server, such as localhost:6070, whose rules are explained, with the state of its counters. Not together with --rules."`
+	Bucket bool       `name:"quota-bucket" help:"Read each descriptor as the ID of a quota bucket. The domain's quota_buckets order its pairs."`
+	Server string     `short:"s" placeholder:"ADDRESS" help:"Admin port of a server, such as localhost:6070. Explains its active rules, with the state of its counters. Not together with --rules."`
 
 	Output  outputOptions  `embed:"" group:"Output"`
 	Token   tokenOptions   `embed:"" group:"Connection"`
 	Connect connectOptions `embed:"" group:"Connection"`
 
-	Rules     ruleOptions   `embed:"" group:"Rules, as serve has them"`
-	Overrides string        `placeholder:"FILE" group:"Rules, as serve has them" help:"File of overrides, as --overrides of serve; for --rules."`
-	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as serve has them" help:"Prefix of every counter's key in Redis. Replicas that share counters need the same one."`
-	Answers   answerOptions `embed:"" group:"Answers, as serve has them"`
+	Rules     ruleOptions   `embed:"" group:"Rules, as in serve"`
+	Overrides string        `placeholder:"FILE" group:"Rules, as in serve" help:"File of overrides, as --overrides of serve; for --rules."`
+	KeyPrefix string        `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" group:"Answers, as in serve" help:"Prefix of every counter's key in Redis. Replicas that share counters need the same one."`
+	Answers   answerOptions `embed:"" group:"Answers, as in serve"`
 }
 
 func (*explainCommand) about() about {
 	return about{
-		note: "The rules come from a directory or file (--rules, or RUNTIME_ROOT and so on), or from a server (--server). Settings of rules and answers have the flags and variables of serve: \"ratelimitd help settings\" lists them.",
+		note: "Explains the rules of a directory or file (--rules), or of a server (--server). The flags and variables of serve for rules and answers work too: \"ratelimitd help settings\" lists them.",
 		examples: []example{
-			{"what the rules of a directory do", "ratelimitd explain --rules config/domains -d messaging to_number=2061234567"},
-			{"the rule of a quota bucket, whose pairs have no order", "ratelimitd explain --rules rules -d api --quota-bucket user=ada,plan=gold"},
-			{"with the overrides of a file", "ratelimitd explain --rules rules --overrides overrides.yaml -d api tenant=acme"},
-			{"what a server does, and what its counters hold", "ratelimitd explain -s localhost:6070 -d messaging to_number=2061234567"},
+			{"explain the rules of a directory", "ratelimitd explain --rules config/domains -d messaging to_number=2061234567"},
+			{"explain a quota bucket, whose pairs have no order", "ratelimitd explain --rules rules -d api --quota-bucket user=ada,plan=gold"},
+			{"apply the overrides of a file", "ratelimitd explain --rules rules --overrides overrides.yaml -d api tenant=acme"},
+			{"explain what a server does, with its counters", "ratelimitd explain -s localhost:6070 -d messaging to_number=2061234567"},
 		},
 		exits: []exitCode{
 			{0, "A rule matches."}, {1, "The rules cannot be loaded, or the server does not answer."},

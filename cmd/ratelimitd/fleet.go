@@ -17,8 +17,8 @@ type fleetCommand struct {
 func (*fleetCommand) about() about {
 	return about{
 		examples: []example{
-			{"all replicas that share the Redis of this one", "ratelimitd fleet"},
-			{"as JSON, from another machine", "ratelimitd fleet -s 10.0.0.7:6070 --token-file token --json"},
+			{"list all replicas that share this one's Redis", "ratelimitd fleet"},
+			{"ask another machine, as JSON", "ratelimitd fleet -s 10.0.0.7:6070 --token-file token --json"},
 		},
 		exits: []exitCode{
 			{0, "The replicas were shown."}, {1, "The server does not answer, or rejects the call."},

@@ -15,8 +15,8 @@ import (
 // healthcheckCommand is the subcommand that checks the health of the service on the same machine, for a container without a
 // shell and curl. It reads the same HOST and PORT as serve.
 type healthcheckCommand struct {
-	Host    string        `env:"HOST" default:"0.0.0.0" help:"Address that the service's HTTP listens on; all addresses means loopback here."`
-	Port    int           `env:"PORT" range:"0..65535" default:"8080" help:"Port of the service's HTTP."`
+	Host    string        `env:"HOST" default:"0.0.0.0" help:"Address of the server's HTTP port. 0.0.0.0: this machine."`
+	Port    int           `env:"PORT" range:"0..65535" default:"8080" help:"HTTP port of the server."`
 	Path    string        `default:"/healthcheck" help:"Path to request: /healthcheck, /readyz or /livez."`
 	Timeout time.Duration `default:"2s" help:"How long to wait for the answer."`
 }
@@ -25,9 +25,9 @@ func (*healthcheckCommand) about() about {
 	return about{
 		examples: []example{
 			{"in a container without a shell", "ratelimitd healthcheck"},
-			{"whether the service runs at all", "ratelimitd healthcheck --port 9080 --path /livez"},
+			{"check only whether the server runs", "ratelimitd healthcheck --port 9080 --path /livez"},
 		},
-		exits: []exitCode{{0, "The service is healthy."}, {1, "It is not healthy, or does not answer."}, {2, "The command line is invalid."}},
+		exits: []exitCode{{0, "The server is healthy."}, {1, "The server is not healthy, or does not answer."}, {2, "The command line is invalid."}},
 	}
 }
 

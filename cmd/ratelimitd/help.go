@@ -27,7 +27,10 @@ type exitCode struct {
 }
 
 // interrupted is the exit code of a command that Ctrl-C ended.
-var interrupted = exitCode{130, "Interrupted by Ctrl-C. Files are as they were before."}
+var interrupted = exitCode{130, "Interrupted by Ctrl-C."}
+
+// brief are the commands that end before anybody could interrupt them.
+var brief = []string{"healthcheck", "schema", "version"}
 
 // describedBy adds what the commands say about themselves to the model.
 func describedBy(model *kong.Application, commands map[string]runner) {
@@ -57,12 +60,12 @@ func describedBy(model *kong.Application, commands map[string]runner) {
 
 // asServe ends the titles of the groups of flags that another command shares with serve. All these flags work, and the help of
 // serve lists them. The help of the other command lists only the flags with the tag always.
-const asServe = ", as serve has them"
+const asServe = ", as in serve"
 
 // exitCodes are all exit codes of a command.
 func exitCodes(name string, c runner) []exitCode {
 	all := c.about().exits
-	if name != "serve" {
+	if name != "serve" && !slices.Contains(brief, name) {
 		all = append(slices.Clone(all), interrupted)
 	}
 	return all
@@ -119,24 +122,27 @@ func named(ctx *kong.Context) bool {
 	return slices.ContainsFunc(ctx.Args, func(a string) bool { return a == ctx.Selected().Name })
 }
 
-// printOverview is the help of the program: its commands by group, on one screen.
+// printOverview is the help of the program: its commands by group.
 func printOverview(w io.Writer, model *kong.Application) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nUsage: %s [COMMAND] [FLAGS]\n", model.Help, model.Name)
+	fmt.Fprintf(&b, "%s\n\nUsage: %s [COMMAND] [FLAGS]\n", model.Help, model.Name)
 	group := ""
 	for _, n := range visible(model) {
 		if title := n.Group.Title; title != group {
 			group = title
-			fmt.Fprintf(&b, "%s\n", group)
+			fmt.Fprintf(&b, "\n%s\n", group)
 		}
 		fmt.Fprintf(&b, "  %-12s %s\n", n.Name, strings.TrimSuffix(n.Help, "."))
 	}
-	fmt.Fprintf(&b, "COMMAND --help has more. Example: %s\n", overviewExample)
+	fmt.Fprintf(&b, "\nStart with: %s\nRun \"%s COMMAND --help\" for details.\nDocumentation: %s\n", overviewExample, model.Name, documentation)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-const overviewExample = "ratelimitd call -d messaging to_number=206"
+const (
+	overviewExample = "ratelimitd --rules config/domains"
+	documentation   = "https://github.com/ratelimitd/ratelimitd"
+)
 
 // visible are the commands that the help lists.
 func visible(model *kong.Application) []*kong.Node {

@@ -24,28 +24,28 @@ import (
 // cli is the command line. The help lists the commands in this order.
 type cli struct {
 	Serve       serveCommand       `cmd:"" group:"Serve" default:"withargs" help:"Answer rate limit requests over gRPC and HTTP (the default)."`
-	Healthcheck healthcheckCommand `cmd:"" group:"Serve" help:"Ask the service on this machine whether it is healthy."`
+	Healthcheck healthcheckCommand `cmd:"" group:"Serve" help:"Check whether the server on this machine is healthy."`
 	Version     versionCommand     `cmd:"" group:"Serve" help:"Print the version, commit and date of this build."`
 
-	Check    checkCommand    `cmd:"" group:"Rules" help:"Check rule files for errors and probable mistakes."`
-	Test     testCommand     `cmd:"" group:"Rules" help:"Run unit tests for rules."`
-	Simulate simulateCommand `cmd:"" group:"Rules" help:"Replay access logs through rules: who would be denied?"`
-	Explain  explainCommand  `cmd:"" group:"Rules" help:"Show which rule a request matches, why, and what is answered."`
-	Schema   schemaCommand   `cmd:"" group:"Rules" help:"Print the JSON Schema of rule files or of test files."`
-	Conform  conformCommand  `cmd:"" group:"Rules" help:"Compare any rate limit service with envoyproxy/ratelimit."`
+	Check    checkCommand    `cmd:"" group:"Write rules" help:"Check rule files for errors and probable mistakes."`
+	Test     testCommand     `cmd:"" group:"Write rules" help:"Run unit tests for rules."`
+	Simulate simulateCommand `cmd:"" group:"Write rules" help:"Replay access logs through rules, and show who would be denied."`
+	Explain  explainCommand  `cmd:"" group:"Write rules" help:"Show which rule a request matches, and why."`
+	Schema   schemaCommand   `cmd:"" group:"Write rules" help:"Print the JSON Schema of rule, test or override files."`
+	Conform  conformCommand  `cmd:"" group:"Write rules" help:"Compare any rate limit service with envoyproxy/ratelimit."`
 
-	Call  callCommand  `cmd:"" group:"Running servers" help:"Ask a server for a decision, once or many times."`
-	Peek  peekCommand  `cmd:"" group:"Running servers" help:"Show counters of a server."`
-	Reset resetCommand `cmd:"" group:"Running servers" help:"Clear counters of a server."`
-	Usage usageCommand `cmd:"" group:"Running servers" help:"List the counters of one customer."`
+	Call  callCommand  `cmd:"" group:"Ask a running server" help:"Ask a server for a decision, or send many requests."`
+	Peek  peekCommand  `cmd:"" group:"Ask a running server" help:"Show the counters of a request."`
+	Reset resetCommand `cmd:"" group:"Ask a running server" help:"Clear the counters of a request."`
+	Usage usageCommand `cmd:"" group:"Ask a running server" help:"List the counters of one customer."`
 
-	Shares sharesCommand `cmd:"" group:"Running servers" help:"List who holds what of the limits of quota buckets."`
+	Shares sharesCommand `cmd:"" group:"Ask a running server" help:"List the shares of quota buckets, by client."`
 
-	Fleet fleetCommand `cmd:"" group:"Running servers" help:"List the replicas that share a Redis."`
+	Fleet fleetCommand `cmd:"" group:"Ask a running server" help:"List the replicas that share a Redis."`
 
-	Regions regionsCommand `cmd:"" group:"Running servers" help:"Show what a server knows about the other regions."`
+	Regions regionsCommand `cmd:"" group:"Ask a running server" help:"Show what a server knows about other regions."`
 
-	Override overrideCommand `cmd:"" group:"Running servers" help:"Change the limits of one customer on a running server."`
+	Override overrideCommand `cmd:"" group:"Ask a running server" help:"Change one customer's limits on a running server."`
 
 	EverySetting bool `kong:"-"` // the help of serve has all flags
 }
@@ -173,7 +173,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 func (c *cli) parser(options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(c, append([]kong.Option{
 		kong.Name("ratelimitd"),
-		kong.Description("Decides whether requests may pass, for Envoy and for any other service."),
+		kong.Description("Rate limits for Envoy, and for any gRPC or HTTP client."),
 		kong.Help(c.printHelp),
 		packageDefaults,
 	}, append(values(&c.Serve.Adjusted), options...)...)...)

@@ -10,7 +10,7 @@ import (
 
 // outputOptions say how a result is written.
 type outputOptions struct {
-	Output string `short:"o" enum:"table,json,yaml" default:"table" help:"Form of the output: table (text for people), json or yaml."`
+	Output string `short:"o" enum:"table,json,yaml" default:"table" help:"Output format: table, json or yaml."`
 	JSON   bool   `help:"Short for -o json."`
 
 	Color colorOption `embed:""`
@@ -47,5 +47,5 @@ func writeAs(form string, to io.Writer, asText, asJSON func(io.Writer) error) er
 
 // colorOption is the flag that switches colours in text on or off.
 type colorOption struct {
-	Color string `enum:"auto,always,never" default:"auto" help:"Colours: auto means on a terminal, unless NO_COLOR is set."`
+	Color string `enum:"auto,always,never" default:"auto" help:"Colours. auto: on a terminal, unless NO_COLOR is set."`
 }

@@ -22,25 +22,25 @@ import (
 // overrideCommand is the subcommand that shows and changes overrides.
 type overrideCommand struct {
 	Action    string   `arg:"" enum:"set,rm,list,history,import,export" help:"set, rm, list, history, import or export."`
-	Arguments []string `arg:"" optional:"" name:"argument" placeholder:"FILE" help:"For import, a file. For the others the customer: key=value,key2=value2. For set and rm exactly the descriptor that it sends."`
+	Arguments []string `arg:"" optional:"" name:"argument" placeholder:"FILE" help:"For import: a file. For set and rm: exactly the descriptor that the customer sends, key=value,key2=value2. Otherwise: some of its entries."`
 
 	Domain    string `short:"d" help:"Domain of the rules."`
-	Rule      string `placeholder:"RULE" help:"Path or name of the rule. Unset: for set and rm the one that the descriptor matches, else all."`
+	Rule      string `placeholder:"RULE" help:"Path or name of the rule. Unset: the one that the descriptor matches; for list and history, all."`
 	LimitName string `placeholder:"NAME" help:"Name of one of the rule's limits. Unset: the only one, or all."`
 
-	Limit     *uint64 `group:"Numbers of set" placeholder:"N" help:"This many requests per unit."`
-	Burst     uint64  `group:"Numbers of set" placeholder:"N" help:"Together with --limit: this burst."`
-	Factor    float64 `group:"Numbers of set" placeholder:"F" help:"The rule's numbers times this."`
-	Unlimited bool    `group:"Numbers of set" help:"Every request passes, and nothing is counted."`
-	Block     bool    `group:"Numbers of set" help:"No request passes, and nothing is counted."`
-	Expires   string  `group:"Numbers of set" placeholder:"TIME" help:"When it ends: after a time such as 90m, 24h or 7d, or at a time such as 2027-03-01T12:00:00Z."`
-	NotBefore string  `group:"Numbers of set" placeholder:"TIME" help:"When it begins, written like --expires. Unset: at once."`
+	Limit     *uint64 `group:"Flags of set" placeholder:"N" help:"New requests per unit."`
+	Burst     uint64  `group:"Flags of set" placeholder:"N" help:"New burst, together with --limit."`
+	Factor    float64 `group:"Flags of set" placeholder:"F" help:"Multiply the rule's numbers by this."`
+	Unlimited bool    `group:"Flags of set" help:"Let every request pass, and count nothing."`
+	Block     bool    `group:"Flags of set" help:"Deny every request, and count nothing."`
+	Expires   string  `group:"Flags of set" placeholder:"TIME" help:"When the override ends: a duration such as 90m, 24h or 7d, or a time such as 2027-03-01T12:00:00Z."`
+	NotBefore string  `group:"Flags of set" placeholder:"TIME" help:"When it starts, written like --expires. Unset: now."`
 
-	Reset  bool   `group:"Numbers of set" help:"Clear the customer's counters of the rule too. Otherwise what is used stays used."`
-	Reason string `placeholder:"TEXT" help:"Why, for people."`
-	Expect *int64 `placeholder:"VERSION" help:"Fail unless the override has this version, as list shows it; 0: unless there is none."`
-	DryRun bool   `help:"Change nothing: show which counters would change their verdict now."`
-	Last   uint32 `default:"20" placeholder:"N" help:"How many changes history shows, at most 1000."`
+	Reset  bool   `group:"Flags of set" help:"Also clear the customer's counters of this rule."`
+	Reason string `placeholder:"TEXT" help:"Why you set it, for your colleagues."`
+	Expect *int64 `placeholder:"VERSION" help:"Fail unless list shows this version. 0: fail if the override exists."`
+	DryRun bool   `help:"Change nothing. Show which counters would answer differently."`
+	Last   uint32 `default:"20" placeholder:"N" help:"How many changes history shows, up to 1000."`
 
 	Port   portOptions   `embed:""`
 	Output outputOptions `embed:"" group:"Output"`
@@ -48,17 +48,17 @@ type overrideCommand struct {
 
 func (*overrideCommand) about() about {
 	return about{
-		note: "An override gives one customer other numbers than its rule has, without a deployment. The rule must allow it (overridable), and the server must keep overrides (RATELIMITD_OVERRIDES). Where one region counts for all, set the override on a server of that region; the others name it.",
+		note: "An override changes one customer's numbers without a deployment. The rule needs overridable, and the server RATELIMITD_OVERRIDES. If the limit has a home region, ask a server in that region. The others name the region.",
 		examples: []example{
-			{"200 requests per unit for one customer, for a day", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --expires 24h"},
-			{"what would that change?", "ratelimitd override set -d messaging to_number=2061234567 --factor 2 --dry-run"},
-			{"at once, although the customer has used up its limit", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --reset"},
-			{"back to the rule", "ratelimitd override rm -d messaging to_number=2061234567"},
-			{"which overrides are there?", "ratelimitd override list -d messaging"},
-			{"into a file, and back", "ratelimitd override export > overrides.yaml && ratelimitd override import overrides.yaml"},
+			{"give one customer 200 requests per unit for a day", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --expires 24h"},
+			{"show what a change would do", "ratelimitd override set -d messaging to_number=2061234567 --factor 2 --dry-run"},
+			{"let a customer through who has used up the limit", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --reset"},
+			{"go back to the rule", "ratelimitd override rm -d messaging to_number=2061234567"},
+			{"list all overrides of a domain", "ratelimitd override list -d messaging"},
+			{"write overrides to a file, and read them back", "ratelimitd override export > overrides.yaml && ratelimitd override import overrides.yaml"},
 		},
 		exits: []exitCode{
-			{0, "Done, or shown."}, {1, "The server does not answer, or rejects the call; or the override has another version."},
+			{0, "Done."}, {1, "The server does not answer or rejects the call, or the override has another version."},
 			{2, "The command line, a setting or a file is invalid or missing."}, {exitNothing, "There is no such override, or no rule matches."},
 		},
 	}

@@ -17,10 +17,10 @@ type regionsCommand struct {
 
 func (*regionsCommand) about() about {
 	return about{
-		note: "Each replica knows only whom it asked itself. When regions are cut off from each other, ask one in each region.",
+		note: "A replica knows only the regions that it asked. When regions are cut off from each other, ask one replica in each.",
 		examples: []example{
-			{"what the server on this machine knows", "ratelimitd regions"},
-			{"as JSON, from another machine", "ratelimitd regions -s 10.0.0.7:6070 --token-file token --json"},
+			{"ask the server on this machine", "ratelimitd regions"},
+			{"ask another machine, as JSON", "ratelimitd regions -s 10.0.0.7:6070 --token-file token --json"},
 		},
 		exits: []exitCode{
 			{0, "The regions were shown, even if none is set."}, {1, "The server does not answer, or rejects the call."},

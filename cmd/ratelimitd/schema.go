@@ -12,15 +12,15 @@ import (
 
 // schemaCommand is the subcommand that prints a JSON Schema for editors and pipelines.
 type schemaCommand struct {
-	Of     string `arg:"" enum:"rules,tests,overrides" default:"rules" help:"rules (of rule files), tests (of test files) or overrides (of files of overrides)."`
-	Output string `short:"o" enum:"json,yaml" default:"json" help:"Form of the output: json or yaml."`
+	Of     string `arg:"" enum:"rules,tests,overrides" default:"rules" help:"Kind of file: rules, tests or overrides."`
+	Output string `short:"o" enum:"json,yaml" default:"json" help:"Output format: json or yaml."`
 }
 
 func (*schemaCommand) about() about {
 	return about{
 		examples: []example{
-			{"of rule files, for an editor", "ratelimitd schema > rules.schema.json"},
-			{"of test files, as YAML", "ratelimitd schema tests -o yaml"},
+			{"the schema of rule files, for an editor", "ratelimitd schema > rules.schema.json"},
+			{"the schema of test files, as YAML", "ratelimitd schema tests -o yaml"},
 		},
 		exits: []exitCode{{0, "The schema was printed."}, {2, "The command line is invalid."}},
 	}

@@ -62,7 +62,7 @@ type serveCommand struct {
 
 func (*serveCommand) about() about {
 	return about{
-		note: "The environment variable in brackets behind a flag sets the same; if both are set, the flag wins. Without a command, ratelimitd runs serve.",
+		note: "You can set each flag with the environment variable in brackets too. If both are set, the flag wins. Without a command, ratelimitd runs serve.",
 		common: []string{
 			"rules", "grpc-port", "port", "drain-delay", "shadow-mode", "on-error", "redis-url", "redis-type", "redis-auth-file", "log-level",
 		},
@@ -72,8 +72,8 @@ func (*serveCommand) about() about {
 			{"try rules without enforcing them", "ratelimitd --rules config/domains --shadow-mode"},
 		},
 		exits: []exitCode{
-			{0, "Stopped by a signal, after the calls in flight had their answers."},
-			{1, "It cannot listen on a port, or Redis stays unreachable for too long."},
+			{0, "Stopped by a signal, after all calls in flight were answered."},
+			{1, "A port cannot be opened, or Redis stays unreachable for too long."},
 			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}

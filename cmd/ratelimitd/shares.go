@@ -15,19 +15,19 @@ import (
 // sharesCommand is the subcommand that lists who holds what of the limits of quota buckets.
 type sharesCommand struct {
 	Domain string        `short:"d" required:"" help:"Domain of the buckets."`
-	Where  string        `short:"w" placeholder:"KEY=VALUE" help:"Entries that the id of a bucket must have: key=value,key2=value2. Unset: all buckets."`
-	Most   uint32        `default:"100" help:"Most buckets to list, up to 1000: those with most demand."`
+	Where  string        `short:"w" placeholder:"KEY=VALUE" help:"Entries that the ID of a bucket must have: key=value,key2=value2. Unset: all buckets."`
+	Most   uint32        `default:"100" help:"How many buckets to list, up to 1000. Those with the most demand come first."`
 	Port   portOptions   `embed:""`
 	Output outputOptions `embed:"" group:"Output"`
 }
 
 func (*sharesCommand) about() about {
 	return about{
-		note: "A client that decides itself, such as Envoy's rate limit quota filter, gets a share of the limit of each quota bucket. The server knows only the shares of its own clients: ask each replica for its clients.",
+		note: "Clients that decide themselves, such as Envoy's rate limit quota filter, get a share of each quota bucket's limit. A replica knows only the shares of its own clients, so ask each replica.",
 		examples: []example{
-			{"who holds what of the limits of a domain", "ratelimitd shares -d api"},
-			{"the buckets of one tenant", "ratelimitd shares -d api --where tenant=acme"},
-			{"as JSON, from another machine", "ratelimitd shares -s 10.0.0.7:6070 --token-file token --json -d api"},
+			{"see who holds which share in a domain", "ratelimitd shares -d api"},
+			{"list the buckets of one tenant", "ratelimitd shares -d api --where tenant=acme"},
+			{"ask another machine, as JSON", "ratelimitd shares -s 10.0.0.7:6070 --token-file token --json -d api"},
 		},
 		exits: []exitCode{
 			{0, "The shares were shown, even if there are none."}, {1, "The server does not answer, or rejects the call."},

@@ -23,47 +23,47 @@ import (
 
 // simulateCommand is the subcommand that replays access logs through rules.
 type simulateCommand struct {
-	Rules     string   `required:"" placeholder:"DIR" help:"Directory of rule files, or one file; - is the standard input."`
-	Against   string   `placeholder:"DIR" help:"Directory of the active rule files, or one file (or -): the report shows which customers would be newly denied."`
+	Rules     string   `required:"" placeholder:"DIR" help:"Directory of rule files, or one file. - is the standard input."`
+	Against   string   `placeholder:"DIR" help:"The active rules, to compare with. The report shows which customers would be newly denied."`
 	Overrides string   `placeholder:"FILE" help:"File of active overrides."`
-	Logs      []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip; - is the standard input. May be repeated: read in this order."`
+	Logs      []string `name:"log" required:"" sep:"none" placeholder:"FILE" help:"Access log, plain or gzip. - is the standard input. May be repeated, in the order to read."`
 
 	Lines mappingOptions `embed:""`
 
-	Duration     time.Duration `placeholder:"TIME" help:"How long each request is in flight. Default: the ttl of the concurrency limit."`
+	Duration     time.Duration `placeholder:"TIME" help:"How long each request takes, for concurrency limits. Default: their ttl."`
 	Reorder      time.Duration `default:"5s" help:"Sort lines that are out of order by up to this."`
-	MaxErrors    string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a share of all lines such as 0.5%; -1: never."`
-	FailOn       []string      `enum:"denied,newly-denied,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if there are requests that are denied, newly-denied or newly-passed (see --against), match no rule (no-rule) or failed (no decision could be made). With 2 if no request matches any rule."`
-	FailAbove    float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this share of all requests."`
-	Customer     []string      `placeholder:"KEY,..." help:"Keys of the entries that make a customer, such as remote_address. Default: of the mapping, else all entries from the log."`
-	MaxCustomers int           `default:"100000" placeholder:"N" help:"Maximum number of customers counted individually."`
+	MaxErrors    string        `default:"1000" placeholder:"N" help:"Fail if more lines than this cannot be used: a number, or a percentage such as 0.5%. -1: never."`
+	FailOn       []string      `enum:"denied,newly-denied,newly-passed,no-rule,failed" placeholder:"WHAT" help:"Exit with 1 if requests were denied, newly-denied or newly-passed (see --against), matched no rule (no-rule) or failed. Exit with 2 if no request matches any rule."`
+	FailAbove    float64       `default:"0" placeholder:"PERCENT" help:"With --fail-on: fail only above this percentage of requests."`
+	Customer     []string      `placeholder:"KEY,..." help:"Keys of the entries that identify a customer, such as remote_address. Default: the mapping's, or all entries from the log."`
+	MaxCustomers int           `default:"100000" placeholder:"N" help:"How many customers to count individually."`
 
-	Verdicts string `writes:"" placeholder:"FILE" help:"Also write each verdict here, as JSON lines."`
-	Top      int    `default:"10" placeholder:"N" help:"How many rules and customers the text and Markdown reports show."`
+	Verdicts string `writes:"" placeholder:"FILE" help:"Also write each answer to this file, as JSON lines."`
+	Top      int    `default:"10" placeholder:"N" help:"How many rules and customers the report shows as text or Markdown."`
 
-	Output string      `short:"o" enum:"table,json,yaml,markdown" default:"table" help:"Form of the output: table (text for people), json, yaml or markdown (a comment for a pull request)."`
+	Output string      `short:"o" enum:"table,json,yaml,markdown" default:"table" help:"Output format: table, json, yaml or markdown (for a pull request)."`
 	JSON   bool        `help:"Short for -o json."`
 	Color  colorOption `embed:""`
 
-	Merge       bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" group:"As the service" help:"Merge files of one domain instead of rejecting the second."`
-	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"As the service" help:"Enforce no rule: requests over a limit count as not enforced."`
-	Quota       bool   `name:"quota-mode" env:"QUOTA_MODE" group:"As the service" help:"Every rule is in quota mode."`
-	Stop        bool   `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" group:"As the service" help:"A denied request counts only in the limits that deny it."`
-	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"As the service" help:"For domains without admission. independent: each descriptor counts on its own. all_or_nothing: a denied request consumes nothing anywhere."`
-	Months      bool   `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" group:"As the service" help:"Months are calendar months in UTC instead of 30 days."`
-	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"As the service" help:"Maximum number of counters in use at once."`
+	Merge       bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" group:"Settings of the server" help:"Merge files of one domain instead of rejecting the second."`
+	Shadow      bool   `name:"shadow-mode" env:"SHADOW_MODE" group:"Settings of the server" help:"Enforce no rule. Requests over a limit count as not enforced."`
+	Quota       bool   `name:"quota-mode" env:"QUOTA_MODE" group:"Settings of the server" help:"Every rule is in quota mode."`
+	Stop        bool   `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" group:"Settings of the server" help:"Count a denied request only in the limits that deny it."`
+	Admission   string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" group:"Settings of the server" help:"For domains without admission. independent: each descriptor counts on its own. all_or_nothing: a denied request is not counted."`
+	Months      bool   `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" group:"Settings of the server" help:"Months are calendar months in UTC instead of 30 days."`
+	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" group:"Settings of the server" help:"Maximum number of counters in use at once."`
 }
 
 func (*simulateCommand) about() about {
 	return about{
 		examples: []example{
-			{"who would be denied", "ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log"},
-			{"a change of rules against the active ones", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log"},
-			{"the same as a comment for a pull request", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log -o markdown"},
-			{"a log of many files", "zcat access.log.*.gz | ratelimitd simulate --rules new --mapping map.yaml --log -"},
+			{"see who would be denied", "ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log"},
+			{"compare new rules with the active ones", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log"},
+			{"write the comparison for a pull request", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log -o markdown"},
+			{"read a log of many files", "zcat access.log.*.gz | ratelimitd simulate --rules new --mapping map.yaml --log -"},
 		},
 		exits: []exitCode{
-			{0, "Nothing that --fail-on names happened."}, {1, "Something that --fail-on names happened."},
+			{0, "Nothing named by --fail-on happened."}, {1, "Something named by --fail-on happened."},
 			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}

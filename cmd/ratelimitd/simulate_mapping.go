@@ -15,13 +15,13 @@ import (
 
 // mappingOptions describe the log: in a file, or, for the common cases, only with flags.
 type mappingOptions struct {
-	Mapping string `placeholder:"FILE" help:"YAML that maps lines of the log to requests; - is the standard input."`
+	Mapping string `placeholder:"FILE" help:"YAML file that maps lines of the log to requests. - is the standard input."`
 
-	Format      string   `oneof:"envoy,nginx,apache,json,text" placeholder:"FORMAT" group:"Instead of a mapping" help:"Format of the log: envoy, nginx, apache, json or text."`
-	Descriptors []string `name:"descriptor" sep:"none" placeholder:"KEY=SOURCE,..." group:"Instead of a mapping" help:"Descriptor of each request. SOURCE is ip, method or path (with envoy, nginx and apache), a field of the log, header:NAME, or value:TEXT for a constant. May be repeated."`
-	Domain      string   `short:"d" placeholder:"DOMAIN" group:"Instead of a mapping" help:"Domain of the requests. Default: the domain of the rules, if there is only one."`
-	Pattern     string   `placeholder:"TEXT" group:"Instead of a mapping" help:"How lines are written: the text of nginx's log_format, or the text_format of Envoy. Default: the usual one of the format."`
-	Time        string   `placeholder:"FIELD[=LAYOUT]" group:"Instead of a mapping" help:"Field with the time of a request, for json and text. LAYOUT: rfc3339 (default), unix, unix_ms, clf."`
+	Format      string   `oneof:"envoy,nginx,apache,json,text" placeholder:"FORMAT" group:"The log, if you write no mapping" help:"Format of the log: envoy, nginx, apache, json or text."`
+	Descriptors []string `name:"descriptor" sep:"none" placeholder:"KEY=SOURCE,..." group:"The log, if you write no mapping" help:"Descriptor of each request. SOURCE is ip, method or path (with envoy, nginx and apache), a field of the log, header:NAME, or value:TEXT for a fixed text. May be repeated."`
+	Domain      string   `short:"d" placeholder:"DOMAIN" group:"The log, if you write no mapping" help:"Domain of the requests. Default: the only domain of the rules."`
+	Pattern     string   `placeholder:"TEXT" group:"The log, if you write no mapping" help:"How lines are written: nginx's log_format or Envoy's text_format. Default: the usual one of the format."`
+	Time        string   `placeholder:"FIELD[=LAYOUT]" group:"The log, if you write no mapping" help:"Field with the time, for json and text. LAYOUT: rfc3339 (default), unix, unix_ms or clf."`
 }
 
 // mapping reads the mapping. The rules have the domain, unless a flag has it.

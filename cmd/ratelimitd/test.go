@@ -14,12 +14,12 @@ import (
 
 // testCommand is the subcommand that runs unit tests for rules.
 type testCommand struct {
-	Paths []string `arg:"" optional:"" name:"path" help:"Test files (*_test.yaml), or directories that are searched for them; - is the standard input. Unset: config/domains."`
+	Paths []string `arg:"" optional:"" name:"path" help:"Test files (*_test.yaml), or directories to search for them. - is the standard input. Unset: config/domains."`
 
-	Match       string  `name:"run" placeholder:"REGEXP" help:"Run only the cases whose \"FILE: NAME\" this matches."`
+	Match       string  `name:"run" placeholder:"REGEXP" help:"Run only cases whose \"FILE: NAME\" matches."`
 	JUnit       string  `name:"junit" writes:"" placeholder:"FILE" help:"Also write JUnit XML to this file."`
 	Coverage    bool    `help:"List the rules that no test reaches."`
-	MinCoverage float64 `placeholder:"PERCENT" help:"Fail if the tests reach fewer of the rules."`
+	MinCoverage float64 `placeholder:"PERCENT" help:"Fail if the tests reach a smaller part of the rules."`
 	Verbose     bool    `short:"v" help:"List passed cases too."`
 
 	Output outputOptions `embed:""`
@@ -28,12 +28,12 @@ type testCommand struct {
 func (*testCommand) about() about {
 	return about{
 		examples: []example{
-			{"all tests below a directory", "ratelimitd test config/domains"},
-			{"some cases, each with its name", "ratelimitd test --run search -v config/domains"},
-			{"in a pipeline", "ratelimitd test --min-coverage 90 --junit report.xml config/domains"},
+			{"run all tests in a directory", "ratelimitd test config/domains"},
+			{"run some cases, and list them", "ratelimitd test --run search -v config/domains"},
+			{"in CI: require coverage and write a report", "ratelimitd test --min-coverage 90 --junit report.xml config/domains"},
 		},
 		exits: []exitCode{
-			{0, "All cases pass."}, {1, "A case fails, or the tests reach too few rules."},
+			{0, "All cases passed."}, {1, "A case failed, or the tests reach too few rules."},
 			{2, "The command line, a setting or a file is invalid or missing."},
 		},
 	}

@@ -14,7 +14,7 @@ import (
 type usageCommand struct {
 	Domain string        `short:"d" required:"" help:"Domain of the rules."`
 	Where  string        `short:"w" placeholder:"KEY=VALUE" help:"Entries that a descriptor must have: key=value,key2=value2."`
-	Most   int           `default:"1000" help:"Most descriptors to list; a page may exceed it."`
+	Most   int           `default:"1000" help:"About how many descriptors to list."`
 	Port   portOptions   `embed:""`
 	Output outputOptions `embed:"" group:"Output"`
 }
@@ -22,8 +22,8 @@ type usageCommand struct {
 func (*usageCommand) about() about {
 	return about{
 		examples: []example{
-			{"what a tenant has used", "ratelimitd usage -d api --where tenant=acme"},
-			{"as JSON, from another machine", "ratelimitd usage -s 10.0.0.7:6070 --token-file token --json -d api --where tenant=acme"},
+			{"see what a tenant has used", "ratelimitd usage -d api --where tenant=acme"},
+			{"ask another machine, as JSON", "ratelimitd usage -s 10.0.0.7:6070 --token-file token --json -d api --where tenant=acme"},
 		},
 		exits: []exitCode{
 			{0, "The counters were shown."}, {1, "The server does not answer, or rejects the call."},

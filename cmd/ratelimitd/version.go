@@ -19,7 +19,7 @@ type versionCommand struct {
 
 func (*versionCommand) about() about {
 	return about{
-		examples: []example{{"as data", "ratelimitd version -o json"}},
+		examples: []example{{"print the version as JSON", "ratelimitd version -o json"}},
 		exits:    []exitCode{{0, "The version was printed."}, {2, "The command line is invalid."}},
 	}
 }

@@ -25,7 +25,7 @@ func TestWordsOfTheCommandLine(t *testing.T) {
 		{"simulate --max-customer --rules x", 2, "", "unknown flag --max-customer: did you mean --max-customers?"},
 		{"check -- --strickt", 2, "", "--strickt"},
 		{"help", 0, "Usage: ratelimitd [COMMAND] [FLAGS]\n", ""},
-		{"help test", 0, "Run only the cases whose", ""},
+		{"help test", 0, "Run only cases whose", ""},
 		{"help help", 0, "Usage: ratelimitd [COMMAND] [FLAGS]\n", ""},
 		{"--version", 0, "go1.", ""},
 		{"--version -o json", 0, `"go": "go1.`, ""},
