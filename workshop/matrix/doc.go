@@ -3,7 +3,7 @@
 //
 //	go test ./workshop/matrix -update
 //
-// writes docs/reference/matrix.md, which says for users what works where.
+// writes docs/contributing/matrix.md, which shows which features work under which way to count.
 //
 // The tests are made from the tables that exist: the forms of the rule language (config.Rules), the algorithms (descriptor.AlgorithmNames). A
 // key without a feature in features_test.go fails TestEveryKeyHasAFeature; an algorithm needs no feature. A way to count is one row of the

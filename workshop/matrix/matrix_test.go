@@ -17,7 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/matrix.md; read it before it is kept")
+var update = flag.Bool("update", false, "write docs/contributing/matrix.md; read it before it is kept")
 
 // start is the time at which a bubble of testing/synctest begins.
 var start = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -309,7 +309,7 @@ func compare(t *testing.T, what string, want, got []string) {
 	}
 }
 
-const page = "../../docs/reference/matrix.md"
+const page = "../../docs/contributing/matrix.md"
 
 // tableWith compares the page with what was found, or writes it.
 func tableWith(t *testing.T, table map[string]cell, all []feature, columns []way) {

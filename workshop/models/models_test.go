@@ -18,7 +18,7 @@ type constants map[string]string
 
 // setting is constants of a model, instead of those in its .cfg.
 type setting struct {
-	name      string // of the row in docs/contributing/models.md
+	name      string // of the row in docs/contributing/proof.md
 	model     string
 	constants constants
 }
@@ -143,14 +143,14 @@ func (s setting) states(t *testing.T) string {
 
 // No state of a model violates an invariant. The page says how many states there are.
 func TestModels(t *testing.T) {
-	page, err := os.ReadFile("../../docs/contributing/models.md")
+	page, err := os.ReadFile("../../docs/contributing/proof.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range settings {
 		t.Run(s.name, func(t *testing.T) {
 			if row := fmt.Sprintf("| %s | %s |", s.name, s.states(t)); !strings.Contains(string(page), row) {
-				t.Errorf("docs/contributing/models.md has no row %q", row)
+				t.Errorf("docs/contributing/proof.md has no row %q", row)
 			}
 		})
 	}
@@ -192,7 +192,7 @@ func TestGuardsSoak(t *testing.T) {
 
 // Every guard that a model can be without is tested, and every guard is on the page.
 func TestGuardsAreListed(t *testing.T) {
-	page, err := os.ReadFile("../../docs/contributing/models.md")
+	page, err := os.ReadFile("../../docs/contributing/proof.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestGuardsAreListed(t *testing.T) {
 		section, _, _ = strings.Cut(section, "\n## ")
 		for _, guard := range listed {
 			if !strings.Contains(section, "| `"+guard+"` |") {
-				t.Errorf("docs/contributing/models.md does not explain the guard %s of %s", guard, model)
+				t.Errorf("docs/contributing/proof.md does not explain the guard %s of %s", guard, model)
 			}
 		}
 	}
