@@ -200,7 +200,7 @@ func TestMetadataOfABatch(t *testing.T) {
 // A service whose bound is lower than 100 requests, or one request that fails the call as a whole, does not fail the others.
 func TestBatchIsSplit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &service{takes: time.Millisecond, refuse: func(batch []*ratelimitdv1.DecideRequest) error {
+		s := &service{takes: time.Millisecond, reject: func(batch []*ratelimitdv1.DecideRequest) error {
 			for _, r := range batch {
 				if value(r) == "17" {
 					return status.Error(codes.InvalidArgument, "17")

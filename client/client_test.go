@@ -141,18 +141,18 @@ func TestManyCallers(t *testing.T) {
 	}
 }
 
-// A caller that loops far above its limit is refused by the client, with few calls of the service.
+// A caller that loops far above its limit is denied by the client, with few calls of the service.
 func TestLoopAboveTheLimit(t *testing.T) {
 	service := start(t)
 	c := dial(t, service.GRPC, patient)
-	refusals, allowed := 0, 0
-	for began := time.Now(); time.Since(began) < time.Second && refusals < 100_000; {
+	denials, allowed := 0, 0
+	for began := time.Now(); time.Since(began) < time.Second && denials < 100_000; {
 		if ok, err := c.Allow(t.Context(), "shop", "ten", "a"); err != nil {
 			t.Fatal(err)
 		} else if ok {
 			allowed++
 		} else {
-			refusals++
+			denials++
 		}
 	}
 	_, page := servicetest.Get(t, "http://"+service.HTTP+"/metrics")
@@ -164,8 +164,8 @@ func TestLoopAboveTheLimit(t *testing.T) {
 			asked += n
 		}
 	}
-	if asked < allowed || float64(asked-allowed) > 0.1*float64(refusals) {
-		t.Errorf("the service decided %d requests for %d allowed and %d refused", asked, allowed, refusals)
+	if asked < allowed || float64(asked-allowed) > 0.1*float64(denials) {
+		t.Errorf("the service decided %d requests for %d allowed and %d denied", asked, allowed, denials)
 	}
 }
 

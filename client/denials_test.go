@@ -17,14 +17,14 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// A refusal is used again until the request would pass, with the times of now. Once a second the service is asked.
+// A denial is used again until the request would pass, with the times of now. Once a second the service is asked.
 func TestDenialIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		ends := start.Add(2500 * time.Millisecond)
 		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse {
 			if left := time.Until(ends); left > 0 {
-				return refused(left)
+				return denied(left)
 			}
 			return passes()
 		}}
@@ -60,7 +60,7 @@ func TestDenialIsRemembered(t *testing.T) {
 // Whole seconds are rounded up, as in the answers of the service.
 func TestResetOfDenial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := client.NewWithConn(&service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(time.Minute) }}, client.Options{})
+		c := client.NewWithConn(&service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return denied(time.Minute) }}, client.Options{})
 		defer c.Close()
 		for _, want := range []time.Duration{60, 60, 60, 60, 60, 60, 60, 60, 60, 60} {
 			if d, _ := c.Decide(t.Context(), limits.NewRequest("d", "k", "v")); d.Statuses[0].ResetAfter != want*time.Second {
@@ -71,10 +71,10 @@ func TestResetOfDenial(t *testing.T) {
 	})
 }
 
-// One caller a second asks the service; meanwhile the others are refused at once.
+// One caller a second asks the service; meanwhile the others are denied at once.
 func TestOneCallerAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(time.Hour) }}
+		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return denied(time.Hour) }}
 		c := client.NewWithConn(s, client.Options{Timeout: 10 * time.Second})
 		defer c.Close()
 		r := limits.NewRequest("d", "k", "v")
@@ -99,7 +99,7 @@ func TestOneCallerAsksAgain(t *testing.T) {
 		}
 		group.Wait()
 		if asked.Load() != 1 || local.Load() != 99 {
-			t.Errorf("%d asked, %d were refused at once", asked.Load(), local.Load())
+			t.Errorf("%d asked, %d were denied at once", asked.Load(), local.Load())
 		}
 		if d, err := c.Decide(t.Context(), r); err != nil || !d.Allowed {
 			t.Errorf("after the limit is raised: %+v %v", d, err)
@@ -107,10 +107,10 @@ func TestOneCallerAsksAgain(t *testing.T) {
 	})
 }
 
-// If the service does not answer, what was refused stays refused until its time is over.
+// If the service does not answer, what was denied stays denied until its time is over.
 func TestDenialWithoutService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(5 * time.Second) }}
+		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return denied(5 * time.Second) }}
 		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		start := time.Now()
@@ -136,7 +136,7 @@ func TestDenialWithoutService(t *testing.T) {
 // A request that no wait helps is remembered too, and asked about again.
 func TestNeverIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return refused(-1) }}
+		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return denied(-1) }}
 		c := client.NewWithConn(s, client.Options{})
 		defer c.Close()
 		for range 31 {
@@ -151,9 +151,9 @@ func TestNeverIsRemembered(t *testing.T) {
 	})
 }
 
-// Only refusals that the counters made are remembered, and only for the same request.
+// Only denials that the counters made are remembered, and only for the same request.
 func TestWhatIsNotRemembered(t *testing.T) {
-	degraded := refused(time.Hour)
+	degraded := denied(time.Hour)
 	degraded.Statuses[0].Degraded = true
 	twice := func(t *testing.T, answer *ratelimitdv1.DecideResponse, o client.Options, first, second *limits.Request) {
 		t.Helper()
@@ -178,15 +178,15 @@ func TestWhatIsNotRemembered(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"passes":     func(t *testing.T) { twice(t, passes(), client.Options{}, r(1), r(1)) },
 		"on_error":   func(t *testing.T) { twice(t, degraded, client.Options{}, r(1), r(1)) },
-		"no time":    func(t *testing.T) { twice(t, refused(0), client.Options{}, r(1), r(1)) },
-		"turned off": func(t *testing.T) { twice(t, refused(time.Hour), client.Options{MaxDenials: -1}, r(1), r(1)) },
-		"fewer hits": func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, r(3), r(2)) },
-		"large":      func(t *testing.T) { twice(t, refused(time.Hour), client.Options{}, large, large) },
+		"no time":    func(t *testing.T) { twice(t, denied(0), client.Options{}, r(1), r(1)) },
+		"turned off": func(t *testing.T) { twice(t, denied(time.Hour), client.Options{MaxDenials: -1}, r(1), r(1)) },
+		"fewer hits": func(t *testing.T) { twice(t, denied(time.Hour), client.Options{}, r(3), r(2)) },
+		"large":      func(t *testing.T) { twice(t, denied(time.Hour), client.Options{}, large, large) },
 		"other domain": func(t *testing.T) {
-			twice(t, refused(time.Hour), client.Options{}, r(1), limits.NewRequest("e", "k", "v"))
+			twice(t, denied(time.Hour), client.Options{}, r(1), limits.NewRequest("e", "k", "v"))
 		},
 		"failure": func(t *testing.T) {
-			s := &service{refuse: func([]*ratelimitdv1.DecideRequest) error { return status.Error(codes.Unavailable, "gone") }}
+			s := &service{reject: func([]*ratelimitdv1.DecideRequest) error { return status.Error(codes.Unavailable, "gone") }}
 			c := client.NewWithConn(s, client.Options{OnFailure: limits.OnFailureDeny})
 			defer c.Close()
 			for range 2 {
@@ -200,14 +200,14 @@ func TestWhatIsNotRemembered(t *testing.T) {
 	}
 }
 
-// Beyond the bound a refusal replaces one whose time is over sooner.
+// Beyond the bound a denial replaces one whose time is over sooner.
 func TestDenialsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{decide: func(r *ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse {
 			if value(r) == "long" {
-				return refused(time.Hour)
+				return denied(time.Hour)
 			}
-			return refused(time.Minute)
+			return denied(time.Minute)
 		}}
 		c := client.NewWithConn(s, client.Options{MaxDenials: 4})
 		defer c.Close()
@@ -225,11 +225,11 @@ func TestDenialsAreBounded(t *testing.T) {
 			}
 		}
 		if ask("long") != limits.DenialCache {
-			t.Error("the longest refusal was replaced")
+			t.Error("the longest denial was replaced")
 		}
 		known := 0
 		for i := range 1000 {
-			if i < 990 { // a refusal that is not known replaces one
+			if i < 990 { // a denial that is not known replaces one
 				continue
 			}
 			if s := ask(fmt.Sprint(i)); s == limits.DenialCache {
@@ -242,33 +242,33 @@ func TestDenialsAreBounded(t *testing.T) {
 	})
 }
 
-// A caller that keeps asking at 100 times its limit costs less than a call for ten refusals, whatever the limit's window.
-func TestCallsPerRefusal(t *testing.T) {
+// A caller that keeps asking at 100 times its limit costs less than a call for ten denials, whatever the limit's window.
+func TestCallsPerDenial(t *testing.T) {
 	for _, every := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 3 * time.Second} { // a token comes
 		synctest.Test(t, func(t *testing.T) {
 			next := time.Now()
 			s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse {
 				if wait := time.Until(next); wait > 0 {
-					return refused(wait)
+					return denied(wait)
 				}
 				next = time.Now().Add(every)
 				return passes()
 			}}
 			c := client.NewWithConn(s, client.Options{})
 			defer c.Close()
-			refusals, allowed := 0, 0
+			denials, allowed := 0, 0
 			for range 10_000 {
 				if ok, err := c.Allow(t.Context(), "d", "k", "v"); err != nil {
 					t.Fatal(err)
 				} else if ok {
 					allowed++
 				} else {
-					refusals++
+					denials++
 				}
 				time.Sleep(every / 100) //nolint:forbidigo // virtual
 			}
-			if costs := len(s.calls()) - allowed; allowed != 100 || float64(costs) > 0.1*float64(refusals) {
-				t.Errorf("every %s: %d allowed, %d refusals cost %d calls", every, allowed, refusals, costs)
+			if costs := len(s.calls()) - allowed; allowed != 100 || float64(costs) > 0.1*float64(denials) {
+				t.Errorf("every %s: %d allowed, %d denials cost %d calls", every, allowed, denials, costs)
 			}
 		})
 	}
@@ -281,7 +281,7 @@ func TestObserver(t *testing.T) {
 			if value(r) == "bad" {
 				return &ratelimitdv1.DecideResponse{Error: &ratelimitdv1.DecideError{Code: int32(codes.InvalidArgument), Message: "bad"}}
 			}
-			return refused(time.Hour)
+			return denied(time.Hour)
 		}}
 		var o observer
 		c := client.NewWithConn(s, client.Options{Observer: &o})

@@ -20,7 +20,7 @@ import (
 type service struct {
 	takes  time.Duration                                                             // the time of a call
 	decide func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse            // nil: all requests pass
-	refuse func(batch []*ratelimitdv1.DecideRequest) (err error)                     // why a call fails; nil: it does not
+	reject func(batch []*ratelimitdv1.DecideRequest) (err error)                     // why a call fails; nil: it does not
 	answer func(*ratelimitdv1.DecideBatchResponse) *ratelimitdv1.DecideBatchResponse // changes the answer
 
 	mu      sync.Mutex
@@ -59,8 +59,8 @@ func (s *service) Invoke(ctx context.Context, method string, args, reply any, _ 
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
-	if s.refuse != nil {
-		if err := s.refuse(request.GetRequests()); err != nil {
+	if s.reject != nil {
+		if err := s.reject(request.GetRequests()); err != nil {
 			return err
 		}
 	}
@@ -106,8 +106,8 @@ func passes() *ratelimitdv1.DecideResponse {
 	}}
 }
 
-// refused is the answer to a request that may pass after some time; negative: never.
-func refused(after time.Duration) *ratelimitdv1.DecideResponse {
+// denied is the answer to a request that may pass after some time; negative: never.
+func denied(after time.Duration) *ratelimitdv1.DecideResponse {
 	s := &ratelimitdv1.DecideStatus{Code: ratelimitdv1.Code_CODE_OVER_LIMIT, Rule: "d.k", Limit: 10, ResetAfter: durationpb.New(time.Minute)}
 	if after >= 0 {
 		s.RetryAfter = durationpb.New(after)

@@ -73,7 +73,7 @@ func message(a *limits.Amount) *ratelimitdv1.Amount {
 	}
 }
 
-// A request that the service would refuse in a way that concerns others is refused by the client.
+// A request that the service would reject in a way that concerns others is rejected by the client.
 func TestRequestsThatAreNotSent(t *testing.T) {
 	units := limits.NewRequest("d", "k", "v")
 	units.Amount.Units = map[string]uint64{"\xff": 1}

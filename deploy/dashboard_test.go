@@ -282,7 +282,7 @@ func traffic(t *testing.T, inRedis, inMemory served, round int) {
 	send(inRedis, "shopp", `{"key": "user", "value": "1"}`)
 	send(inRedis, "", `{"key": "user", "value": "1"}`)
 	call := exec.Command(filepath.Join(image(t), "bin/ratelimitd"), "call", "--server", inRedis.grpc, "--domain", "shop", "--count", "20", fmt.Sprintf("user=grpc%d", round))
-	if out, err := call.CombinedOutput(); err != nil && call.ProcessState.ExitCode() != 4 { // 4: some are refused
+	if out, err := call.CombinedOutput(); err != nil && call.ProcessState.ExitCode() != 4 { // 4: some are rejected
 		t.Fatalf("ratelimitd call: %v\n%s", err, out)
 	}
 }

@@ -226,7 +226,7 @@ func TestGoExample(t *testing.T) {
 				t.Errorf("request %d: status %d, Retry-After %q", i+1, resp.StatusCode, resp.Header.Get("Retry-After"))
 			}
 			if i < 1000 {
-				t.Errorf("request %d was refused: the limit is 1000", i+1)
+				t.Errorf("request %d was denied: the limit is 1000", i+1)
 			}
 			return
 		}

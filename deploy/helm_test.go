@@ -346,8 +346,8 @@ func TestChartAlerts(t *testing.T) {
 	}
 }
 
-// TestChartRefuses tries values that would be a surprise in the cluster. Each error says what to do.
-func TestChartRefuses(t *testing.T) {
+// TestChartRejects tries values that would be a surprise in the cluster. Each error says what to do.
+func TestChartRejects(t *testing.T) {
 	for values, want := range map[string]string{
 		`{redis: {uri: "a:1"}}`:                                                              "uri",
 		`{replicas: two}`:                                                                    "replicas",
@@ -790,7 +790,7 @@ func TestChartServes(t *testing.T) {
 // comments, and has aliases, tags and actions of templates.
 const hostile = "a: b\n---\nkind: Secret\n# \"'`{{ .Release.Name }}\n- &x [*x, !!binary x]\r\n\t%\u2028}"
 
-// TestChartHostileValues sets each text of the values to hostile ones. Either the schema refuses the text, or the
+// TestChartHostileValues sets each text of the values to hostile ones. Either the schema rejects the text, or the
 // objects equal the objects that a harmless text gives, with the hostile text where the harmless one was.
 func TestChartHostileValues(t *testing.T) {
 	const harmless = "0harmless"
@@ -806,7 +806,7 @@ func TestChartHostileValues(t *testing.T) {
 				for _, text := range []string{hostile, "true", "1e3", " padded ", strings.Repeat("x", 300)} {
 					got, err := objectsWith(sets[name], at, text)
 					if err != nil {
-						continue // refused
+						continue // rejected
 					}
 					quoted, err := json.Marshal(text)
 					if err != nil {
@@ -821,7 +821,7 @@ func TestChartHostileValues(t *testing.T) {
 			// No free text: the schema has its pattern or its words.
 			for name, values := range sets {
 				if _, err := objectsWith(values, at, hostile); err == nil {
-					t.Errorf("%s: %q is not refused", name, hostile)
+					t.Errorf("%s: %q is not rejected", name, hostile)
 				}
 			}
 		})

@@ -386,8 +386,8 @@ func TestRedisIsAway(t *testing.T) {
 
 // counts is an Observer.
 type counts struct {
-	allowed, refused, failed int
-	last                     string
+	allowed, denied, failed int
+	last                    string
 }
 
 func (c *counts) Decided(_ context.Context, r *limits.Request, d *limits.Decision, err error, took time.Duration) {
@@ -398,7 +398,7 @@ func (c *counts) Decided(_ context.Context, r *limits.Request, d *limits.Decisio
 	case d.Allowed && took > 0:
 		c.allowed++
 	default:
-		c.refused++
+		c.denied++
 	}
 }
 

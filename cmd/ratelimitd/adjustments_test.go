@@ -58,7 +58,7 @@ var oddValues = map[string]map[string]string{
 	"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES":              {"-1": "0", "0x1000": "4096"},
 	"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL": {"-1s": "0s"},
 
-	// Invalid values of the service's own variables are refused.
+	// Invalid values of the service's own variables are rejected.
 	"RATELIMITD_MAX_CALLS":    {"0": fails, "0x10": "16"},
 	"RATELIMITD_STOP_TIMEOUT": {"0s": fails},
 }

@@ -108,9 +108,9 @@ func TestExplainCommand(t *testing.T) {
 			Matched bool
 			Limits  []struct{ Key, Words string }
 		}
-		Refuses bool
+		Denies bool
 	}
-	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != 0 || !report.Refuses || report.Descriptors[0].Limits[0].Words != "3 per year, fixed window" {
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != 0 || !report.Denies || report.Descriptors[0].Limits[0].Words != "3 per year, fixed window" {
 		t.Errorf("%d %v\n%s", code, err, stdout)
 	}
 }
@@ -324,7 +324,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 		t.Errorf("the log says\n%s\nwant\n%s", strings.Join(seen, "\n"), strings.Join(want, "\n"))
 	}
 	if lines := p.Log.All(t, "operator denied", 1); lines[0]["reason"] == "" || lines[0]["method"] == "" {
-		t.Errorf("refused operators are logged as %v", lines)
+		t.Errorf("rejected operators are logged as %v", lines)
 	}
 	everything := p.Log.String()
 	for _, page := range []string{"/", "/rlconfig", "/stats", "/debug/pprof/cmdline"} {
@@ -495,7 +495,7 @@ descriptors:
 }
 
 // A reset clears counters in Redis and what this process remembers of them. Afterwards the full limit applies again: with
-// a denial cache, with leases, on one Redis, on a pair and on a cluster. The other process forgets too: its refusals, and
+// a denial cache, with leases, on one Redis, on a pair and on a cluster. The other process forgets too: its denials, and
 // the permits that it has leased.
 func TestResetInRedis(t *testing.T) {
 	for name, env := range redisSettings {
@@ -541,7 +541,7 @@ func TestResetInRedis(t *testing.T) {
 				until(t, "the other process learns of the reset", func() bool { return receivedBy(t, other) > before && receivedBy(t, other) == sentBy(t, p) })
 				t.Logf("the other process learned of the reset after %s", time.Since(began))
 			}
-			clears(there, here, sales) // the refusal is cached here
+			clears(there, here, sales) // the denial is cached here
 			if out := must(4, "call", "-s", here.GRPC, sales, "--count", "5"); !strings.Contains(out, "ok       2 ") {
 				t.Errorf("after a reset there, here:\n%s", out)
 			}
@@ -603,7 +603,7 @@ func counted(t *testing.T, p *servicetest.Process, name string) int {
 	return n
 }
 
-// A refund of an exhausted counter makes the other processes forget its refusal: exactly what was given back passes there.
+// A refund of an exhausted counter makes the other processes forget its denial: exactly what was given back passes there.
 func TestRefundReachesOtherProcesses(t *testing.T) {
 	settings := map[string]string{"REDIS_URL": redistest.Start(t).Addr, "REDIS_OP_TIMEOUT": "5s", "LOCAL_CACHE_SIZE_IN_BYTES": "1000000"}
 	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: year, requests_per_unit: 10, algorithm: token_bucket}\n")
@@ -625,7 +625,7 @@ func TestRefundReachesOtherProcesses(t *testing.T) {
 	if n := admitted(here, 12); n != 10 {
 		t.Fatalf("%d admitted, want 10", n)
 	}
-	if n := admitted(there, 3); n != 0 { // both remember the refusal
+	if n := admitted(there, 3); n != 0 { // both remember the denial
 		t.Fatalf("%d admitted there, want none", n)
 	}
 	refund := ask("d", "k", "v")
@@ -666,7 +666,7 @@ func TestResetWithoutRedis(t *testing.T) {
 	}
 }
 
-// A server that refuses a call listens: the error does not doubt that.
+// A server that denies a call listens: the error does not doubt that.
 func TestCallOfAServerWithoutRules(t *testing.T) {
 	p := startProcess(t, map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}, "--rules", t.TempDir())
 	code, _, stderr := asks(t, "call", "-s", p.GRPC, "-d", "d", "k=v")

@@ -38,7 +38,7 @@ func TestCheckCommand(t *testing.T) {
 		stdout string // part of it
 		stderr string
 	}{
-		{[]string{"--strict", months}, 1, "[never-refuses]", "warnings about rule files: 1"}, // 30 days of 10
+		{[]string{"--strict", months}, 1, "[never-denies]", "warnings about rule files: 1"}, // 30 days of 10
 		{[]string{"--strict", "--use-calendar-month-rate-limit", months}, 0, "no warnings", ""},
 		{[]string{good}, 0, "1 file: no errors, no warnings\n", ""},
 		{[]string{filepath.Join(good, "r.yaml"), good}, 0, "2 files: no errors", ""},

@@ -207,7 +207,7 @@ func TestPerSecondHasTheTLSFilesOfRedis(t *testing.T) {
 		{"127.0.0.1", map[string]string{"REDIS_TLS_CACERT": file(t, string(authority.PEM))}, "encrypted"},
 		{"127.0.0.1", map[string]string{"REDIS_TLS_CACERT": file(t, string(authority.PEM)), "REDIS_TLS_CLIENT_CERT": cert, "REDIS_TLS_CLIENT_KEY": key}, "shows the certificate of counter"},
 		{"redis.example.com", map[string]string{"REDIS_TLS_CACERT": file(t, string(authority.PEM)), "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION": "true"}, "encrypted"},
-		{"127.0.0.1", nil, "refuses the server's certificate"},
+		{"127.0.0.1", nil, "rejects the server's certificate"},
 	} {
 		h := listenTLS(t, authority.Issue(t, c.server))
 		i := begin(t, merged(c.more, map[string]string{"REDIS_URL": plain.Addr, "REDIS_PERSECOND": "true", "REDIS_PERSECOND_URL": h.addr, "REDIS_PERSECOND_TLS": "true"}), "--rules", rulesOf(t, fiveADay))

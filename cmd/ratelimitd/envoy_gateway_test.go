@@ -62,7 +62,7 @@ func listener(domain string, routes ...level) types.Resource {
 type wanted struct {
 	domain  string
 	entries []string
-	passes  int // the next one is refused; -1: no rule matches; -2: a rule matches and never refuses
+	passes  int // the next one is rejected; -1: no rule matches; -2: a rule matches and never rejects
 }
 
 func requestOf(domain string, passes int, entries ...string) wanted {
@@ -144,7 +144,7 @@ func TestShapesOfEnvoyGateway(t *testing.T) {
 	}
 
 	g := newGateway(t, "envoy-ratelimit")
-	client, err := xds.New(xds.Options{Server: g.addr, NodeID: "envoy-ratelimit", RefusedRetry: time.Millisecond, RefusedRetryMax: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	client, err := xds.New(xds.Options{Server: g.addr, NodeID: "envoy-ratelimit", RejectedRetry: time.Millisecond, RejectedRetryMax: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestShapesOfEnvoyGateway(t *testing.T) {
 		})
 	}
 
-	// The bad resource is refused, and the rules of the other listener take effect.
+	// The bad resource is rejected, and the rules of the other listener take effect.
 	g.set("bad", listener(web, same(cart, at("", "x"))), listener(admin, same(cart, limited("rule-0-match-0", 1))))
 	r := <-results
 	if len(r.Files) != 2 || r.Files[0].State != descriptor.FileLoaded || r.Files[1].State != descriptor.FileStale {

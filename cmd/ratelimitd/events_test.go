@@ -18,19 +18,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// Two processes that share counters send the same event about a refusal: a receiver removes one of them by its id and source.
+// Two processes that share counters send the same event about a denial: a receiver removes one of them by its id and source.
 func TestEventsOfTwoProcesses(t *testing.T) {
 	r := redistest.Start(t)
 	var all []event
 	for _, name := range []string{"one", "two"} {
 		to := filepath.Join(t.TempDir(), name)
 		i := begin(t, map[string]string{"REDIS_URL": r.Addr, "RATELIMITD_EVENTS": to}, "--rules", rulesOf(t, fiveADay))
-		answers(refusedAtOnce(1), refusedAtOnce(1))(t, i)
+		answers(deniedAtOnce(1), deniedAtOnce(1))(t, i)
 		i.stop()
 		i.log.Wait(t, "stopped")
 		got := eventsIn(t, to)
 		if len(got) != 1 {
-			t.Fatalf("process %s sent %d events for two refusals of one counter, want 1", name, len(got))
+			t.Fatalf("process %s sent %d events for two denials of one counter, want 1", name, len(got))
 		}
 		all = append(all, got[0])
 	}
@@ -48,7 +48,7 @@ func TestSecretsOfEventsAreNotShown(t *testing.T) {
 		"RATELIMITD_EVENTS":              "http://u:" + secret + "@" + host + "/" + secret + "?key=" + secret,
 		"RATELIMITD_EVENTS_HEADERS_FILE": file(t, "Authorization: Bearer "+secret+"\n"), "LOG_LEVEL": "debug",
 	}, "--rules", rulesOf(t, fiveADay))
-	answers(refusedAtOnce(1))(t, i)
+	answers(deniedAtOnce(1))(t, i)
 	if to := i.log.Wait(t, "events cannot be sent; they wait")["to"]; to != url {
 		t.Errorf("the log says that events go to %v, want %s", to, url)
 	}
@@ -105,7 +105,7 @@ func TestAuthoritiesOfAWebhook(t *testing.T) {
 	deny := func() *servicetest.Process {
 		t.Helper()
 		p := startProcess(t, env, "--rules", rulesOf(t, fiveADay))
-		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), refusedAtOnce(1)); err != nil {
+		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC)).ShouldRateLimit(t.Context(), deniedAtOnce(1)); err != nil {
 			t.Fatal(err)
 		}
 		return p

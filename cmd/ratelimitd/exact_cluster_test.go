@@ -121,7 +121,7 @@ func TestExactOnCluster(t *testing.T) {
 			return true
 		}
 		everywhere(requests, func(i int) { try(i) })
-		if n := admitted.Load(); n > 500 || n < 400 { // others are refused between a reservation and its return
+		if n := admitted.Load(); n > 500 || n < 400 { // others are denied between a reservation and its return
 			t.Errorf("admitted %d of 500 under load", n)
 		}
 		for i := 0; !t.Failed() && try(i); i++ {
@@ -132,7 +132,7 @@ func TestExactOnCluster(t *testing.T) {
 		used := servicetest.Counts(t, "together|wide", c.Nodes...)
 		for i := range passed {
 			if got, want := used[fmt.Sprint(i)], passed[i].Load(); got != want {
-				t.Errorf("wide counter %d has %d used, want %d: refused requests took from it", i, got, want)
+				t.Errorf("wide counter %d has %d used, want %d: denied requests took from it", i, got, want)
 			}
 		}
 	})

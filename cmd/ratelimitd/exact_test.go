@@ -66,7 +66,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 				}
 				got, err := services[0].ShouldRateLimit(t.Context(), ask("together", "wide", "v"))
 				if left := got.GetStatuses()[0].GetLimitRemaining(); err != nil || left != 1_000_000-500-1 {
-					t.Errorf("the wide limit has %d left, want %d: refused requests took from it (%v)", left, 1_000_000-500-1, err)
+					t.Errorf("the wide limit has %d left, want %d: denied requests took from it (%v)", left, 1_000_000-500-1, err)
 				}
 			})
 		})
@@ -77,7 +77,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 func storm(t *testing.T, services []ratelimitv3.RateLimitServiceClient, req *ratelimitv3.RateLimitRequest) int64 {
 	t.Helper()
 	const goroutines, each = 64, 30
-	var admitted, refused atomic.Int64
+	var admitted, denied atomic.Int64
 	var wg sync.WaitGroup
 	for i := range goroutines {
 		wg.Go(func() {
@@ -90,13 +90,13 @@ func storm(t *testing.T, services []ratelimitv3.RateLimitServiceClient, req *rat
 				case got.GetOverallCode() == ratelimitv3.RateLimitResponse_OK:
 					admitted.Add(1)
 				default:
-					refused.Add(1)
+					denied.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if sum := admitted.Load() + refused.Load(); sum != goroutines*each {
+	if sum := admitted.Load() + denied.Load(); sum != goroutines*each {
 		t.Errorf("%d answers to %d requests", sum, goroutines*each)
 	}
 	return admitted.Load()

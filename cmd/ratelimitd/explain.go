@@ -156,7 +156,7 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 		return err
 	}
 	defer client.Close()
-	report := &explain.Report{Domain: o.Ask.Domain, Server: o.Server, RulesFrom: "the server " + o.Server, Passing: []explain.Header{}, Refused: []explain.Header{}}
+	report := &explain.Report{Domain: o.Ask.Domain, Server: o.Server, RulesFrom: "the server " + o.Server, Passing: []explain.Header{}, Denied: []explain.Header{}}
 	hidden := false
 	for _, e := range entries {
 		d, known, err := client.Explain(ctx, o.Ask.Domain, e)

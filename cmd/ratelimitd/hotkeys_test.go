@@ -9,7 +9,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// The admin port shows the refused callers, as a page and over gRPC.
+// The admin port shows the denied callers, as a page and over gRPC.
 func TestHotKeys(t *testing.T) {
 	p := startProcess(t, map[string]string{"CACHE_KEY_PREFIX": "p:"}, "--rules", rulesOf(t, fiveADay))
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
@@ -29,7 +29,7 @@ func TestHotKeys(t *testing.T) {
 	}
 	admin := adminv1.NewAdminServiceClient(dial(t, p.Debug))
 	got, err := admin.HotKeys(t.Context(), &adminv1.HotKeysRequest{Domain: "d"})
-	if err != nil || len(got.GetMostRefused()) != 1 || string(got.GetMostRefused()[0].GetCounterKey()) != "p:d|k=loud|f86400" || got.GetMostRefused()[0].GetRefused().GetAtLeast() != 3 {
+	if err != nil || len(got.GetMostDenied()) != 1 || string(got.GetMostDenied()[0].GetCounterKey()) != "p:d|k=loud|f86400" || got.GetMostDenied()[0].GetDenied().GetAtLeast() != 3 {
 		t.Errorf("HotKeys: %v, %v", got, err)
 	}
 }

@@ -129,7 +129,7 @@ func TestLyftKeysInRedis(t *testing.T) {
 	at := func(unit time.Duration) int64 { s := int64(unit / time.Second); return time.Now().Unix() / s * s }
 	const day = 24 * time.Hour
 
-	// Refused hits count until the denial cache answers. A refund returns hits and clears the cache entry.
+	// Denied hits count until the denial cache answers. A refund returns hits and clears the cache entry.
 	few := fmt.Sprintf("p:d_few_v_%d", at(day))
 	for range 3 {
 		do(ask("d", "few", "v"))

@@ -69,14 +69,14 @@ func TestCommandsKnowOverrides(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	refused := make(map[string]simulate.Customer)
+	denied := make(map[string]simulate.Customer)
 	for _, c := range r.Customers.Rows {
-		refused[c.Customer] = c
+		denied[c.Customer] = c
 	}
 	for caller, want := range map[string]int64{"tenant=acme": 1, "tenant=gone": 8, "tenant=other": 3} {
-		c := refused[caller]
-		if c.Refused != want || len(c.RefusedBy) != 1 || c.RefusedBy[0].Overridden != (caller != "tenant=other") || c.RefusedBy[0].Name != "per_tenant" {
-			t.Errorf("%s: %+v, want %d refused", caller, c, want)
+		c := denied[caller]
+		if c.Denied != want || len(c.DeniedBy) != 1 || c.DeniedBy[0].Overridden != (caller != "tenant=other") || c.DeniedBy[0].Name != "per_tenant" {
+			t.Errorf("%s: %+v, want %d denied", caller, c, want)
 		}
 	}
 	if l := r.ByRule[0].New.Limits; len(l) != 1 || l[0].Over != 12 {

@@ -41,7 +41,7 @@ func TestParseIsKongs(t *testing.T) {
 		"version", "version extra", "schema", "schema tests", "schema others", "check", "check a b --strict", "check --output xml", "check --output",
 		"test --color never a_test.yaml", "test --color green", "call", "call -d d", "call a=b", "call -d d a=b c=d", "call -d d a=b -o yaml",
 		"peek -d d", "reset -d d a=b", "explain -d d a=b", "explain a=b", "simulate", "simulate --rules r", "simulate --rules r --mapping m --log a,b --log c",
-		"simulate --rules r --mapping m --log a --fail-on refused,no-rule", "simulate --rules r --mapping m --log a --fail-on refused,never",
+		"simulate --rules r --mapping m --log a --fail-on denied,no-rule", "simulate --rules r --mapping m --log a --fail-on denied,never",
 		"healthcheck", "check --", "check -- --strict", "call -dd -- a=b",
 	} {
 		args := strings.Fields(text)

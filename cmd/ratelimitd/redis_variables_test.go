@@ -278,7 +278,7 @@ func TestVariablesOfThePool(t *testing.T) {
 				}
 				// round holds back all callers until the pool is used up. It returns how many calls found no free connection, and how
 				// many failed because Redis was silent for a second: that happens on a busy machine.
-				round := func() (refused, silent int) {
+				round := func() (rejected, silent int) {
 					until(t, "Redis answers", func() bool { return call() == nil })
 					if err := admin.Do(t.Context(), "client", "pause", "60000", "write").Err(); err != nil {
 						t.Fatal(err)
@@ -292,7 +292,7 @@ func TestVariablesOfThePool(t *testing.T) {
 						case status.Code(err) != codes.Unavailable:
 							t.Errorf("a call ended with %v while Redis held it back", err)
 						case strings.Contains(err.Error(), "connection pool timeout"):
-							refused++
+							rejected++
 						default:
 							silent++
 						}
@@ -301,28 +301,28 @@ func TestVariablesOfThePool(t *testing.T) {
 						for len(ended) > 0 {
 							count(<-ended)
 						}
-						return refused+silent == callers || connections() >= c.most && (!c.fails || refused == callers-1)
+						return rejected+silent == callers || connections() >= c.most && (!c.fails || rejected == callers-1)
 					})
 					if err := admin.Do(t.Context(), "client", "unpause").Err(); err != nil {
 						t.Fatal(err)
 					}
-					for range callers - refused - silent {
+					for range callers - rejected - silent {
 						if err := <-ended; err != nil {
 							count(err)
 						}
 					}
 					// Redis notices a moment later that a connection has been given up. One too many in the pool would stay.
 					until(t, "there are no more connections than may be", func() bool { return connections() <= c.most })
-					return refused, silent
+					return rejected, silent
 				}
 				want := 0
 				if c.fails {
 					want = callers - 1
 				}
 				until(t, "a round in which Redis is not silent for too long", func() bool {
-					refused, silent := round()
-					if silent == 0 && refused != want {
-						t.Errorf("%d of %d calls found no free connection, want %d", refused, callers, want)
+					rejected, silent := round()
+					if silent == 0 && rejected != want {
+						t.Errorf("%d of %d calls found no free connection, want %d", rejected, callers, want)
 					}
 					return silent == 0
 				})

@@ -171,12 +171,12 @@ descriptors:
 			for _, client := range clients {
 				for range 4 {
 					callers.Go(func() {
-						for refused := 0; refused < 3; {
+						for denied := 0; denied < 3; {
 							if ok, _ := passes(client, c.key, "v"); ok {
 								admitted.Add(1)
-								refused = 0
+								denied = 0
 							} else {
-								refused++
+								denied++
 							}
 						}
 					})
@@ -197,7 +197,7 @@ descriptors:
 	}
 }
 
-// Resets and overrides of what another region counts are refused with its name, also while it does not answer.
+// Resets and overrides of what another region counts are denied with its name, also while it does not answer.
 func TestChangesBelongToTheHome(t *testing.T) {
 	const rules = `
 domain: d

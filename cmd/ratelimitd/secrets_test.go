@@ -16,7 +16,7 @@ import (
 const secret = "hunter2hunter2hunter2"
 
 // The error of a failed start gives the reason and no password.
-func TestRefusalsToStartKeepSecrets(t *testing.T) {
+func TestFailedStartsKeepSecrets(t *testing.T) {
 	racetest.Sequential(t)
 	rules := rulesOf(t, fiveADay)
 	const redisURL, otherURL, headers = "REDIS_URL", "REDIS_PERSECOND_URL", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"

@@ -80,8 +80,8 @@ func TestReadmeRequests(t *testing.T) {
 	}
 }
 
-// The service refuses settings that cannot work: it exits at once with an error that says what to do.
-func TestRefusesToStart(t *testing.T) {
+// The service rejects settings that cannot work: it exits at once with an error that says what to do.
+func TestDoesNotStart(t *testing.T) {
 	racetest.Sequential(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -305,10 +305,10 @@ func (o *simulateCommand) verdict(r *simulate.Report) error {
 		return misuse(fmt.Errorf("--fail-on: no limit of the rules of %s is active at the time of a request that it matches, so nothing was tried: compare the times of the log with `active`", o.Rules))
 	}
 	for _, what := range o.FailOn {
-		n := r.New.Refused
+		n := r.New.Denied
 		switch what {
 		case "newly-denied":
-			n = r.NewlyRefused.Requests
+			n = r.NewlyDenied.Requests
 		case "newly-passed":
 			n = r.NewlyPassed.Requests
 		case "no-rule":

@@ -203,9 +203,9 @@ func (r madeUpLog) compare(t *testing.T, lanes int) {
 		t.Fatal(err)
 	}
 	if wrong > 0 || seen != r.requests || over < seen/20 || over > seen*19/20 {
-		t.Errorf("%d of %d verdicts differ; %d requests were refused", wrong, seen, over)
+		t.Errorf("%d of %d verdicts differ; %d requests were denied", wrong, seen, over)
 	}
-	t.Logf("%d verdicts are the server's; %d of them refuse", seen-wrong, over)
+	t.Logf("%d verdicts are the server's; %d of them deny", seen-wrong, over)
 }
 
 var trafficStart = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)

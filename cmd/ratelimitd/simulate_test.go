@@ -124,10 +124,10 @@ func TestSimulateCommandWrites(t *testing.T) {
 	code, stdout, stderr := simulateRules(t, "--rules", "examples/simulate/stricter", "--against", "examples/simulate/rules", "--log", "examples/simulate/access.log",
 		"--mapping", "examples/simulate/envoy.yaml", "--output", "json", "--verdicts", verdicts)
 	var report struct {
-		Requests     int
-		NewlyRefused struct{ Requests, Customers int } `json:"newly_refused"`
+		Requests    int
+		NewlyDenied struct{ Requests, Customers int } `json:"newly_denied"`
 	}
-	if err := json.Unmarshal([]byte(stdout), &report); code != 0 || err != nil || report.Requests != 984 || report.NewlyRefused.Requests != 277 || report.NewlyRefused.Customers != 3 {
+	if err := json.Unmarshal([]byte(stdout), &report); code != 0 || err != nil || report.Requests != 984 || report.NewlyDenied.Requests != 277 || report.NewlyDenied.Customers != 3 {
 		t.Errorf("exit code %d, %v\n%s\n%.2000s", code, err, stderr, stdout)
 	}
 	f, err := os.Open(verdicts)
@@ -157,7 +157,7 @@ func TestSimulateCommandWrites(t *testing.T) {
 	}
 	want := verdict{"examples/simulate/access.log", "2026-03-02T09:00:18.297Z", "203.0.113.20", "OK", "", "OK", 2}
 	if len(all) != 984 || newly != 277 || all[0].Code != want.Code || all[0].Log != want.Log || all[0].Line == 0 || all[0].Customer == "" {
-		t.Errorf("%d verdicts, %d newly refused, the first %+v", len(all), newly, all[0])
+		t.Errorf("%d verdicts, %d newly denied, the first %+v", len(all), newly, all[0])
 	}
 }
 

@@ -258,9 +258,9 @@ func TestJSONWithoutRedis(t *testing.T) {
 	}
 }
 
-// Health is red while Redis answers and refuses every call, even if that begins after the start, and whatever the settings say. The
+// Health is red while Redis answers and rejects every call, even if that begins after the start, and whatever the settings say. The
 // page of health says why. It is green again when Redis accepts the calls.
-func TestHealthWhenRedisRefuses(t *testing.T) {
+func TestHealthWhenRedisRejects(t *testing.T) {
 	server := redistest.Start(t)
 	p := startProcess(t, map[string]string{"REDIS_URL": server.Addr}, "--rules", rulesOf(t, edgeRules))
 	rights := func(all ...any) {

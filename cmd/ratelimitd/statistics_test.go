@@ -419,7 +419,7 @@ func TestStatisticsDisabled(t *testing.T) {
 	}
 }
 
-func TestStatisticsRefuseToStart(t *testing.T) {
+func TestStatisticsDoNotStart(t *testing.T) {
 	rules := rulesOf(t, fiveADay)
 	for name, c := range map[string]struct {
 		env  map[string]string

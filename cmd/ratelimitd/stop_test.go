@@ -8,9 +8,9 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// With STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, a limit in the denial cache refuses a request from the cache, and this
+// With STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, a limit in the denial cache denies a request from the cache, and this
 // is counted. The request uses nothing of its other limits.
-func TestKnownRefusalStopsTheOthers(t *testing.T) {
+func TestKnownDenialStopsTheOthers(t *testing.T) {
 	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: year, requests_per_unit: 8}\n  - key: b\n    rate_limit: {unit: year, requests_per_unit: 0}\n")
 	p := startProcess(t, map[string]string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true", "LOCAL_CACHE_SIZE_IN_BYTES": "100000"}, "--rules", rules)
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
@@ -32,11 +32,11 @@ func TestKnownRefusalStopsTheOthers(t *testing.T) {
 	}
 	const name = "ratelimit_service_rate_limit_d_b_over_limit_with_local_cache"
 	if all := shown(t, "http://"+p.HTTP+"/metrics", name); !slices.Contains(all, name+" 100") {
-		t.Errorf("hits that the cache refused: %q", all)
+		t.Errorf("hits that the cache denied: %q", all)
 	}
 }
 
-// A limit that is held back because another one refuses counts its hits as near the limit, as in envoyproxy/ratelimit: these are the
+// A limit that is held back because another one denies counts its hits as near the limit, as in envoyproxy/ratelimit: these are the
 // statistics of f2fb157 after the same requests.
 func TestStatisticsOfHeldLimits(t *testing.T) {
 	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: year, requests_per_unit: 10}\n  - key: b\n    rate_limit: {unit: year, requests_per_unit: 1}\n")

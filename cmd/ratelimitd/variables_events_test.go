@@ -28,8 +28,8 @@ type event struct {
 	}
 }
 
-// refusedAtOnce is a request whose descriptors are all refused, at the same time.
-func refusedAtOnce(n int) *ratelimitv3.RateLimitRequest {
+// deniedAtOnce is a request whose descriptors are all denied, at the same time.
+func deniedAtOnce(n int) *ratelimitv3.RateLimitRequest {
 	r := ask("d", "k", "0")
 	for i := 1; i < n; i++ {
 		r.Descriptors = append(r.Descriptors, ask("d", "k", fmt.Sprint(i)).Descriptors...)
@@ -76,12 +76,12 @@ func listenEvents(t *testing.T, code int, config *tls.Config) (url string, reque
 }
 
 func variablesOfEvents(t *testing.T) []variable {
-	// written sends a request that is refused, stops the service, and says something about the events in the file.
+	// written sends a request that is denied, stops the service, and says something about the events in the file.
 	written := func(descriptors int, say func([]event) string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			to := filepath.Join(t.TempDir(), "events.jsonl")
 			return map[string]string{"RATELIMITD_EVENTS": to}, running(func(t *testing.T, i *instance) string {
-				answers(refusedAtOnce(descriptors))(t, i)
+				answers(deniedAtOnce(descriptors))(t, i)
 				i.stop()
 				i.log.Wait(t, "stopped")
 				return say(eventsIn(t, to))
@@ -89,7 +89,7 @@ func variablesOfEvents(t *testing.T) []variable {
 		}
 	}
 	count := func(all []event) string { return fmt.Sprintf("%d events", len(all)) }
-	// received sends a request that is refused, and says something about the first request to the webhook, or that there was none.
+	// received sends a request that is denied, and says something about the first request to the webhook, or that there was none.
 	received := func(say func(*http.Request) string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			url, requests := listenEvents(t, http.StatusOK, nil)
@@ -97,7 +97,7 @@ func variablesOfEvents(t *testing.T) []variable {
 				if i.err != nil {
 					return "does not start"
 				}
-				answers(refusedAtOnce(1))(t, i)
+				answers(deniedAtOnce(1))(t, i)
 				said := ""
 				eventually(t, "an event, or why there is none", func() bool {
 					select {

@@ -198,7 +198,7 @@ func listenTLS(t *testing.T, pair tlstest.Pair) *handshakes {
 				case err != nil && !strings.Contains(err.Error(), "remote error"):
 					return // the client has gone
 				case err != nil:
-					h.came <- "refuses the server's certificate"
+					h.came <- "rejects the server's certificate"
 				case len(server.ConnectionState().PeerCertificates) > 0:
 					h.came <- "shows the certificate of " + server.ConnectionState().PeerCertificates[0].Subject.CommonName
 				default:
@@ -278,11 +278,11 @@ type ads struct {
 	addr   string
 	answer func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
 
-	mu      sync.Mutex
-	headers metadata.MD // of the first stream
-	first   *discoveryv3.DiscoveryRequest
-	streams int
-	refused int // number of requests that refuse something
+	mu       sync.Mutex
+	headers  metadata.MD // of the first stream
+	first    *discoveryv3.DiscoveryRequest
+	streams  int
+	rejected int // number of requests that reject something
 }
 
 func listenADS(t *testing.T, answer func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error) *ads {
@@ -323,7 +323,7 @@ func (a *ads) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoverySe
 			a.first = r
 		}
 		if r.GetErrorDetail() != nil {
-			a.refused++
+			a.rejected++
 		}
 		a.mu.Unlock()
 		if a.answer != nil {
@@ -397,7 +397,7 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 		// which an HTTP/2 server sends on its own.
 		if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err == nil {
 			if _, err = conn.Read(make([]byte, 1)); err != nil {
-				return "refuses the client"
+				return "rejects the client"
 			}
 		}
 		return "certificate of " + conn.ConnectionState().PeerCertificates[0].Subject.CommonName

@@ -176,9 +176,9 @@ func variablesOfXDS(t *testing.T) []variable {
 			})
 		}, unset: "not soon again", set: "soon again"},
 		{name: "CONFIG_GRPC_XDS_SERVER_USE_TLS", value: "true", prepare: shaken(server, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca), unset: "plain text", set: "encrypted"},
-		{name: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value: ca, prepare: shaken(server, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"), unset: "refuses the server's certificate", set: "encrypted",
+		{name: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value: ca, prepare: shaken(server, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"), unset: "rejects the server's certificate", set: "encrypted",
 			with: map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS": "true"}, bad: map[string]string{"/none": "/none", key: "no certificate in it"}},
-		{name: "CONFIG_GRPC_XDS_SERVER_TLS_SAN", value: "gateway.example", prepare: shaken(named, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca), unset: "refuses the server's certificate", set: "encrypted", anything: true},
+		{name: "CONFIG_GRPC_XDS_SERVER_TLS_SAN", value: "gateway.example", prepare: shaken(named, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca), unset: "rejects the server's certificate", set: "encrypted", anything: true},
 		{name: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value: cert, prepare: shaken(server, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key), unset: "does not start", set: "shows the certificate of envoy-ratelimit",
 			with: map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS": "true", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY": key}, bad: map[string]string{"/none": "/none", ca: "certificate"}},
 		{name: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value: key, prepare: shaken(server, "CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", ca, "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert), unset: "does not start", set: "shows the certificate of envoy-ratelimit",
@@ -288,11 +288,11 @@ func variablesOfListening() []variable {
 			}
 			resp, err := (&http.Client{Transport: &http.Transport{}}).Get(i.http() + "/livez") //nolint:noctx // the test's own server
 			if err != nil {
-				return "refused"
+				return "rejected"
 			}
 			resp.Body.Close()
 			return "answered"
-		}), unset: "answered", set: "refused"},
+		}), unset: "answered", set: "rejected"},
 		{name: "RATELIMITD_GRPC_REFLECTION", value: "true", look: running(func(t *testing.T, i *instance) string {
 			stream, err := reflectionv1.NewServerReflectionClient(dial(t, i.grpc())).ServerReflectionInfo(t.Context())
 			if err == nil {
@@ -347,8 +347,8 @@ func variablesOfTLS(t *testing.T) []variable {
 		{name: "GRPC_SERVER_USE_TLS", value: "true", with: with("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"), look: shakes(false), unset: "plain text", set: "certificate of ratelimit"},
 		{name: "GRPC_SERVER_TLS_CERT", value: cert, with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_KEY"), look: shakes(false), unset: "does not start", set: "certificate of ratelimit", bad: map[string]string{"/none": "/none"}},
 		{name: "GRPC_SERVER_TLS_KEY", value: key, with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT"), look: shakes(false), unset: "does not start", set: "certificate of ratelimit", bad: map[string]string{"/none": "/none"}},
-		{name: "GRPC_CLIENT_TLS_CACERT", value: ca, with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"), look: shakes(false, stranger), unset: "certificate of ratelimit", set: "refuses the client", bad: map[string]string{"/none": "/none"}},
-		{name: "GRPC_CLIENT_TLS_SAN", value: "envoy", with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"), look: shakes(false, friend), unset: "certificate of ratelimit", set: "refuses the client", anything: true},
+		{name: "GRPC_CLIENT_TLS_CACERT", value: ca, with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"), look: shakes(false, stranger), unset: "certificate of ratelimit", set: "rejects the client", bad: map[string]string{"/none": "/none"}},
+		{name: "GRPC_CLIENT_TLS_SAN", value: "envoy", with: with("GRPC_SERVER_USE_TLS", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT"), look: shakes(false, friend), unset: "certificate of ratelimit", set: "rejects the client", anything: true},
 	}
 }
 
@@ -363,7 +363,7 @@ func variablesOfOperators(t *testing.T) []variable {
 		{name: "RATELIMITD_ADMIN_TOKEN_FILE", value: token, look: peeks(adminToken), unset: "PermissionDenied", set: "OK", bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_ADMIN_TLS_CERT", value: cert, with: map[string]string{"RATELIMITD_ADMIN_TLS_KEY": key}, look: shakes(true), unset: "does not start", set: "certificate of debug", bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_ADMIN_TLS_KEY", value: key, with: map[string]string{"RATELIMITD_ADMIN_TLS_CERT": cert}, look: shakes(true), unset: "does not start", set: "certificate of debug", bad: map[string]string{"/none": "/none"}},
-		{name: "RATELIMITD_ADMIN_TLS_CLIENT_CA", value: ca, with: secure, look: shakes(true, other.Issue(t, "stranger").TLS(t)), unset: "certificate of debug", set: "refuses the client", bad: map[string]string{"/none": "/none"}},
+		{name: "RATELIMITD_ADMIN_TLS_CLIENT_CA", value: ca, with: secure, look: shakes(true, other.Issue(t, "stranger").TLS(t)), unset: "certificate of debug", set: "rejects the client", bad: map[string]string{"/none": "/none"}},
 		{name: "RATELIMITD_ADMIN_TLS_CLIENT_SAN", value: "spiffe://test/ann, read bob", with: merged(secure, map[string]string{"RATELIMITD_ADMIN_TLS_CLIENT_CA": ca}), look: profiles(authority.Issue(t, "bob").TLS(t)), unset: "200 OK", set: "403 Forbidden", bad: map[string]string{"reader bob": "unknown role", "ann,,read bob": "empty", "read": "no name"}},
 		{name: "RATELIMITD_DEBUG_HOST_NAMES", value: "ratelimitd.example,*.local", look: running(func(t *testing.T, i *instance) string {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.debug()+"/stats", http.NoBody)
@@ -385,7 +385,7 @@ func variablesOfAnswers() []variable {
 	two := "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1}\n  - key: l\n    rate_limit: {unit: day, requests_per_unit: 3}\n"
 	together := ask("d", "k", "v")
 	together.Descriptors = append(together.Descriptors, ask("d", "l", "v").GetDescriptors()...)
-	// Two requests hit both counters. What is left of l then shows what the refused request took.
+	// Two requests hit both counters. What is left of l then shows what the denied request took.
 	left := func(t *testing.T, i *instance) string {
 		return answers(together, heavy(2, together), heavy(1, ask("d", "l", "v")), heavy(1, ask("d", "l", "v")))(t, i)
 	}
@@ -604,10 +604,10 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 			{name: "OP_TIMEOUT", value: "100ms", rules: []string{oneADay}, prepare: func(t *testing.T) (map[string]string, look) {
 				return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v")) // without it the breaker opens after Redis has been silent for a second
 			}, unset: "long", set: "short"},
-			{name: "TLS_CACERT", value: ca, prepare: shaken(server, "TLS", "true"), unset: "refuses the server's certificate", set: "encrypted", bad: map[string]string{"/none": "/none"}},
+			{name: "TLS_CACERT", value: ca, prepare: shaken(server, "TLS", "true"), unset: "rejects the server's certificate", set: "encrypted", bad: map[string]string{"/none": "/none"}},
 			{name: "TLS_CLIENT_CERT", value: cert, prepare: shaken(server, "TLS", "true", "TLS_CACERT", ca, "TLS_CLIENT_KEY", key), unset: "does not start", set: "shows the certificate of counter", bad: map[string]string{"/none": "/none"}},
 			{name: "TLS_CLIENT_KEY", value: key, prepare: shaken(server, "TLS", "true", "TLS_CACERT", ca, "TLS_CLIENT_CERT", cert), unset: "does not start", set: "shows the certificate of counter", bad: map[string]string{"/none": "/none"}},
-			{name: "TLS_SKIP_HOSTNAME_VERIFICATION", value: "true", prepare: shaken(named, "TLS", "true", "TLS_CACERT", ca), unset: "refuses the server's certificate", set: "encrypted"},
+			{name: "TLS_SKIP_HOSTNAME_VERIFICATION", value: "true", prepare: shaken(named, "TLS", "true", "TLS_CACERT", ca), unset: "rejects the server's certificate", set: "encrypted"},
 		}...)
 	}
 	for i := range rows {

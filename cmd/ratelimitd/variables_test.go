@@ -50,7 +50,7 @@ type variable struct {
 	// silent marks a variable that changes nothing. The log says so once and names it.
 	silent bool
 
-	// bad are refused values, each with a part of the error other than the variable's name. Bad flags, numbers, durations and
+	// bad are rejected values, each with a part of the error other than the variable's name. Bad flags, numbers, durations and
 	// names follow from the type. anything marks texts that may have any value.
 	bad      map[string]string
 	anything bool
@@ -219,7 +219,7 @@ func TestEveryVariable(t *testing.T) {
 		v := rows[name]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v.refuses(t, flags[name])
+			v.rejects(t, flags[name])
 			switch {
 			case v.shownBy != "":
 				if !tests[v.shownBy] {
@@ -315,8 +315,8 @@ func (v *variable) hasNoEffect(t *testing.T) {
 	}
 }
 
-// refuses tries invalid values. The error names the variable and what is allowed.
-func (v *variable) refuses(t *testing.T, f *kong.Flag) {
+// rejects tries invalid values. The error names the variable and what is allowed.
+func (v *variable) rejects(t *testing.T, f *kong.Flag) {
 	bad := maps.Clone(v.bad)
 	if bad == nil {
 		bad = make(map[string]string)

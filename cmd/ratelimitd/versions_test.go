@@ -130,7 +130,7 @@ func TestTwoVersionsOnOneRedis(t *testing.T) {
 	})
 	both("invalidations", func(t *testing.T, value string, here, there *servicetest.Process) {
 		value += " reset"
-		for range 8 { // both remember the refusal
+		for range 8 { // both remember the denial
 			askVersion(t, here, "token_bucket", value, 1)
 			askVersion(t, there, "token_bucket", value, 1)
 		}

@@ -210,11 +210,11 @@ func TestEnvoyGateway(t *testing.T) {
 	bad := perDay("default/eg/other", 9)
 	bad.Descriptors[0].Key = ""
 	g.set("2", perDay(domain, 3), bad)
-	eventually(t, "the refusal", func() bool { return strings.Contains(rlconfig(), "# default/eg/other: stale") })
+	eventually(t, "the rejection", func() bool { return strings.Contains(rlconfig(), "# default/eg/other: stale") })
 	if body := rlconfig(); !strings.Contains(body, "#   default/eg/other: descriptors[0]: a descriptor without a `key`") || !strings.Contains(body, "# default/eg/http: loaded") {
 		t.Errorf("/rlconfig after a bad set:\n%s", body)
 	}
-	eventually(t, "the good rules of a bad set", func() bool { // they are active a moment after the page shows the refusal
+	eventually(t, "the good rules of a bad set", func() bool { // they are active a moment after the page shows the rejection
 		got, err := decide("10.0.0.5")
 		return err == nil && got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 3
 	})

@@ -20,7 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// The service asks a real ratelimitd. A client without interceptors is refused, and this one waits.
+// The service asks a real ratelimitd. A client without interceptors is denied, and this one waits.
 func TestService(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "ratelimitd")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/ratelimitd").CombinedOutput(); err != nil {
@@ -44,17 +44,17 @@ func TestService(t *testing.T) {
 
 	plain := healthpb.NewHealthClient(servicetest.Dial(t, listener.Addr().String()))
 	ctx := metadata.AppendToOutgoingContext(servicetest.Within(t), "x-api-key", "bob")
-	refused := 0
+	denied := 0
 	for range 50 { // much faster than 5 a second
 		switch _, err := plain.Check(ctx, &healthpb.HealthCheckRequest{}); status.Code(err) {
 		case codes.OK:
 		case codes.ResourceExhausted:
-			refused++
+			denied++
 		default:
 			t.Fatal(err)
 		}
 	}
-	if refused == 0 {
+	if denied == 0 {
 		t.Error("50 calls at once passed a limit of 5 a second")
 	}
 

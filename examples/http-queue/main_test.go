@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
-// What the limit refuses is answered with 202 and delivered later; each message is delivered once.
+// What the limit denies is answered with 202 and delivered later; each message is delivered once.
 func TestQueue(t *testing.T) {
 	server := redistest.Start(t)
 	limiter, err := ratelimit.Open(t.Context(), ratelimit.Options{Dir: rulefiles.Dir("rules"), Strict: true, Store: redisstore.New(redisstore.Options{URL: server.Addr}), Logger: slog.New(slog.DiscardHandler)})
@@ -50,7 +50,7 @@ func TestQueue(t *testing.T) {
 		statuses[answer.StatusCode]++
 	}
 	if statuses[http.StatusOK]+statuses[http.StatusAccepted] != len(want) || statuses[http.StatusOK] < 5 {
-		t.Errorf("statuses %v, want 200 for the first 5 and 202 for what the limit refuses", statuses)
+		t.Errorf("statuses %v, want 200 for the first 5 and 202 for what the limit denies", statuses)
 	}
 
 	ctx, stop := context.WithCancel(t.Context())

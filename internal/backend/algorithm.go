@@ -21,8 +21,8 @@ type algorithm interface {
 	// expires is the time from which a counter in this state is equivalent to an unused one.
 	expires(l *descriptor.Limit, s *State) int64
 
-	// refusedMove reports whether denied hits that count postpone the time at which the next hit passes.
-	refusedMove() bool
+	// rejectedMove reports whether denied hits that count postpone the time at which the next hit passes.
+	rejectedMove() bool
 
 	// entries is the maximum length of the Tail of a state.
 	entries(l *descriptor.Limit) int

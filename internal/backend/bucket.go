@@ -133,7 +133,7 @@ func (m moment) keep(l *descriptor.Limit, s *State, idle moment) {
 }
 
 // busyUntil returns the moment of a state, and the bounds that it lies between: idle for an empty bucket, horizon for a full one.
-// kept is the moment without the upper bound. A state that was computed anew is kept, even if the take is refused. Otherwise it would
+// kept is the moment without the upper bound. A state that was computed anew is kept, even if the take is denied. Otherwise it would
 // drain at the rate of its old limit.
 func busyUntil(l *descriptor.Limit, s *State, now int64, c commit) (busy, kept, idle, horizon moment) {
 	idle = moment{us: now}
@@ -201,7 +201,7 @@ func (m moment) shifted(l *descriptor.Limit, hits int64, idle, horizon moment) m
 
 func (bucket) expires(_ *descriptor.Limit, s *State) int64 { return moment{s.Start, s.Count}.ceil() }
 
-func (bucket) refusedMove() bool { return false }
+func (bucket) rejectedMove() bool { return false }
 
 func (bucket) entries(*descriptor.Limit) int { return 0 }
 

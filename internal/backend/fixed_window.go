@@ -114,7 +114,7 @@ func (fixedWindow) expires(l *descriptor.Limit, s *State) int64 {
 	return end
 }
 
-func (fixedWindow) refusedMove() bool { return false }
+func (fixedWindow) rejectedMove() bool { return false }
 
 func (fixedWindow) entries(*descriptor.Limit) int { return 0 }
 

@@ -47,7 +47,7 @@ func (penalties) adjust(*descriptor.Limit, *State, int64, int64, int64) {}
 
 func (penalties) expires(_ *descriptor.Limit, s *State) int64 { return s.Start }
 
-func (penalties) refusedMove() bool { return false }
+func (penalties) rejectedMove() bool { return false }
 
 func (penalties) entries(*descriptor.Limit) int { return 0 }
 

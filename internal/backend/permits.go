@@ -40,7 +40,7 @@ func Boundary(l *descriptor.Limit, o *Outcome) time.Duration {
 	return algorithms[l.Algorithm].boundary(l, o)
 }
 
-// RefusalLasts reports whether a denial of a take holds until its RetryAfter, even if more hits are denied before then.
-func RefusalLasts(t *Take) bool {
-	return !t.CountDenied || !algorithms[t.Limit.Algorithm].refusedMove()
+// DenialLasts reports whether a denial of a take holds until its RetryAfter, even if more hits are denied before then.
+func DenialLasts(t *Take) bool {
+	return !t.CountDenied || !algorithms[t.Limit.Algorithm].rejectedMove()
 }

@@ -214,7 +214,7 @@ func (h *Reservation) reserve(t *Take, s *State, now int64, c commit) Outcome {
 		implied := ReservationBounds(l)
 		b = &implied
 	}
-	refuse := func(result ReservationResult, after time.Duration) Outcome {
+	deny := func(result ReservationResult, after time.Duration) Outcome {
 		h.Result, h.Granted = result, 0
 		o := usage(l, s, now)
 		o.Allowed, o.RetryAfter = false, after
@@ -223,12 +223,12 @@ func (h *Reservation) reserve(t *Take, s *State, now int64, c commit) Outcome {
 	hits := t.Hits
 	if most := b.Largest(l); hits > most {
 		if h.Least <= 0 || h.Least > most {
-			return refuse(ReservationTooLarge, Never)
+			return deny(ReservationTooLarge, Never)
 		}
 		hits = most
 	}
 	if h.Stored.Outstanding >= b.MaxOutstanding || h.Stored.SameID >= ReservationsOfOneID {
-		return refuse(TooManyReservations, micros(max(1, h.Stored.FirstExpiry-now)))
+		return deny(TooManyReservations, micros(max(1, h.Stored.FirstExpiry-now)))
 	}
 	if h.Granted > 0 && h.Granted < hits { // what the whole group is granted
 		hits = h.Granted

@@ -141,7 +141,7 @@ func TestReservationsOfAGroup(t *testing.T) {
 	}
 }
 
-// The bounds of a rule refuse what is too large or too much.
+// The bounds of a rule deny what is too large or too much.
 func TestBoundsOfReservations(t *testing.T) {
 	const start = int64(1_800_000_000_000_000)
 	l := reservable("100/1m", func(b *descriptor.Reservations) {

@@ -38,7 +38,7 @@ func Settle(takes []Take, states []*State, outcomes []Outcome, at Times) {
 		}
 	}
 	shareGrant(takes)
-	refused := Refused(takes, outcomes)
+	denied := Denied(takes, outcomes)
 	clearAhead(states, together)
 	penalised := false // the take before guards this one, and its penalty is active
 	for i := range takes {
@@ -55,14 +55,14 @@ func Settle(takes []Take, states []*State, outcomes []Outcome, at Times) {
 			continue
 		}
 		c := takes[i].commit()
-		if !takes[i].always() && (penalised || refused && (outcomes[i].Allowed || c != commitAlways)) {
+		if !takes[i].always() && (penalised || denied && (outcomes[i].Allowed || c != commitAlways)) {
 			c = commitNever
 		}
 		penalised = false
 		judge(i, c)
 	}
 	clearAhead(states, together)
-	if refused {
+	if denied {
 		dropGrants(takes)
 	}
 }
@@ -108,9 +108,9 @@ func (t *Take) Corrects() bool { return t.Reservation != nil && t.Reservation.Op
 // Peek judges one take by its counter's state and changes nothing.
 func Peek(t *Take, s *State, now int64) Outcome { return apply(t, s, now, commitPeek) }
 
-// Refused reports whether these outcomes deny the group: a member that votes All is denied, or all members that vote Any
+// Denied reports whether these outcomes deny the group: a member that votes All is denied, or all members that vote Any
 // are denied. A member is denied if any of its takes is denied, except takes without a vote.
-func Refused(takes []Take, outcomes []Outcome) bool {
+func Denied(takes []Take, outcomes []Outcome) bool {
 	anyVoted, anyPassed := false, false
 	for i := 0; i < len(takes); {
 		member, votesAny, passed := takes[i].Member, false, true

@@ -205,7 +205,7 @@ func (sharedWindow) expires(l *descriptor.Limit, s *State) int64 {
 	return end
 }
 
-func (sharedWindow) refusedMove() bool { return false }
+func (sharedWindow) rejectedMove() bool { return false }
 
 func (sharedWindow) entries(l *descriptor.Limit) int { return 1 + classCount(l) }
 

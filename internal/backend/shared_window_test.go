@@ -109,7 +109,7 @@ func (m *sharedModel) until(now int64, is func(*sharedModel) bool) time.Duration
 func TestSharedWindowIsTheModel(t *testing.T) {
 	racetest.Sequential(t)
 	r := rand.New(rand.NewPCG(39, 2))
-	refused, kept, steps := 0, 0, 1_000_000
+	denied, kept, steps := 0, 0, 1_000_000
 	for done := 0; done < steps; {
 		l := &descriptor.Limit{
 			Algorithm: descriptor.SharedWindow, Requests: []uint64{1, 3, 10, 97, 1000, 123_456, 1<<32 - 1}[r.IntN(7)],
@@ -151,15 +151,15 @@ func TestSharedWindowIsTheModel(t *testing.T) {
 				}
 			}
 			if !o.Allowed {
-				refused++
+				denied++
 				if wait := m.wait(now, class, hits); o.RetryAfter != wait {
 					t.Fatalf("%d hits of class %d at %d under %+v: they wait %v, the model: %v", hits, class, now, of, o.RetryAfter, wait)
 				}
 			}
 		}
 	}
-	if refused < steps/10 || kept < steps/10 {
-		t.Errorf("of %d takes %d are refused, and hits are kept at %d: too few", steps, refused, kept)
+	if denied < steps/10 || kept < steps/10 {
+		t.Errorf("of %d takes %d are denied, and hits are kept at %d: too few", steps, denied, kept)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestSharedWindowGuaranteesAnEvenDemand(t *testing.T) {
 				of := l
 				of.Classes.Class = 1
 				if o := settleShared(&of, &s, now, 1); !o.Allowed {
-					t.Fatalf("%+v: refused at %d of %d although it has %d of %d: %+v", l, slot, slots, even, guaranteed, o)
+					t.Fatalf("%+v: denied at %d of %d although it has %d of %d: %+v", l, slot, slots, even, guaranteed, o)
 				}
 			}
 			for range 3 {

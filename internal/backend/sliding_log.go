@@ -106,7 +106,7 @@ func (slidingLog) expires(l *descriptor.Limit, s *State) int64 {
 	return (s.Start+int64(s.Tail[len(s.Tail)-1]))*l.Arithmetic.Quantum + l.Arithmetic.Length
 }
 
-func (slidingLog) refusedMove() bool { return true }
+func (slidingLog) rejectedMove() bool { return true }
 
 func (slidingLog) entries(l *descriptor.Limit) int { return int(l.Requests) }
 

@@ -25,7 +25,7 @@ func (slidingWindow) expires(l *descriptor.Limit, s *State) int64 {
 	return s.Start + l.Arithmetic.Length*(int64(max(l.Precision, 1))+1)
 }
 
-func (slidingWindow) refusedMove() bool { return false }
+func (slidingWindow) rejectedMove() bool { return false }
 
 func (slidingWindow) entries(l *descriptor.Limit) int { return int(l.Precision) }
 

@@ -140,7 +140,7 @@ func (s *splitting[P]) next(spread []*spreadGroup[P]) bool {
 		}
 		b := g.later[0]
 		g.later = g.later[1:]
-		if slices.ContainsFunc(g.asked, refuses) {
+		if slices.ContainsFunc(g.asked, denies) {
 			for i := range b.Takes {
 				if t := &b.Takes[i]; !t.Corrects() {
 					t.Hits = min(t.Hits, 0)
@@ -153,8 +153,8 @@ func (s *splitting[P]) next(spread []*spreadGroup[P]) bool {
 	return len(s.batches) > 0
 }
 
-// refuses reports whether one of a batch's takes is sure to deny the group.
-func refuses[P comparable](b *batch[P]) bool {
+// denies reports whether one of a batch's takes is sure to deny the group.
+func denies[P comparable](b *batch[P]) bool {
 	for i := range b.Takes {
 		if t, o := &b.Takes[i], &b.Outcomes[i]; t.Vote == VoteAll && (o.Failed || !o.Allowed) {
 			return true
@@ -190,9 +190,9 @@ func (s *splitting[P]) conclude(ctx context.Context, sent time.Time, start, end 
 	for i := range outcomes { // a place that has no vote cannot deny the group by not answering
 		failed = failed || outcomes[i].Failed && takes[i].Vote != VoteNone
 	}
-	refused := failed || Refused(takes, outcomes)
+	denied := failed || Denied(takes, outcomes)
 	least, most := granted(takes)
-	if !refused && least == most {
+	if !denied && least == most {
 		return nil
 	}
 	// The caller may have gone away. Its reserved hits are still given back, within the timeout of the store.
@@ -200,7 +200,7 @@ func (s *splitting[P]) conclude(ctx context.Context, sent time.Time, start, end 
 	switch {
 	case failed: // a group is answered as a whole or not at all
 		Fail(outcomes)
-	case !refused && err == nil: // the places granted different numbers: the smallest of them may fit everywhere
+	case !denied && err == nil: // the places granted different numbers: the smallest of them may fit everywhere
 		return s.reserveAgain(ctx, takes, outcomes, least)
 	}
 	return err

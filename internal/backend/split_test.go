@@ -48,11 +48,11 @@ func TestSplitReservesAndGivesBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes   []backend.Take
 		missing byte // a place that cannot be reached
-		refused bool
+		denied  bool
 		used    map[string]int64 // afterwards; each limit is 10, except b, where 2 of 2 are used before
 	}{
 		"all pass":        {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("c"), Hits: 3, Member: 1}}, 0, false, map[string]int64{"a": 2, "c": 3}},
-		"one refuses":     {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1}, {Key: []byte("c"), Hits: 3, Member: 2}}, 0, true, map[string]int64{"a": 0, "b": 2, "c": 0}},
+		"one denies":      {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1}, {Key: []byte("c"), Hits: 3, Member: 2}}, 0, true, map[string]int64{"a": 0, "b": 2, "c": 0}},
 		"a shadow":        {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Member: 1, Vote: backend.VoteNone}}, 0, false, map[string]int64{"a": 2, "b": 2}},
 		"a shadow beside": {[]backend.Take{{Key: []byte("a"), Hits: 2}, {Key: []byte("b"), Hits: 1, Vote: backend.VoteNone}}, 0, false, map[string]int64{"a": 2, "b": 2}},
 		"a shadow first":  {[]backend.Take{{Key: []byte("b"), Hits: 1, Vote: backend.VoteNone}, {Key: []byte("a"), Hits: 11}}, 0, true, map[string]int64{"a": 0, "b": 2}},
@@ -79,8 +79,8 @@ func TestSplitReservesAndGivesBack(t *testing.T) {
 						t.Errorf("take %d has an answer: %+v", i, out[i])
 					}
 				}
-			} else if backend.Refused(c.takes, out) != c.refused {
-				t.Errorf("refused %t, want %t: %+v", !c.refused, c.refused, out)
+			} else if backend.Denied(c.takes, out) != c.denied {
+				t.Errorf("denied %t, want %t: %+v", !c.denied, c.denied, out)
 			}
 			for key, want := range c.used {
 				peek := p.take(t, now, &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: yearly(10)}}})
@@ -103,7 +103,7 @@ func TestSplitUnderContention(t *testing.T) {
 		wg.Go(func() {
 			for range 50 {
 				takes := []backend.Take{{Key: []byte("narrow"), Limit: yearly(100), Hits: 1}, {Key: []byte("wide"), Limit: yearly(100_000), Hits: 1, Member: 1}}
-				if !backend.Refused(takes, p.take(t, now, &backend.Request{Takes: takes, Together: true})) {
+				if !backend.Denied(takes, p.take(t, now, &backend.Request{Takes: takes, Together: true})) {
 					admitted.Add(1)
 				}
 			}
@@ -116,7 +116,7 @@ func TestSplitUnderContention(t *testing.T) {
 	}
 }
 
-// Hits that another request has only reserved, and gives back because another place refuses it, begin no penalty.
+// Hits that another request has only reserved, and gives back because another place denies it, begin no penalty.
 func TestSplitBeginsNoPenaltyForReservedHits(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	stores := map[byte]*memory.Store{}
@@ -173,7 +173,7 @@ func TestSplitBeginsNoPenaltyForReservedHits(t *testing.T) {
 	r := &backend.Request{Together: true, Takes: request(11).Takes[1:], Outcomes: make([]backend.Outcome, 4)}
 	send(r)
 	if !penalised() {
-		t.Error("no penalty has begun, though both limits with a penalty refused")
+		t.Error("no penalty has begun, though both limits with a penalty denied")
 	}
 }
 

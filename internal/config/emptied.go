@@ -64,7 +64,7 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 	}
 	f.files, f.last = files, next
 	f.generation++
-	f.metrics.refused(next.Files)
+	f.metrics.rejected(next.Files)
 	f.metrics.emptied(goneKept(true))
 	// Log last, so that the metrics already agree with the log.
 	for _, name := range names {

@@ -88,7 +88,7 @@ func (d *descriptorReading) checkCapture() bool {
 	case d.says.Usage:
 		d.usageAt.Errorf("%s", capturedAndUsage)
 	default:
-		d.r.refuseOfOneCaller(d.spec.Children, capturedAndOverridable, capturedAndUsage)
+		d.r.rejectPerCustomer(d.spec.Children, capturedAndOverridable, capturedAndUsage)
 		return true
 	}
 	return false

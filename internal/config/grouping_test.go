@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Rules with and without the keys: what counts, and what is refused.
+// Rules with and without the keys: what counts, and what is rejected.
 func TestGrouping(t *testing.T) {
 	_, tree, errs := rulesOf(t, `
 domain: d

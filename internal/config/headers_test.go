@@ -35,11 +35,11 @@ func TestWrongHeadersSayWhere(t *testing.T) {
 		{`[{name: a, value: "b "}]`, `2:28: the header's value "b " begins or ends with a space: leave it out`},
 		{"[{name: a, value: " + strings.Repeat("v", 257) + "}]", "2:28: a header's value has at most 256 characters, this one has 257"},
 		{"[{value: a, name: " + strings.Repeat("n", 129) + "}]", "2:28: a header's name has at most 128 characters, this one has 129"},
-		{"[{name: a, value: b, when: over}]", "2:37: unknown `when` \"over\": write `passed` or `refused`"},
+		{"[{name: a, value: b, when: over}]", "2:37: unknown `when` \"over\": write `passed` or `denied`"},
 		{"[{name: a, value: b, of: []}]", "2:35: `of` is empty: write the `name` of a limit, or leave it out"},
 		{"[{name: a, value: b, of: [x, x]}]", "2:39: \"x\" twice in `of`"},
 		{`[{name: a, value: "{retry_after}", when: passed}]`, "2:11: `when: passed` and `{retry_after}`: a request that passes has none, so the header would never be sent; leave out one of them"},
-		{"[{name: a, value: b}, {name: A, value: c, when: refused}]", "2:32: header \"a\" twice in the same answer: leave out one, or give them different `when` or `of`"},
+		{"[{name: a, value: b}, {name: A, value: c, when: denied}]", "2:32: header \"a\" twice in the same answer: leave out one, or give them different `when` or `of`"},
 		{"[{name: Retry-After, value: 5}, retry-after]", "2:10: `headers` has the family `retry-after`, which has a header \"Retry-After\" too: leave out one of them"},
 		{"[" + strings.Join(seventeen, ", ") + "]", "2:10: `headers` defines 17 headers, 16 are the most: leave out the others"},
 		{"[{name: X-RateLimit-Degraded, value: a}]", "2:18: the service sends \"X-RateLimit-Degraded\" itself, with another meaning: choose another name"},
@@ -56,7 +56,7 @@ func TestWrongHeadersSayWhere(t *testing.T) {
 
 // One name may have a value for each kind of answer, and one for each limit.
 func TestOneHeaderForEachAnswer(t *testing.T) {
-	const text = "domain: d\nheaders: [{name: a, value: b, when: passed}, {name: a, value: c, when: refused}, {name: a, value: d, of: x}]\n"
+	const text = "domain: d\nheaders: [{name: a, value: b, when: passed}, {name: a, value: c, when: denied}, {name: a, value: d, of: x}]\n"
 	tree, errs := Compile(filesOf(text), CompileOptions{})
 	if len(errs) > 0 {
 		t.Fatal(errs)

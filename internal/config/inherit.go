@@ -91,10 +91,10 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 	switch {
 	case to.Rule == nil:
 		to.Rule = r.copyOf(from.Rule, h)
-		r.refuseReservedKeys(to, h)
+		r.rejectReservedKeys(to, h)
 	case from.Rule != nil && from.Rule.Reservable() && !to.Rule.Reservable() && !r.unreserved[to.Position] && canReserve(to.Rule):
 		reserve(to.Rule, from.Rule.Limits[0].Reservations)
-		r.refuseReservedKeys(to, h)
+		r.rejectReservedKeys(to, h)
 	}
 	if from.Rule != nil && to.Rule != nil && to.Rule.HitCost() == nil && notCounted(to.Rule) == "" {
 		to.Rule.SetHitCost(from.Rule.HitCost())
@@ -153,8 +153,8 @@ func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 	return false
 }
 
-// refuseReservedKeys rejects levels below a descriptor whose keys name a reservation, now that the descriptor has reservations.
-func (r *ruleReader) refuseReservedKeys(s *descriptor.NodeSpec, h inheritance) {
+// rejectReservedKeys rejects levels below a descriptor whose keys name a reservation, now that the descriptor has reservations.
+func (r *ruleReader) rejectReservedKeys(s *descriptor.NodeSpec, h inheritance) {
 	if s.Rule == nil || !s.Rule.Reservable() {
 		return
 	}
@@ -189,7 +189,7 @@ func (r *ruleReader) copyOf(rule *descriptor.Rule, h inheritance) *descriptor.Ru
 	if rule == nil {
 		return nil
 	}
-	refuseOfOneCaller(rule, h)
+	rejectPerCustomer(rule, h)
 	copies := len(rule.Limits)
 	if cost := rule.HitCost(); cost != nil {
 		for i := range cost.Tables {
@@ -203,8 +203,8 @@ func (r *ruleReader) copyOf(rule *descriptor.Rule, h inheritance) *descriptor.Ru
 	return &c
 }
 
-// refuseOfOneCaller rejects a rule that is about the counters of one caller, where callers share counters.
-func refuseOfOneCaller(rule *descriptor.Rule, h inheritance) {
+// rejectPerCustomer rejects a rule that is about the counters of one caller, where callers share counters.
+func rejectPerCustomer(rule *descriptor.Rule, h inheritance) {
 	for _, c := range [...]struct {
 		bad  bool
 		text string

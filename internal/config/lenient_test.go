@@ -36,7 +36,7 @@ func said(tree *descriptor.Tree) []string {
 	return all
 }
 
-// The lenient reader makes the same rules of each text as envoyproxy/ratelimit. A strict reader refuses it, and both give the
+// The lenient reader makes the same rules of each text as envoyproxy/ratelimit. A strict reader rejects it, and both give the
 // position.
 func TestLenientReadsAsTheReference(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 3}"
@@ -94,8 +94,8 @@ func TestLenientReadsAsTheReference(t *testing.T) {
 	}
 }
 
-// What envoyproxy/ratelimit refuses is refused by the lenient reader too.
-func TestLenientRefuses(t *testing.T) {
+// What envoyproxy/ratelimit rejects is rejected by the lenient reader too.
+func TestLenientRejects(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 3}"
 	for _, text := range []string{
 		"  - {key: k, foo: 1, " + day + "}",

@@ -62,8 +62,8 @@ func (m *metrics) reloaded(r *Result, at time.Time) {
 	m.succeeded.Add(1)
 }
 
-// refused records a reload that changed nothing, with the state of its sources.
-func (m *metrics) refused(files []descriptor.FileStatus) {
+// rejected records a reload that changed nothing, with the state of its sources.
+func (m *metrics) rejected(files []descriptor.FileStatus) {
 	next := applied{files: files}
 	if now := m.current.Load(); now != nil {
 		next.rules, next.at, next.checksum = now.rules, now.at, now.checksum

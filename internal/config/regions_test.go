@@ -40,7 +40,7 @@ descriptors:
 				got = append(got, l.Name+"="+l.Regions.String())
 				// What a region denies because of what the others have counted must not use up what they have left.
 				if (l.Regions != nil && !l.Regions.HasHome()) == l.CountsDenied() {
-					t.Errorf("%+v: refused hits of %s count: %t", c, l.Name, l.CountsDenied())
+					t.Errorf("%+v: denied hits of %s count: %t", c, l.Name, l.CountsDenied())
 				}
 			}
 		}

@@ -43,7 +43,7 @@ func TestReservations(t *testing.T) {
 				t.Errorf("%s: (-want +got):\n%s", text, diff)
 			}
 			if l.Reservable() && l.CountDenied != descriptor.DeniedDrop {
-				t.Errorf("%s: reservations that are refused count", text)
+				t.Errorf("%s: reservations that are rejected count", text)
 			}
 		}
 	}

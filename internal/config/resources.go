@@ -89,8 +89,8 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 	if len(wrong) > 0 && len(next) == 0 && s.last.Tree == nil {
 		files := statusesOf(next, wrong)
 		s.settle(files, now, func(string) bool { return false })
-		s.metrics.refused(files)
-		return Result{Files: files}, refusal(wrong)
+		s.metrics.rejected(files)
+		return Result{Files: files}, rejection(wrong)
 	}
 
 	before := s.last
@@ -116,13 +116,13 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 		s.metrics.reloaded(&result, now)
 		warnOfDrops(s.o.Logger, &before, &result, func(string) bool { return false })
 	} else if len(wrong) > 0 {
-		s.metrics.refused(result.Files)
+		s.metrics.rejected(result.Files)
 	}
 	if before.Tree != nil && len(before.Tree.Rules) > 0 && len(result.Tree.Rules) == 0 {
 		s.metrics.emptied(goneRemoved)
 		s.o.Logger.Warn("no rules are active: the server has removed all of them, and every request passes", "resources", len(set), "rules_before", len(before.Tree.Rules))
 	}
-	return result, refusal(wrong)
+	return result, rejection(wrong)
 }
 
 // keepLastGood adds the last good versions of bad resources, unless a new resource has their domain. Resources that are
@@ -243,12 +243,12 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 }
 
 const (
-	errorsSent   = 20       // most errors of one set that are sent, and most of its resources that are logged as rejected
-	refusalBytes = 16 << 10 // approximate size of their text
+	errorsSent     = 20       // most errors of one set that are sent, and most of its resources that are logged as rejected
+	rejectionBytes = 16 << 10 // approximate size of their text
 )
 
-// refusal returns all that is wrong with a set as one error, or nil.
-func refusal(wrong map[string][]*yamlform.Error) error {
+// rejection returns all that is wrong with a set as one error, or nil.
+func rejection(wrong map[string][]*yamlform.Error) error {
 	if len(wrong) == 0 {
 		return nil
 	}
@@ -257,7 +257,7 @@ func refusal(wrong map[string][]*yamlform.Error) error {
 	for _, name := range slices.Sorted(maps.Keys(wrong)) {
 		for _, e := range wrong[name] {
 			all++
-			if shown == errorsSent || b.Len() > refusalBytes {
+			if shown == errorsSent || b.Len() > rejectionBytes {
 				continue
 			}
 			if shown++; shown > 1 {

@@ -35,8 +35,8 @@ func statesOf(s *Resources) string {
 	return strings.Join(all, " ")
 }
 
-// Only the bad resource is refused: it keeps its last good version, and the others take effect.
-func TestABadResourceIsRefusedAlone(t *testing.T) {
+// Only the bad resource is rejected: it keeps its last good version, and the others take effect.
+func TestABadResourceIsRejectedAlone(t *testing.T) {
 	log := new(logged)
 	registry := prometheus.NewPedanticRegistry()
 	s := NewResources(ResourceOptions{Logger: log.logger(), Metrics: prom.With(registry)})
@@ -145,8 +145,8 @@ func TestResourceValues(t *testing.T) {
 	}
 }
 
-// A set with very many mistakes is refused with a message of bounded size.
-func TestRefusalsAreShort(t *testing.T) {
+// A set with very many mistakes is rejected with a message of bounded size.
+func TestRejectionsAreShort(t *testing.T) {
 	r := resourceOf("r", "d", 1)
 	list := make([]any, 3000)
 	for i := range list {
@@ -154,7 +154,7 @@ func TestRefusalsAreShort(t *testing.T) {
 	}
 	r.Rules[1].Value = list
 	_, err := NewResources(ResourceOptions{Logger: new(logged).logger()}).Apply([]Resource{r})
-	if err == nil || len(err.Error()) > 2*refusalBytes || !strings.HasSuffix(err.Error(), "more errors") {
+	if err == nil || len(err.Error()) > 2*rejectionBytes || !strings.HasSuffix(err.Error(), "more errors") {
 		t.Errorf("%d bytes: %.200s", len(err.Error()), err)
 	}
 }

@@ -481,7 +481,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		}
 	}
 	if d.spec.ShareThreshold {
-		r.refuseOfOneCaller(d.spec.Children, sharedAndOverridable, sharedAndUsage)
+		r.rejectPerCustomer(d.spec.Children, sharedAndOverridable, sharedAndUsage)
 	}
 	d.checkReservations()
 	d.checkCost()
@@ -503,8 +503,8 @@ const (
 	sharedAndUsage       = "`usage` and `share_threshold`: customers share one counter, so it shows the usage of none of them"
 )
 
-// refuseOfOneCaller rejects, below a level whose values share counters, rules that are about the counters of one caller.
-func (r *ruleReader) refuseOfOneCaller(specs []descriptor.NodeSpec, overridable, usage string) {
+// rejectPerCustomer rejects, below a level whose values share counters, rules that are about the counters of one caller.
+func (r *ruleReader) rejectPerCustomer(specs []descriptor.NodeSpec, overridable, usage string) {
 	for i := range specs {
 		if rule := specs[i].Rule; rule != nil {
 			if rule.Overridable() {
@@ -514,7 +514,7 @@ func (r *ruleReader) refuseOfOneCaller(specs []descriptor.NodeSpec, overridable,
 				r.ErrorAt(yamlform.Position(rule.Position), "%s", usage)
 			}
 		}
-		r.refuseOfOneCaller(specs[i].Children, overridable, usage)
+		r.rejectPerCustomer(specs[i].Children, overridable, usage)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestWindowsHaveCountersOfTheirOwn(t *testing.T) {
 
 var saysMost = regexp.MustCompile(`, (\d+) is the most;`)
 
-// An error about a number that is too large says the largest one: that one is accepted, and the next one is refused.
+// An error about a number that is too large says the largest one: that one is accepted, and the next one is rejected.
 func TestTheLargestNumberIsRight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := Limit{
@@ -68,7 +68,7 @@ func TestTheLargestNumberIsRight(t *testing.T) {
 		}
 		most, err := strconv.ParseUint(said[1], 10, 64)
 		if err != nil || most >= *number {
-			t.Fatalf("%d is refused, and the most is %s", *number, said[1])
+			t.Fatalf("%d is rejected, and the most is %s", *number, said[1])
 		}
 		*number = most + 1
 		if err := l.Compile(); err == nil {

@@ -88,7 +88,7 @@ func TestCaptureOfALongValue(t *testing.T) {
 	}
 }
 
-// An expression that would make matching slow is refused.
+// An expression that would make matching slow is rejected.
 func TestCapturesAreBounded(t *testing.T) {
 	for text, fits := range map[string]bool{
 		"/([^/]{1,200})/.*": true, "([a-z]{8}-[a-z]{4}).*": true, "(a|b).{1,30}": true, strings.Repeat("(a)", 300): false,

@@ -2,37 +2,37 @@ package descriptor
 
 import "slices"
 
-// refusal says to which callers a rule denies what is above its limits.
-type refusal uint8
+// denial says to which callers a rule denies what is above its limits.
+type denial uint8
 
 const (
-	refusesNobody refusal = iota // it is unlimited, in shadow, or not enforced
-	refusesSome                  // some callers, or at some times
-	refusesAll                   // all callers, at all times
+	deniesNobody denial = iota // it is unlimited, in shadow, or not enforced
+	deniesSome                 // some callers, or at some times
+	deniesAll                  // all callers, at all times
 )
 
-func (r *Rule) refusal() refusal {
-	whom := refusesNobody
+func (r *Rule) denial() denial {
+	whom := deniesNobody
 	if r.Unlimited || r.Shadow {
 		return whom
 	}
 	for i := range r.Limits {
 		switch l := &r.Limits[i]; {
 		case l.Enforcement == EnforcedForAll && r.ActiveTimes(i) == nil:
-			return refusesAll
+			return deniesAll
 		case l.Enforcement == EnforcedForAll, l.Enforcement == EnforcedForSome:
-			whom = refusesSome
+			whom = deniesSome
 		}
 	}
 	return whom
 }
 
-// refusesWhom returns the refusal of a rule that may be nil.
-func (r *Rule) refusesWhom() refusal {
+// deniesWhom returns the denial of a rule that may be nil.
+func (r *Rule) deniesWhom() denial {
 	if r == nil {
-		return refusesNobody
+		return deniesNobody
 	}
-	return r.refuses
+	return r.denies
 }
 
 // cuts reports whether expressions see only the beginning of a value.
@@ -79,10 +79,10 @@ func (m *cutMatch) from(n node) bool {
 		if n != noNode {
 			r = m.rules[n]
 		}
-		if whom := r.refusesWhom(); m.path == nil || whom >= m.rule.refusesWhom() {
+		if whom := r.deniesWhom(); m.path == nil || whom >= m.rule.deniesWhom() {
 			m.rule, m.path = r, append(m.path[:0], m.try...)
 		}
-		return m.rule.refusesWhom() == refusesAll
+		return m.rule.deniesWhom() == deniesAll
 	}
 	e := &m.entries[level]
 	for after := root; ; {
@@ -108,7 +108,7 @@ func (m *cutMatch) from(n node) bool {
 
 // path returns the nodes to which entries lead. The last one is noNode if no rule has its entry.
 func (d *Domain) path(entries []Entry) []node {
-	if d.edges.regexes && d.match(entries).refusesWhom() != refusesAll && d.cuts(entries) {
+	if d.edges.regexes && d.match(entries).deniesWhom() != deniesAll && d.cuts(entries) {
 		return d.matchCut(entries).path
 	}
 	var path []node

@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
-// kindsOfRules are rules that refuse all callers, some callers, or none.
+// kindsOfRules are rules that deny all callers, some callers, or none.
 func kindsOfRules() map[string]*Rule {
 	limits := func(of ...Enforcement) *Rule {
 		r := &Rule{}
@@ -116,14 +116,14 @@ func TestLongValuesEscapeNoLimit(t *testing.T) {
 	}
 }
 
-// What Match finds for long values is compared with the trees that lack some of the expressions: if one of them refuses the caller,
+// What Match finds for long values is compared with the trees that lack some of the expressions: if one of them denies the caller,
 // so does Match, and else the value matches no expression that exempts callers.
-func TestLongValuesFindTheRuleThatRefuses(t *testing.T) {
+func TestLongValuesFindTheRuleThatDenies(t *testing.T) {
 	racetest.Sequential(t)
 	rng := rand.New(rand.NewPCG(7, 29))
 	kinds := []string{"all", "some", "unlimited", "shadow", "none"}
 	texts := []string{"a.*b", "a.*", "[ab]*", ".*b", "b.*a.{20}", ".*"}
-	found := make(map[refusal]int)
+	found := make(map[denial]int)
 	for range rapidtest.Cases(50, 150) {
 		expressions := 0
 		var level func(depth int) []NodeSpec
@@ -163,19 +163,19 @@ func TestLongValuesFindTheRuleThatRefuses(t *testing.T) {
 			}
 			continue
 		}
-		strictest, without := refusesNobody, ""
+		strictest, without := deniesNobody, ""
 		for set := range 1 << expressions {
 			n := 0
 			r := compileCut(t, withoutSome(specs, entries, set, &n)).match(entries)
-			strictest = max(strictest, r.refusesWhom())
+			strictest = max(strictest, r.deniesWhom())
 			if without = ""; r != nil {
 				without = r.Path // in the end, of the tree without all of them
 			}
 		}
-		if got.refusesWhom() != strictest {
-			t.Fatalf("%q: Match refuses %d, and %d is possible: %+v", entries, got.refusesWhom(), strictest, specs)
+		if got.deniesWhom() != strictest {
+			t.Fatalf("%q: Match denies %d, and %d is possible: %+v", entries, got.deniesWhom(), strictest, specs)
 		}
-		if found[strictest]++; strictest == refusesNobody && got != nil && got.Path != without || strictest == refusesNobody && got == nil && without != "" {
+		if found[strictest]++; strictest == deniesNobody && got != nil && got.Path != without || strictest == deniesNobody && got == nil && without != "" {
 			t.Fatalf("%q: matches %v, want %q as without expressions: %+v", entries, got, without, specs)
 		}
 	}

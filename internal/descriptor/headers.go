@@ -52,11 +52,11 @@ type HeaderWhen uint8
 const (
 	HeaderAlways HeaderWhen = iota
 	HeaderPassed
-	HeaderRefused
+	HeaderDenied
 )
 
 // HeaderWhenNames are the names in rule files; HeaderAlways has none.
-var HeaderWhenNames = []string{HeaderPassed: "passed", HeaderRefused: "refused"}
+var HeaderWhenNames = []string{HeaderPassed: "passed", HeaderDenied: "denied"}
 
 // HeaderPart is a piece of a header's value: a text, and what follows it.
 type HeaderPart struct {

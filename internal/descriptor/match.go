@@ -27,7 +27,7 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 // requests, see matchCut.
 func (d *Domain) Match(entries []Entry) *Rule {
 	r := d.match(entries)
-	if d.edges.regexes && r.refusesWhom() != refusesAll && d.cuts(entries) {
+	if d.edges.regexes && r.deniesWhom() != deniesAll && d.cuts(entries) {
 		return d.matchCut(entries).rule
 	}
 	return r

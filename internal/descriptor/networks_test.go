@@ -165,7 +165,7 @@ func TestParseCIDR(t *testing.T) {
 	}
 }
 
-func TestCompileRegexRefuses(t *testing.T) {
+func TestCompileRegexRejects(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                        "empty",
 		"(a":                      "missing closing ) in \"(a\"",

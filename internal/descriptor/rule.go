@@ -12,7 +12,7 @@ type Rule struct {
 	Limits    []Limit  // all must admit; empty if Unlimited
 	Replaces  []string // names of limits that do not apply to a request when this rule matches
 	Unlimited bool     // every request passes, and nothing is counted
-	refuses   refusal  // filled in by Compile
+	denies    denial   // filled in by Compile
 	Needs     Needs    // filled in by Compile
 	Index     int32    // index in Tree.Rules; metric handles are looked up by it, not by name
 

@@ -283,7 +283,7 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 		}
 	}
 	r.Levels = append([]Level(nil), c.levels...)
-	r.refuses = r.refusal()
+	r.denies = r.denial()
 	r.tagCounters()
 	if c.anyOf.shared {
 		r.shared = &sharedLevels{levels: slices.Clone(c.shared), grouped: slices.ContainsFunc(c.shared, func(s shared) bool { return s.group != nil })}

@@ -74,7 +74,7 @@ func TestCompileFillsInRules(t *testing.T) {
 	}
 }
 
-func TestCompileRefuses(t *testing.T) {
+func TestCompileRejects(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		domains []DomainSpec

@@ -40,7 +40,7 @@ func (w *work) shorten() {
 			if s.rule != nil && s.rule.Scheduled() && !c.brought() && !o.Failed && (s.by != byBlock || len(s.rule.Limits) == 1) {
 				t.shorten(s.rule.ActiveTimes(c.index), c.limit, w.now)
 				if !o.Allowed && t.wait != backend.Never {
-					t.wait = w.untilNoneRefuses(s, t.wait)
+					t.wait = w.untilNoneDenies(s, t.wait)
 				}
 			}
 			w.spans = append(w.spans, t)
@@ -67,9 +67,9 @@ func (t *span) shorten(a *descriptor.Active, l *descriptor.Limit, now time.Time)
 	t.wait, t.more, t.reset = min(wait, left), min(t.more, left), min(reset, left)
 }
 
-// untilNoneRefuses lengthens a wait if a limit of 0 of the same rule applies when it is over, such as a Sunday after the quiet hours of
+// untilNoneDenies lengthens a wait if a limit of 0 of the same rule applies when it is over, such as a Sunday after the quiet hours of
 // a Saturday.
-func (w *work) untilNoneRefuses(s *subject, wait time.Duration) time.Duration {
+func (w *work) untilNoneDenies(s *subject, wait time.Duration) time.Duration {
 	if s.overridden() {
 		return wait
 	}
@@ -77,7 +77,7 @@ func (w *work) untilNoneRefuses(s *subject, wait time.Duration) time.Duration {
 		next := wait
 		cs := w.ruleCharges(s)
 		for i := range cs {
-			left := cs[i].refusesAllAt(s.rule, w.now.Add(wait))
+			left := cs[i].deniesAllAt(s.rule, w.now.Add(wait))
 			if left == descriptor.Forever {
 				return backend.Never
 			}
@@ -91,8 +91,8 @@ func (w *work) untilNoneRefuses(s *subject, wait time.Duration) time.Duration {
 	return backend.Never
 }
 
-// refusesAllAt returns for how long an enforced limit of 0 still applies at a time; 0: it does not.
-func (c *charge) refusesAllAt(rule *descriptor.Rule, at time.Time) time.Duration {
+// deniesAllAt returns for how long an enforced limit of 0 still applies at a time; 0: it does not.
+func (c *charge) deniesAllAt(rule *descriptor.Rule, at time.Time) time.Duration {
 	a := rule.ActiveTimes(c.index)
 	if a == nil || c.limit.Capacity() > 0 || c.state&(unenforced|replaced) != 0 || !a.At(at) {
 		return 0

@@ -28,7 +28,7 @@ func andOneAtNight(r *descriptor.Rule) {
 
 var night = time.Date(2026, 3, 10, 22, 0, 0, 0, time.UTC)
 
-// A limit refuses and counts only while it is active. Its counter is its own.
+// A limit denies and counts only while it is active. Its counter is its own.
 func TestActiveLimits(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 		f := newFixture(t, limiter.Settings{Admission: admission}, perMinute("one", "", 2, atNight), perMinute("two", "", 5, andOneAtNight))
@@ -94,7 +94,7 @@ func TestActiveAndOverrides(t *testing.T) {
 	}
 }
 
-// A limit that is not active is no enforced limit. While only a limit in shadow is active, callers see no limit and nothing is refused.
+// A limit that is not active is no enforced limit. While only a limit in shadow is active, callers see no limit and nothing is denied.
 func TestActiveBesideShadow(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 		f := newFixture(t, limiter.Settings{Admission: admission, Headers: descriptor.HeadersReference},
@@ -163,8 +163,8 @@ func TestPeekAndOverridesOfInactiveLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 			blocked := caller == "two=a" && at.Equal(night)
-			if refused := status.Limited && status.Limit.Requests == 0; refused != blocked || peeked.Blocked != blocked || bucket.Blocked != blocked {
-				t.Errorf("%s at %s: blocked: decided %v, peeked %v, bucket %v", caller, at, refused, peeked.Blocked, bucket.Blocked)
+			if denied := status.Limited && status.Limit.Requests == 0; denied != blocked || peeked.Blocked != blocked || bucket.Blocked != blocked {
+				t.Errorf("%s at %s: blocked: decided %v, peeked %v, bucket %v", caller, at, denied, peeked.Blocked, bucket.Blocked)
 			}
 			want := map[string]uint64{"two=a": 2, "two=b": 3, "two=c": 2}[caller]
 			if l := peeked.List[1]; l.Limit.Requests != want || l.Lifted != (caller == "two=c") {

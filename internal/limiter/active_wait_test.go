@@ -30,7 +30,7 @@ func hours(begin, end uint16) *descriptor.Active {
 	return &descriptor.Active{Begin: begin * 60, End: end * 60}
 }
 
-// A refused request would pass when its counter admits it, or when the limit no longer applies. A limit of 0 has only the end of its
+// A denied request would pass when its counter admits it, or when the limit no longer applies. A limit of 0 has only the end of its
 // active time.
 func TestWaitEndsWithTheActiveTime(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
@@ -69,7 +69,7 @@ func TestWaitEndsWithTheActiveTime(t *testing.T) {
 		"more hits than the limit": {
 			[]descriptor.Limit{fixedLimit("", 3, daily)}, []*descriptor.Active{hours(10, 13)}, at(monday, 12, 0, 0), 5, time.Hour, time.Hour,
 		},
-		"the limit beside it refuses for longer": {
+		"the limit beside it denies for longer": {
 			[]descriptor.Limit{fixedLimit("all", 1, daily), fixedLimit("noon", 1, hourly)}, []*descriptor.Active{nil, hours(10, 13)}, at(monday, 12, 30, 0), 1, 11*time.Hour + 30*time.Minute, 11*time.Hour + 30*time.Minute,
 		},
 		"Sunday after quiet hours, and quiet hours after Sunday": {
@@ -146,7 +146,7 @@ func TestBlockedEndsWithTheActiveTime(t *testing.T) {
 	}
 }
 
-// A refusal that the denial cache knows ends with the active time, and holds again when the limit does.
+// A denial that the denial cache knows ends with the active time, and holds again when the limit does.
 func TestOverLimitCacheAndActiveTime(t *testing.T) {
 	for requests := range uint64(2) {
 		cache := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})})

@@ -50,7 +50,7 @@ func TestAllOrNothing(t *testing.T) {
 		nodes    []descriptor.NodeSpec
 		steps    []step
 	}{
-		"a refused request consumes nothing": {allOrNothing, []descriptor.NodeSpec{perMinute("wide", "", 10), perMinute("narrow", "", 2)}, []step{
+		"a denied request consumes nothing": {allOrNothing, []descriptor.NodeSpec{perMinute("wide", "", 10), perMinute("narrow", "", 2)}, []step{
 			{request(1, "wide=a", "narrow=a"), limiter.OK, map[string]uint64{"wide=a": 9, "narrow=a": 1}},
 			{request(2, "wide=a", "narrow=a"), limiter.OverLimit, map[string]uint64{"wide=a": 9, "narrow=a": 1}},
 			{request(1, "narrow=a", "wide=a"), limiter.OK, map[string]uint64{"wide=a": 8, "narrow=a": 0}},
@@ -69,7 +69,7 @@ func TestAllOrNothing(t *testing.T) {
 			{request(1, "k=a", "shadow=a"), limiter.OK, map[string]uint64{"k=a": 0, "shadow=a": 0}},
 			{request(1, "k=a", "shadow=b"), limiter.OverLimit, map[string]uint64{"shadow=b": 1}},
 		}},
-		"quota mode refuses when all are over": {allOrNothing, []descriptor.NodeSpec{perMinute("q", "", 1, quota), perMinute("r", "", 2, quota), perMinute("k", "", 9)}, []step{
+		"quota mode denies when all are over": {allOrNothing, []descriptor.NodeSpec{perMinute("q", "", 1, quota), perMinute("r", "", 2, quota), perMinute("k", "", 9)}, []step{
 			{request(1, "q=a", "r=a", "k=a"), limiter.OK, map[string]uint64{"q=a": 0, "r=a": 1, "k=a": 8}},
 			{request(1, "q=a", "r=a", "k=a"), limiter.OK, map[string]uint64{"q=a": 0, "r=a": 0, "k=a": 7}},
 			{request(1, "q=a", "r=a", "k=a"), limiter.OverLimit, map[string]uint64{"k=a": 7}},
@@ -78,7 +78,7 @@ func TestAllOrNothing(t *testing.T) {
 			{request(1, "k=a", "wide=a"), limiter.OK, map[string]uint64{"k=a": 0, "wide=a": 8}},
 			{request(1, "k=a", "wide=a"), limiter.OK, map[string]uint64{"k=a": 0, "wide=a": 7}},
 		}},
-		"a refund is given though a sibling is refused": {allOrNothing, []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("back", "", 9)}, []step{
+		"a refund is given though a sibling is denied": {allOrNothing, []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("back", "", 9)}, []step{
 			{request(5, "back=a"), limiter.OK, map[string]uint64{"back=a": 4}},
 			{&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{
 				{Entries: entries("k=a"), HasHits: true, Hits: 2},
@@ -116,11 +116,11 @@ func TestAdmissionOfADomain(t *testing.T) {
 	f.decide(request(1, "k=a", "wide=a"))
 	f.decide(request(1, "k=a", "wide=a"))
 	if left := f.left("wide=a"); left != 8 {
-		t.Errorf("%d left of 9 after one admitted and one refused request, want 8", left)
+		t.Errorf("%d left of 9 after one admitted and one denied request, want 8", left)
 	}
 }
 
-// Under contention, all_or_nothing must not admit more than the narrow limit, nor take from the wide one for refused
+// Under contention, all_or_nothing must not admit more than the narrow limit, nor take from the wide one for denied
 // requests. The order of the counters must not matter.
 func TestAllOrNothingUnderContention(t *testing.T) {
 	const narrow, wide, goroutines, each = 200, 100_000, 32, 50
@@ -162,7 +162,7 @@ func TestManyDescriptorsShareTakes(t *testing.T) {
 		t.Errorf("%d hits of %d: %v", limit+1, limit, d.Code)
 	}
 	if d := ask(limit); d.Code != limiter.OK || d.Statuses[0].Remaining != 0 {
-		t.Errorf("%d hits of %d after a refused request: %v, %d left", limit, limit, d.Code, d.Statuses[0].Remaining)
+		t.Errorf("%d hits of %d after a denied request: %v, %d left", limit, limit, d.Code, d.Statuses[0].Remaining)
 	}
 	if d := ask(1); d.Code != limiter.OverLimit {
 		t.Errorf("one more hit each: %v", d.Code)
@@ -416,8 +416,8 @@ func TestWindowInMilliseconds(t *testing.T) {
 	}
 }
 
-// Who is refused learns when to come again, not when the limit is full again.
-func TestRefusalSaysWhenToComeAgain(t *testing.T) {
+// Who is denied learns when to come again, not when the limit is full again.
+func TestDenialSaysWhenToComeAgain(t *testing.T) {
 	bucket := descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Second}, Algorithm: descriptor.TokenBucket, Burst: 60}
 	f := newFixture(t, limiter.Settings{}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{bucket}}}, perMinute("window", "", 5))
 	f.ask(60, "k=a")

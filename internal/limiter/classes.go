@@ -26,7 +26,7 @@ func (w *work) classify(s *subject) {
 type classSeries struct {
 	Domain, Rule, Limit, Class string
 
-	Admitted, Refused atomic.Uint64
+	Admitted, Denied atomic.Uint64
 }
 
 // ofClasses returns the series of a rule's classes, by limit and class. The first one is of the values without a class.
@@ -65,23 +65,23 @@ func (w *work) countClasses(s *subject) {
 		if o.Allowed {
 			add(&series.Admitted, uint64(s.admitted))
 		} else {
-			add(&series.Refused, uint64(refusedHits(s.admitted, int64(c.capacity()))))
+			add(&series.Denied, uint64(deniedHits(s.admitted, int64(c.capacity()))))
 		}
 	}
 }
 
 func (m *metrics) classFamily() metric.Family {
 	return metric.Family{
-		Name: "ratelimitd_class_hits_total", Help: "Hits of each class; result: admitted or refused; class *: values without a class of their own.",
+		Name: "ratelimitd_class_hits_total", Help: "Hits of each class; result: admitted or denied; class *: values without a class of their own.",
 		Labels: []string{"domain", "rule", "limit", "class", "result"},
 		Counts: func(emit metric.Emit) {
 			for _, s := range m.classes.All() {
-				admitted, refused := s.Admitted.Load(), s.Refused.Load()
-				if s == m.classes.Other && admitted+refused == 0 {
+				admitted, denied := s.Admitted.Load(), s.Denied.Load()
+				if s == m.classes.Other && admitted+denied == 0 {
 					continue
 				}
 				emit(float64(admitted), s.Domain, s.Rule, s.Limit, s.Class, "admitted")
-				emit(float64(refused), s.Domain, s.Rule, s.Limit, s.Class, "refused")
+				emit(float64(denied), s.Domain, s.Rule, s.Limit, s.Class, "denied")
 			}
 		},
 	}

@@ -94,8 +94,8 @@ func TestOverridesOfClasses(t *testing.T) {
 	f.want(f.ask(1, "kind=batch"), limiter.OverLimit, 0)
 }
 
-// Without all_or_nothing, refused hits of a window count. Those of a class do not: they would use up what others are guaranteed.
-func TestRefusedHitsOfClassesDoNotCount(t *testing.T) {
+// Without all_or_nothing, denied hits of a window count. Those of a class do not: they would use up what others are guaranteed.
+func TestDeniedHitsOfClassesDoNotCount(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 		f := newFixture(t, limiter.Settings{Admission: admission}, shared(100))
 		f.now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -125,14 +125,14 @@ func TestMetricsOfClasses(t *testing.T) {
 	f.ask(7, "kind=critical")
 	f.ask(3, "kind=batch")
 	f.ask(60, "kind=other")
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_class_hits_total Hits of each class; result: admitted or refused; class *: values without a class of their own.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_class_hits_total Hits of each class; result: admitted or denied; class *: values without a class of their own.
 # TYPE ratelimitd_class_hits_total counter
 ratelimitd_class_hits_total{class="*",domain="d",limit="",result="admitted",rule="kind"} 3
-ratelimitd_class_hits_total{class="*",domain="d",limit="",result="refused",rule="kind"} 60
+ratelimitd_class_hits_total{class="*",domain="d",limit="",result="denied",rule="kind"} 60
 ratelimitd_class_hits_total{class="critical",domain="d",limit="",result="admitted",rule="kind"} 7
-ratelimitd_class_hits_total{class="critical",domain="d",limit="",result="refused",rule="kind"} 0
+ratelimitd_class_hits_total{class="critical",domain="d",limit="",result="denied",rule="kind"} 0
 ratelimitd_class_hits_total{class="paid",domain="d",limit="",result="admitted",rule="kind"} 0
-ratelimitd_class_hits_total{class="paid",domain="d",limit="",result="refused",rule="kind"} 0
+ratelimitd_class_hits_total{class="paid",domain="d",limit="",result="denied",rule="kind"} 0
 `), "ratelimitd_class_hits_total"); err != nil {
 		t.Error(err)
 	}

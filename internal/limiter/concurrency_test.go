@@ -39,10 +39,10 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("no header %+v in %+v", h, d.Headers)
 		}
 	}
-	refused := f.ask(1, "k=a")
-	f.want(refused, limiter.OverLimit, 0)
-	if refused.RetryAfter != time.Minute {
-		t.Errorf("%+v", refused)
+	denied := f.ask(1, "k=a")
+	f.want(denied, limiter.OverLimit, 0)
+	if denied.RetryAfter != time.Minute {
+		t.Errorf("%+v", denied)
 	}
 	f.want(f.ask(-1, "k=a"), limiter.OK, 1)
 	f.want(f.ask(1, "k=a"), limiter.OK, 0)
@@ -64,7 +64,7 @@ func TestReservationTakesOnePlace(t *testing.T) {
 	}
 	d := f.reserve(3, limiter.OverLimit, amount(1, "k=a"))
 	if d.Statuses[0].Limit.Name != "places" {
-		t.Errorf("refused by %+v", d.Statuses[0].Limit)
+		t.Errorf("denied by %+v", d.Statuses[0].Limit)
 	}
 	commit := func(id byte, hits uint64, want backend.ReservationResult) {
 		t.Helper()
@@ -80,7 +80,7 @@ func TestReservationTakesOnePlace(t *testing.T) {
 	f.reserve(6, limiter.OK, amount(700, "k=a")) // 250 and 1 are used of 1000
 }
 
-// With an id, a request that was refused gives nobody's place back, and a lost place is free when its time is over, however busy
+// With an id, a request that was denied gives nobody's place back, and a lost place is free when its time is over, however busy
 // the counter is.
 func TestPlacesByID(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, inFlight("k", 2))
@@ -95,9 +95,9 @@ func TestPlacesByID(t *testing.T) {
 	for i := range 11 {
 		f.now = noon.Add(time.Duration(i) * 5 * time.Second)
 		take("busy", limiter.OK)
-		take("refused", limiter.OverLimit)
-		end("refused")
-		take("refused again", limiter.OverLimit)
+		take("denied", limiter.OverLimit)
+		end("denied")
+		take("denied again", limiter.OverLimit)
 		end("busy")
 		end("busy") // once more: nothing
 	}

@@ -161,10 +161,10 @@ func (w *work) countLimits(s *subject, code Code) {
 	all := w.snap.limits[s.rule.Index]
 	for _, c := range w.taken(s) {
 		o, capacity := w.outcome(c), c.capacity()
-		switch hits := uint64(refusedHits(s.admitted, int64(capacity))); {
+		switch hits := uint64(deniedHits(s.admitted, int64(capacity))); {
 		case o.Failed, c.brought():
 		case !o.Allowed && c.state&unenforced == 0 && !s.rule.Shadow:
-			add(&all[c.index].Refused, hits)
+			add(&all[c.index].Denied, hits)
 		case !o.Allowed && code == OK:
 			add(&all[c.index].Passed, hits)
 		case warns(&s.rule.Limits[c.index], o, capacity):

@@ -98,13 +98,13 @@ func (m *enforcementModel) decide(asked []int, caller string, hits int64) (code 
 		statuses = append(statuses, status)
 	}
 	for at, i := range asked {
-		refused := statuses[at] == limiter.OverLimit
+		denied := statuses[at] == limiter.OverLimit
 		if m.admission == descriptor.AllOrNothing {
-			refused = code == limiter.OverLimit
+			denied = code == limiter.OverLimit
 		}
 		for j := range m.rules[i] {
 			over := m.over(i, j, caller, hits)
-			if !over && !refused || over && m.rules[i][j].CountDenied == descriptor.DeniedCount {
+			if !over && !denied || over && m.rules[i][j].CountDenied == descriptor.DeniedCount {
 				m.used[m.key(i, j, caller)] += hits
 			}
 		}

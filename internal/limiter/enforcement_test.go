@@ -64,7 +64,7 @@ func (f *fixture) used(pair string) []int64 {
 
 func never(*backend.Take) bool { return false }
 
-// A limit in shadow refuses nothing and shows nowhere. It counts what the limits next to it admit, under a counter of its own.
+// A limit in shadow denies nothing and shows nowhere. It counts what the limits next to it admit, under a counter of its own.
 func TestLimitInShadow(t *testing.T) {
 	s := limiter.Settings{Headers: descriptor.HeadersReference | descriptor.HeadersIETF, Metadata: true}
 	f := newFallback(t, never, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
@@ -92,15 +92,15 @@ func TestLimitInShadow(t *testing.T) {
 			t.Errorf("request %d: %s", i+1, diff)
 		}
 	}
-	if diff := cmp.Diff([]int64{7, 7}, f.used("k=a")); diff != "" { // refused hits count in a fixed window
+	if diff := cmp.Diff([]int64{7, 7}, f.used("k=a")); diff != "" { // denied hits count in a fixed window
 		t.Error(diff)
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
 # TYPE ratelimitd_limit_hits_total counter
-ratelimitd_limit_hits_total{domain="d",limit="new",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="new",result="denied",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="k"} 2
 ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="k"} 0
-ratelimitd_limit_hits_total{domain="d",limit="now",result="refused",rule="k"} 2
+ratelimitd_limit_hits_total{domain="d",limit="now",result="denied",rule="k"} 2
 ratelimitd_limit_hits_total{domain="d",limit="now",result="unenforced",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="now",result="warned",rule="k"} 0
 # HELP ratelimitd_rule_over_limit_hits_total Hits over the limit, including those that shadow mode let pass.
@@ -194,7 +194,7 @@ func TestTrialInSeveralRules(t *testing.T) {
 	}
 }
 
-// What an enforced limit refuses, a limit in shadow does not count, whatever the admission.
+// What an enforced limit denies, a limit in shadow does not count, whatever the admission.
 func TestShadowCountsWhatOthersAdmit(t *testing.T) {
 	dropped := func(l *descriptor.Limit) { l.CountDenied = descriptor.DeniedDrop }
 	for _, s := range []limiter.Settings{{}, allOrNothing, {StopWhenOver: true}} {
@@ -249,42 +249,42 @@ func TestEnforcedForAShareOfCallers(t *testing.T) {
 	for _, percent := range []uint8{1, 10, 50, 99, 100} {
 		f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("now", 9), fixedLimit("new", 0, hourly, enforcedFor(percent))}))
 		again := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("now", 9), fixedLimit("new", 0, hourly, enforcedFor(percent))}))
-		refused := make(map[int]bool)
+		denied := make(map[int]bool)
 		for i := range callers {
 			caller := "k=" + strconv.Itoa(i)
 			st := f.ask(1, caller)
 			if st.Code == limiter.OverLimit {
-				refused[i] = true
+				denied[i] = true
 			}
 			if other := again.ask(1, caller); other.Code != st.Code {
 				t.Errorf("%s: %s here, and %s in another process", caller, st.Code, other.Code)
 			}
-			if last[i] && !refused[i] {
-				t.Errorf("%s: not refused at %d %%, and before it was", caller, percent)
+			if last[i] && !denied[i] {
+				t.Errorf("%s: not denied at %d %%, and before it was", caller, percent)
 			}
 			c, err := f.Peek(t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(caller)})
-			if err != nil || c.List[1].Unenforced == refused[i] || c.List[0].Unenforced {
-				t.Errorf("%s: refused %t, for operators %+v, %v", caller, refused[i], c.List, err)
+			if err != nil || c.List[1].Unenforced == denied[i] || c.List[0].Unenforced {
+				t.Errorf("%s: denied %t, for operators %+v, %v", caller, denied[i], c.List, err)
 			}
 		}
-		if n, want := len(refused), callers*int(percent)/100; n < want-want/4-8 || n > want+want/4+8 {
+		if n, want := len(denied), callers*int(percent)/100; n < want-want/4-8 || n > want+want/4+8 {
 			t.Errorf("%d %%: enforced for %d of %d callers", percent, n, callers)
 		}
-		last = refused
+		last = denied
 	}
 }
 
-// A request that another descriptor refuses would not be refused more by a limit in shadow.
-func TestUnenforcedHitsOfRefusedRequests(t *testing.T) {
+// A request that another descriptor denies would not be denied more by a limit in shadow.
+func TestUnenforcedHitsOfDeniedRequests(t *testing.T) {
 	for _, s := range []limiter.Settings{{}, allOrNothing} {
 		f := newFallback(t, never, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
 			listNode("k", []descriptor.Limit{fixedLimit("new", 0, inShadow)}), perMinute("full", "", 0), perMinute("free", "", 9),
 		}})
 		f.decide(request(2, "k=a", "full=a"))
 		f.decide(request(1, "k=a", "free=a"))
-		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
 # TYPE ratelimitd_limit_hits_total counter
-ratelimitd_limit_hits_total{domain="d",limit="new",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="new",result="denied",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="k"} 1
 ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="k"} 0
 `), "ratelimitd_limit_hits_total"); err != nil {
@@ -325,7 +325,7 @@ func TestRequestLimitBesideALimitInShadow(t *testing.T) {
 
 // Another window, algorithm or prefix of keys, and a limit that goes, leave the share of callers as it is. Another name does not.
 func TestShareOfCallersWhileALimitIsTuned(t *testing.T) {
-	share := func(keys descriptor.KeyBuilder, limits ...descriptor.Limit) (refused string) {
+	share := func(keys descriptor.KeyBuilder, limits ...descriptor.Limit) (denied string) {
 		f := newFixture(t, limiter.Settings{}, listNode("k", limits))
 		l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Keys: keys})
 		l.Swap(f.Tree(), limiter.Settings{})
@@ -334,9 +334,9 @@ func TestShareOfCallersWhileALimitIsTuned(t *testing.T) {
 			if err := l.Decide(t.Context(), noon, request(1, "k="+strconv.Itoa(i)), &d); err != nil {
 				t.Fatal(err)
 			}
-			refused += strconv.Itoa(int(d.Code) - int(limiter.OK))
+			denied += strconv.Itoa(int(d.Code) - int(limiter.OK))
 		}
-		return refused
+		return denied
 	}
 	now, own := fixedLimit("now", 9), descriptor.KeyBuilder{}
 	first := share(own, now, fixedLimit("new", 0, enforcedFor(50)))
@@ -349,15 +349,15 @@ func TestShareOfCallersWhileALimitIsTuned(t *testing.T) {
 		"other formats": share(descriptor.KeyBuilder{Format: descriptor.KeysLyft}, fixedLimit("new", 0, enforcedFor(50))),
 	} {
 		if other != first {
-			t.Errorf("%s: refused %s, want %s", name, other, first)
+			t.Errorf("%s: denied %s, want %s", name, other, first)
 		}
 	}
 	if other := share(own, now, fixedLimit("newer", 0, enforcedFor(50))); other == first {
-		t.Errorf("a limit with another name refuses the same callers: %s", other)
+		t.Errorf("a limit with another name denies the same callers: %s", other)
 	}
 }
 
-// The share of a key must never change: another hash would refuse other callers after an upgrade.
+// The share of a key must never change: another hash would deny other callers after an upgrade.
 func TestEnforcedForVectors(t *testing.T) {
 	for key, least := range map[string]uint8{"": 53, "d|k=a|new": 53, "d|k=b|new": 17, "d|k=c|new": 27, "api|user=42|": 26} {
 		l := descriptor.Limit{Enforcement: descriptor.EnforcedForSome}
@@ -372,7 +372,7 @@ func TestEnforcedForVectors(t *testing.T) {
 	}
 }
 
-// A descriptor in quota mode that passes whatever is counted keeps the other quotas from refusing the request.
+// A descriptor in quota mode that passes whatever is counted keeps the other quotas from denying the request.
 func TestQuotaWithLimitsThatPass(t *testing.T) {
 	for _, s := range []limiter.Settings{{}, allOrNothing} {
 		f := newFixture(t, s,
@@ -445,7 +445,7 @@ func TestBucketInShadowDelaysNothing(t *testing.T) {
 	}
 }
 
-// What is reserved is what the enforced limits grant. A limit in shadow neither makes it smaller nor charges what it refused.
+// What is reserved is what the enforced limits grant. A limit in shadow neither makes it smaller nor charges what it denied.
 func TestReservationsBesideALimitInShadow(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("new", 50, inShadow), fixedLimit("now", 100, hourly)}, reservable))
 	d := f.reserve(1, limiter.OK, amount(40, "k=a"))
@@ -477,7 +477,7 @@ func TestReservationsBesideALimitInShadow(t *testing.T) {
 	}
 }
 
-// A soft limit and warn_at add a header and metadata; they refuse nothing.
+// A soft limit and warn_at add a header and metadata; they deny nothing.
 func TestWarnings(t *testing.T) {
 	f := newFallback(t, never, limiter.Settings{Metadata: true}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
 		listNode("k", []descriptor.Limit{fixedLimit("day", 4, soft), fixedLimit("hard", 6, hourly, warnAt(80))}),
@@ -508,15 +508,15 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("request %d: %s", i+1, got)
 		}
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
 # TYPE ratelimitd_limit_hits_total counter
-ratelimitd_limit_hits_total{domain="d",limit="",result="refused",rule="one"} 1
+ratelimitd_limit_hits_total{domain="d",limit="",result="denied",rule="one"} 1
 ratelimitd_limit_hits_total{domain="d",limit="",result="unenforced",rule="one"} 0
 ratelimitd_limit_hits_total{domain="d",limit="",result="warned",rule="one"} 1
-ratelimitd_limit_hits_total{domain="d",limit="day",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="day",result="denied",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="day",result="unenforced",rule="k"} 2
 ratelimitd_limit_hits_total{domain="d",limit="day",result="warned",rule="k"} 0
-ratelimitd_limit_hits_total{domain="d",limit="hard",result="refused",rule="k"} 1
+ratelimitd_limit_hits_total{domain="d",limit="hard",result="denied",rule="k"} 1
 ratelimitd_limit_hits_total{domain="d",limit="hard",result="unenforced",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="hard",result="warned",rule="k"} 2
 `), "ratelimitd_limit_hits_total"); err != nil {
@@ -587,8 +587,8 @@ func TestWarningsAreBounded(t *testing.T) {
 	}
 }
 
-// Every hit of a request that a limit would refuse counts as refused, as in the hits of the rule: the share of refused hits equals the share of refused requests.
-func TestMetricsOfLimitsCountAllRefusedHits(t *testing.T) {
+// Every hit of a request that a limit would deny counts as denied, as in the hits of the rule: the share of denied hits equals the share of denied requests.
+func TestMetricsOfLimitsCountAllDeniedHits(t *testing.T) {
 	cost := counting(descriptor.HitCost{Factor: 50})
 	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{DomainSettings: descriptor.DomainSettings{Admission: descriptor.AllOrNothing}, Children: []descriptor.NodeSpec{
 		listNode("k", []descriptor.Limit{fixedLimit("now", 100000), fixedLimit("new", 99, inShadow)}, cost),
@@ -598,16 +598,16 @@ func TestMetricsOfLimitsCountAllRefusedHits(t *testing.T) {
 		f.decide(request(1, "k=a"))
 		f.decide(request(1, "e=a"))
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
 # TYPE ratelimitd_limit_hits_total counter
-ratelimitd_limit_hits_total{domain="d",limit="new",result="refused",rule="e"} 1000
-ratelimitd_limit_hits_total{domain="d",limit="new",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="new",result="denied",rule="e"} 1000
+ratelimitd_limit_hits_total{domain="d",limit="new",result="denied",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="e"} 0
 ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="k"} 1000
 ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="e"} 0
 ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="k"} 0
-ratelimitd_limit_hits_total{domain="d",limit="now",result="refused",rule="e"} 0
-ratelimitd_limit_hits_total{domain="d",limit="now",result="refused",rule="k"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="denied",rule="e"} 0
+ratelimitd_limit_hits_total{domain="d",limit="now",result="denied",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="now",result="unenforced",rule="e"} 0
 ratelimitd_limit_hits_total{domain="d",limit="now",result="unenforced",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="now",result="warned",rule="e"} 0

@@ -98,7 +98,7 @@ func (w *watched) wantEvents(what string, want ...string) {
 	}
 }
 
-func TestEventOfARefusal(t *testing.T) {
+func TestEventOfADenial(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 2), perMinute("l", "", 9, func(r *descriptor.Rule) { r.Name = "large" }))
 	for range 2 {
 		w.decide(request(1, "k=a", "l=a"))
@@ -107,13 +107,13 @@ func TestEventOfARefusal(t *testing.T) {
 	for range 3 {
 		w.decide(request(1, "k=a", "l=a"))
 	}
-	w.wantEvents("the same counter three times", "refusal d.k k=a 3/2")
+	w.wantEvents("the same counter three times", "denial d.k k=a 3/2")
 	w.decide(request(1, "k=b", "l=a"))
 	w.decide(request(5, "k=b", "l=a"))
-	w.wantEvents("two limits that refuse", "refusal d.k k=b 6/2", "refusal d.l large l=a 11/9")
+	w.wantEvents("two limits that deny", "denial d.k k=b 6/2", "denial d.l large l=a 11/9")
 	w.now = w.now.Add(time.Minute)
 	w.decide(request(3, "k=a"))
-	w.wantEvents("the next window", "refusal d.k k=a 3/2")
+	w.wantEvents("the next window", "denial d.k k=a 3/2")
 }
 
 // A soft limit and a limit with warn_at have events of their own types. A limit in shadow has none.
@@ -134,10 +134,10 @@ func TestEventsOfWarnings(t *testing.T) {
 	w.ask(-1, "k=a")
 	w.wantEvents("a peek and a refund")
 	w.ask(9, "k=a")
-	w.wantEvents("a refusal", "refusal d.k hard k=a 13/5")
+	w.wantEvents("a denial", "denial d.k hard k=a 13/5")
 }
 
-// A penalty has an event when it begins, next to the refusal. A refusal in a later window has one of its own, in that window.
+// A penalty has an event when it begins, next to the denial. A denial in a later window has one of its own, in that window.
 func TestEventOfAPenalty(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 2, penalty(10*time.Minute)))
 	w.ask(0, "k=a")
@@ -145,12 +145,12 @@ func TestEventOfAPenalty(t *testing.T) {
 	w.wantEvents("no penalty yet")
 	w.ask(1, "k=a")
 	w.ask(1, "k=a")
-	w.wantEvents("its begin", "refusal d.k k=a 3/2", "penalty d.k k=a 3/2")
+	w.wantEvents("its begin", "denial d.k k=a 3/2", "penalty d.k k=a 3/2")
 	for _, after := range []time.Duration{time.Minute, 70 * time.Second, 2 * time.Minute} {
 		w.now = noon.Add(after)
 		w.ask(1, "k=a")
 	}
-	w.wantEvents("refusals in two later windows", "refusal d.k k=a 0/2", "refusal d.k k=a 0/2")
+	w.wantEvents("denials in two later windows", "denial d.k k=a 0/2", "denial d.k k=a 0/2")
 	if _, err := w.Reset(t.Context(), w.now, "d", &limiter.Descriptor{Entries: entries("k=a")}); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestEventOfAPenalty(t *testing.T) {
 	all.wantEvents("a penalty in global shadow mode")
 }
 
-// A refusal during a penalty has the period of the limit's own window, and an event in each window.
+// A denial during a penalty has the period of the limit's own window, and an event in each window.
 func TestPeriodsDuringAPenalty(t *testing.T) {
 	store := memory.New(memory.Options{})
 	w := newWatched(t, store, limiter.Settings{}, perMinute("k", "", 2, penalty(10*time.Minute)))
@@ -176,14 +176,14 @@ func TestPeriodsDuringAPenalty(t *testing.T) {
 		w.sent()
 		periods = append(periods, w.periods...)
 	}
-	want := "refusal 0s-1m0s, penalty 10s-10m10s, refusal 1m0s-2m0s, refusal 9m0s-10m0s"
+	want := "denial 0s-1m0s, penalty 10s-10m10s, denial 1m0s-2m0s, denial 9m0s-10m0s"
 	if got := strings.Join(periods, ", "); got != want {
 		t.Errorf("periods %s, want %s", got, want)
 	}
 }
 
-// What refuses no request has no event.
-func TestNoEventWithoutARefusal(t *testing.T) {
+// What denies no request has no event.
+func TestNoEventWithoutADenial(t *testing.T) {
 	shadow := func(r *descriptor.Rule) { r.Shadow = true }
 	quota := func(r *descriptor.Rule) { r.Quota = true }
 	nodes := []descriptor.NodeSpec{perMinute("k", "", 1), perMinute("shadow", "", 1, shadow), perMinute("quota", "", 1, quota), perMinute("other", "", 9, quota)}
@@ -203,7 +203,7 @@ func TestNoEventWithoutARefusal(t *testing.T) {
 	w.decide(request(2, "k=b"))
 	w.ask(0, "k=b")
 	w.ask(-1, "k=b")
-	w.wantEvents("a refusal, a peek and a refund", "refusal d.k k=b 2/1")
+	w.wantEvents("a denial, a peek and a refund", "denial d.k k=b 2/1")
 
 	all := newWatched(t, memory.New(memory.Options{}), limiter.Settings{Shadow: true}, nodes...)
 	all.decide(request(2, "k=b"))
@@ -217,12 +217,12 @@ func TestEntriesOfAnEvent(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, node)
 	w.decide(request(2, "path=/v1/a"))
 	w.decide(request(2, "path=/v1/b"))
-	w.wantEvents("a shared counter", "refusal d.path_/v1/* path=/v1/* 2/1")
+	w.wantEvents("a shared counter", "denial d.path_/v1/* path=/v1/* 2/1")
 
 	own := request(2, "k=a")
 	own.Descriptors[0].HasLimit, own.Descriptors[0].Limit = true, limiter.RequestLimit{Requests: 1, Unit: int32(descriptor.Minute)}
 	w.decide(own)
-	w.wantEvents("a limit of the request", "refusal request_limit k=a 2/1")
+	w.wantEvents("a limit of the request", "denial request_limit k=a 2/1")
 }
 
 // A caller that an override blocks has an event that says so, of the counter that stands for the block.
@@ -233,16 +233,16 @@ func TestEventOfABlockedCaller(t *testing.T) {
 	w.ask(1, "k=a")
 	w.ask(1, "k=a")
 	w.ask(1, "k=b")
-	w.wantEvents("a blocked caller, and another one", "refusal d.k k=a 0/0 blocked")
+	w.wantEvents("a blocked caller, and another one", "denial d.k k=a 0/0 blocked")
 }
 
-// A reservation that is refused has an event. Later steps of one that was granted have none, though the limit is full by then.
+// A reservation that is denied has an event. Later steps of one that was granted have none, though the limit is full by then.
 func TestEventOfAReservation(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 10, reservable))
 	w.reserve(1, limiter.OK, amount(10, "k=a"))
 	w.wantEvents("a reservation that is granted")
 	w.reserve(2, limiter.OverLimit, amount(1, "k=a"))
-	w.wantEvents("a reservation that is refused", "refusal d.k k=a 10/10")
+	w.wantEvents("a reservation that is denied", "denial d.k k=a 10/10")
 	w.now = w.now.Add(time.Second)
 	if _, err := w.step(1, limiter.Reservation{Op: backend.OpCommit, Final: true}, amount(20, "k=a")); err != nil {
 		t.Error(err)
@@ -254,7 +254,7 @@ func TestEventOfAReservation(t *testing.T) {
 func TestEventOfASharedCounter(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{Admission: descriptor.AllOrNothing}, perMinute("k", "", 2))
 	w.decide(request(2, "k=a", "k=a"))
-	w.wantEvents("two descriptors of two hits each", "refusal d.k k=a 0/2")
+	w.wantEvents("two descriptors of two hits each", "denial d.k k=a 0/2")
 }
 
 // Plans that share a counter have an event each: the one before says nothing about the limit that denies now.
@@ -269,15 +269,15 @@ func TestEventAfterAChangeOfPlan(t *testing.T) {
 			w.ask(1, plan, "k=a")
 		}
 	}
-	w.wantEvents("both plans", "refusal d.plan_free.k plan=free k=a 3/2", "refusal d.plan_pro.k plan=pro k=a 7/4")
+	w.wantEvents("both plans", "denial d.plan_free.k plan=free k=a 3/2", "denial d.plan_pro.k plan=pro k=a 7/4")
 }
 
-// A refusal that the denial cache answers has an event like any other.
-func TestEventOfACachedRefusal(t *testing.T) {
+// A denial that the denial cache answers has an event like any other.
+func TestEventOfACachedDenial(t *testing.T) {
 	store := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{}), Bytes: 1 << 20})
 	w := newWatched(t, store, limiter.Settings{}, perMinute("k", "", 2))
 	w.decide(request(3, "k=a"))
-	w.wantEvents("the first", "refusal d.k k=a 3/2")
+	w.wantEvents("the first", "denial d.k k=a 3/2")
 	for range 3 {
 		w.decide(request(1, "k=a"))
 	}
@@ -287,7 +287,7 @@ func TestEventOfACachedRefusal(t *testing.T) {
 // Local counters belong to this process, and the event says so. A denial without a counter has no event.
 func TestEventsWithoutTheStore(t *testing.T) {
 	for how, want := range map[descriptor.OnError][]string{
-		descriptor.OnErrorLocal: {"refusal d.k k=a 2/1 local"}, descriptor.OnErrorDeny: nil,
+		descriptor.OnErrorLocal: {"denial d.k k=a 2/1 local"}, descriptor.OnErrorDeny: nil,
 	} {
 		w := newWatched(t, &flaky{memory.New(memory.Options{}), all}, limiter.Settings{OnError: how}, perMinute("k", "", 1))
 		if d := w.decide(request(2, "k=a")); d.Code != limiter.OverLimit {
@@ -300,7 +300,7 @@ func TestEventsWithoutTheStore(t *testing.T) {
 func TestEventsAllocateNothing(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 1), perMinute("l", "", 1<<40))
 	w.decide(request(2, "k=a"))
-	for name, req := range map[string]*limiter.Request{"allowed": request(1, "l=a"), "refused again": request(1, "k=a")} {
+	for name, req := range map[string]*limiter.Request{"allowed": request(1, "l=a"), "denied again": request(1, "k=a")} {
 		d := &limiter.Decision{}
 		if n := testing.AllocsPerRun(100, func() {
 			if err := w.Decide(t.Context(), noon, req, d); err != nil {
@@ -313,7 +313,7 @@ func TestEventsAllocateNothing(t *testing.T) {
 }
 
 // BenchmarkEvents measures what events cost a decision, next to the same decision without them: one that passes, and one that is
-// refused and whose event was sent before.
+// denied and whose event was sent before.
 func BenchmarkEvents(b *testing.B) {
 	for _, with := range []bool{false, true} {
 		opts := limiter.Options{Store: memory.New(memory.Options{})}
@@ -349,7 +349,7 @@ func TestEventOfManyEntries(t *testing.T) {
 		r.Descriptors[0].HasLimit, r.Descriptors[0].Limit = true, limiter.RequestLimit{Requests: 1, Unit: int32(descriptor.Minute)}
 		w.decide(r)
 		got := strings.Join(w.sent(), "; ")
-		if !strings.HasPrefix(got, "refusal request_limit") || strings.Count(got, "k=a") != want {
+		if !strings.HasPrefix(got, "denial request_limit") || strings.Count(got, "k=a") != want {
 			t.Errorf("%d entries: %s, want one event with %d entries", n, got, want)
 		}
 	}

@@ -152,7 +152,7 @@ func TestOnErrorLocalTogether(t *testing.T) {
 	f.decide(request(1, "narrow=a", "wide=a"))
 	f.decide(request(1, "narrow=a", "wide=a"))
 	if left := f.left("wide=a"); left != 8 {
-		t.Errorf("%d left of 9, want 8: the refused request consumed", left)
+		t.Errorf("%d left of 9, want 8: the denied request consumed", left)
 	}
 }
 

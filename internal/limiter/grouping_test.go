@@ -158,7 +158,7 @@ func TestShareOfGroupedCallers(t *testing.T) {
 	}), descriptor.Group{Capture: 1})
 	path.Kind = descriptor.MatchRegex
 	f := newFixture(t, limiter.Settings{}, path)
-	refused := 0
+	denied := 0
 	for tenant := range 40 {
 		f.ask(1, fmt.Sprintf("path=/%d/a", tenant))
 		passed := f.ask(1, fmt.Sprintf("path=/%d/b", tenant)).Code == limiter.OK
@@ -167,11 +167,11 @@ func TestShareOfGroupedCallers(t *testing.T) {
 			t.Errorf("tenant %d passes: %t, shown: %+v, error %v", tenant, passed, counters.List[0], err)
 		}
 		if !passed {
-			refused++
+			denied++
 		}
 	}
-	if refused == 0 || refused == 40 {
-		t.Errorf("%d of 40 tenants are refused, want about a half", refused)
+	if denied == 0 || denied == 40 {
+		t.Errorf("%d of 40 tenants are denied, want about a half", denied)
 	}
 }
 

@@ -10,13 +10,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// t of the header RateLimit is the time until more hits fit, under every algorithm. A caller who is refused one hit gets the same time in
+// t of the header RateLimit is the time until more hits fit, under every algorithm. A caller who is denied one hit gets the same time in
 // Retry-After.
 func TestTimeUntilThereIsMore(t *testing.T) {
 	for _, c := range []struct {
-		name           string
-		limit          descriptor.Limit
-		first, refused string // RateLimit after the first of 60 hits, 10 minutes apart from the others, and after a refusal
+		name          string
+		limit         descriptor.Limit
+		first, denied string // RateLimit after the first of 60 hits, 10 minutes apart from the others, and after a denial
 	}{
 		{"fixed window", descriptor.Limit{}, `"hour";r=59;t=3590`, `"hour";r=0;t=2990`},
 		{"sliding window", descriptor.Limit{Algorithm: descriptor.SlidingWindow}, `"hour";r=59;t=3590`, `"hour";r=0;t=2990`},
@@ -39,8 +39,8 @@ func TestTimeUntilThereIsMore(t *testing.T) {
 			}
 			d := f.decide(request(1, "k=a"))
 			got := header(d, "RateLimit")
-			if got != c.refused {
-				t.Errorf("the first refused request: %s, want %s", got, c.refused)
+			if got != c.denied {
+				t.Errorf("the first denied request: %s, want %s", got, c.denied)
 			}
 			if wait := header(d, "Retry-After"); `"hour";r=0;t=`+wait != got {
 				t.Errorf("RateLimit: %s, but Retry-After: %s", got, wait)
@@ -57,12 +57,12 @@ func TestRetryAfterIsNoLongerThanTheWindowOfALog(t *testing.T) {
 		}))
 		f.now = f.now.Add(1234567 * time.Nanosecond)
 		f.ask(60, "k=a")
-		refused := f.ask(1, "k=a")
-		if wait := refused.UntilReset(); wait != unit.Length() {
+		denied := f.ask(1, "k=a")
+		if wait := denied.UntilReset(); wait != unit.Length() {
 			t.Errorf("per %s: a wait of %v", unit, wait)
 		}
-		if f.now = f.now.Add(refused.UntilReset() + time.Millisecond); f.ask(1, "k=a").Code != limiter.OK {
-			t.Errorf("per %s: refused again at the time that the client was told", unit)
+		if f.now = f.now.Add(denied.UntilReset() + time.Millisecond); f.ask(1, "k=a").Code != limiter.OK {
+			t.Errorf("per %s: denied again at the time that the client was told", unit)
 		}
 	}
 }

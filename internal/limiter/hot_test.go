@@ -29,12 +29,12 @@ func hotFixture(t *testing.T, b backend.Store, s limiter.Settings, spec descript
 	return &fixture{Limiter: l, t: t, now: noon}, tracker
 }
 
-// uses returns sorted lines "rule key refused/used".
+// uses returns sorted lines "rule key denied/used".
 func uses(t *hotkeys.Tracker) []string {
 	var lines []string
 	for _, r := range t.Top(noon, hotkeys.Query{Limit: hotkeys.MaxLimit}).Rules {
 		for _, k := range r.Used {
-			line := fmt.Sprintf("%s %s %d/%d", r.Rule, k.Key, k.Refused.AtLeast, k.Used.AtLeast)
+			line := fmt.Sprintf("%s %s %d/%d", r.Rule, k.Key, k.Denied.AtLeast, k.Used.AtLeast)
 			if r.Shadow {
 				line += " shadow"
 			}
@@ -60,7 +60,7 @@ func TestWhatCountsAsUse(t *testing.T) {
 	f.ask(2, "k=a")
 	f.ask(0, "k=a")  // a peek
 	f.ask(-1, "k=a") // a refund
-	f.ask(5, "k=a")  // refused, with as many hits as no window has room for
+	f.ask(5, "k=a")  // denied, with as many hits as no window has room for
 	f.ask(1, "two=a")
 	f.ask(3, "two=a") // the second limit would admit it
 	f.ask(4, "shadow=a")
@@ -94,7 +94,7 @@ func TestWhatCountsAsUse(t *testing.T) {
 	}
 }
 
-// A refused request of the largest number of hits does not hide the others.
+// A denied request of the largest number of hits does not hide the others.
 func TestLargeHitsDoNotHideOtherUses(t *testing.T) {
 	f, tracker := hotFixture(t, memory.New(memory.Options{}), limiter.Settings{}, descriptor.DomainSpec{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 10)}})
 	for range 3000 { // 2^53 hits each would be more than 64 bits
@@ -111,7 +111,7 @@ func TestUseOfAllOrNothing(t *testing.T) {
 	spec := descriptor.DomainSpec{Name: "d", DomainSettings: descriptor.DomainSettings{Admission: descriptor.AllOrNothing}, Children: []descriptor.NodeSpec{perMinute("k", "", 3), perMinute("other", "", 0)}}
 	f, tracker := hotFixture(t, memory.New(memory.Options{}), limiter.Settings{}, spec)
 	f.decide(&limiter.Request{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("k=a")}, {Entries: entries("other=a")}, {Entries: entries("k=a")}}})
-	// k=a would have admitted them; the other counter refuses.
+	// k=a would have admitted them; the other counter denies.
 	if diff := cmp.Diff([]string{"d.k d|k=a|f60 0/2", "d.other d|other=a|f60 1/1"}, uses(tracker)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -154,13 +154,13 @@ func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {
 	if n := testing.AllocsPerRun(2*len(reqs), decide); n > 0 && !racetest.On {
 		t.Errorf("%v allocations for a decision on known counters, want none", n)
 	}
-	if got := tracker.Top(noon, hotkeys.Query{}); got.Rules[0].HitsUsed != uint64(i) || got.Rules[0].HitsRefused != uint64(i-5*len(reqs)) {
-		t.Errorf("%d hits, %d refused of %d", got.Rules[0].HitsUsed, got.Rules[0].HitsRefused, i)
+	if got := tracker.Top(noon, hotkeys.Query{}); got.Rules[0].HitsUsed != uint64(i) || got.Rules[0].HitsDenied != uint64(i-5*len(reqs)) {
+		t.Errorf("%d hits, %d denied of %d", got.Rules[0].HitsUsed, got.Rules[0].HitsDenied, i)
 	}
 }
 
 // BenchmarkDecideObserved measures a decision without observers, with metrics, with hot keys, and with both. It uses 65,536
-// counters in turn: no key is hot, which is the worst case for hot keys. In "refused" every decision is over its limit.
+// counters in turn: no key is hot, which is the worst case for hot keys. In "denied" every decision is over its limit.
 func BenchmarkDecideObserved(b *testing.B) {
 	reqs := make([]*limiter.Request, 1<<16)
 	for i := range reqs {
@@ -169,7 +169,7 @@ func BenchmarkDecideObserved(b *testing.B) {
 	for _, limit := range []struct {
 		name     string
 		requests uint64
-	}{{"admitted", 4_000_000_000}, {"refused", 0}} {
+	}{{"admitted", 4_000_000_000}, {"denied", 0}} {
 		tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", limit.requests)}}}, descriptor.Options{})
 		if err != nil {
 			b.Fatal(err)

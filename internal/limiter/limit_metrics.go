@@ -12,7 +12,7 @@ import (
 type limitSeries struct {
 	Domain, Rule, Limit string
 
-	Refused, Passed, Warned atomic.Uint64
+	Denied, Passed, Warned atomic.Uint64
 }
 
 // ofLimits returns the series of a rule's limits.
@@ -70,15 +70,15 @@ func (l *Limiter) limitFamily() metric.Family {
 func (m *metrics) limitHits() metric.Family {
 	return metric.Family{
 		Name:   "ratelimitd_limit_hits_total",
-		Help:   "Hits, by what one limit did; result: refused, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).",
+		Help:   "Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).",
 		Labels: []string{"domain", "rule", "limit", "result"},
 		Counts: func(emit metric.Emit) {
 			for _, s := range m.limits.All() {
-				refused, passed, warned := s.Refused.Load(), s.Passed.Load(), s.Warned.Load()
-				if s == m.limits.Other && refused+passed+warned == 0 {
+				denied, passed, warned := s.Denied.Load(), s.Passed.Load(), s.Warned.Load()
+				if s == m.limits.Other && denied+passed+warned == 0 {
 					continue
 				}
-				emit(float64(refused), s.Domain, s.Rule, s.Limit, "refused")
+				emit(float64(denied), s.Domain, s.Rule, s.Limit, "denied")
 				emit(float64(passed), s.Domain, s.Rule, s.Limit, "unenforced")
 				emit(float64(warned), s.Domain, s.Rule, s.Limit, "warned")
 			}

@@ -98,7 +98,7 @@ func TestRefundGivesBackAndNeverMore(t *testing.T) {
 	f.want(f.ask(-1, "k=a"), limiter.OK, 3)
 	f.want(f.ask(3, "k=a"), limiter.OK, 0)
 	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
-	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the refused hit counted, as in envoyproxy/ratelimit
+	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the denied hit counted, as in envoyproxy/ratelimit
 }
 
 func TestHitsNearTheEndOfTheirRangeAreClamped(t *testing.T) {
@@ -178,7 +178,7 @@ func TestOverLimitCacheIsInvisible(t *testing.T) {
 	steps := []func(f *fixture) limiter.Status{
 		func(f *fixture) limiter.Status { return f.ask(3, "k=a") },
 		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
-		func(f *fixture) limiter.Status { return f.ask(1, "k=a") }, // refused; the cache knows it now
+		func(f *fixture) limiter.Status { return f.ask(1, "k=a") }, // denied; the cache knows it now
 		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
 		func(f *fixture) limiter.Status { return limited(f, 100) },
 		func(f *fixture) limiter.Status { return limited(f, 2) },

@@ -95,7 +95,7 @@ type failed struct {
 // The results of reservations in metrics.
 const (
 	reservationReserved = iota
-	reservationRefused
+	reservationDenied
 	reservationTooMany
 	reservationTooLarge
 	reservationCommitted
@@ -107,7 +107,7 @@ const (
 	reservationResults
 )
 
-var reservationNames = [reservationResults]string{"reserved", "refused", "too_many", "too_large", "committed", "progress", "cancelled", "extended", "unknown", "late"}
+var reservationNames = [reservationResults]string{"reserved", "denied", "too_many", "too_large", "committed", "progress", "cancelled", "extended", "unknown", "late"}
 
 // Why a refund is dropped.
 const (
@@ -256,7 +256,7 @@ func (m *metrics) families() []metric.Family {
 			"Entries for scale whose number was corrected; reason: no_number (counted as 1) or above_max (counted as max).",
 			"reason", []string{"no_number", "above_max"}, m.unscaled[descriptor.ScaleNoNumber:]),
 		metric.Counters("ratelimitd_reservations_total",
-			"Steps of reservations; result: reserved, refused (no room), too_many (of one counter), too_large, committed, progress, cancelled, extended, unknown (denied, already committed, or long expired) or late (expired before its commit, which also counts as committed).", "result", reservationNames[:], m.reservations[:]),
+			"Steps of reservations; result: reserved, denied (no room), too_many (of one counter), too_large, committed, progress, cancelled, extended, unknown (denied, already committed, or long expired) or late (expired before its commit, which also counts as committed).", "result", reservationNames[:], m.reservations[:]),
 		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.Count),
 		metric.Counter("ratelimitd_metric_series_overflow_total",
 			"Counts under the name overflow: all names or their bytes are in use, or the name is too long.",

@@ -27,8 +27,8 @@ func BenchmarkObserving(b *testing.B) {
 				name                string
 				metrics, hot, usage bool
 			}{{"metrics", true, false, false}, {"hot keys", false, true, false}, {"both", true, true, false}, {"usage", false, false, true}} {
-				refused := limit == 0
-				b.Run(fmt.Sprintf("%s/keys=%d/refused=%t", c.name, keys, refused), func(b *testing.B) {
+				denied := limit == 0
+				b.Run(fmt.Sprintf("%s/keys=%d/denied=%t", c.name, keys, denied), func(b *testing.B) {
 					rule := perMinute("user", "", limit)
 					rule.Rule.Usage = c.usage
 					tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{rule}}}, descriptor.Options{})

@@ -80,7 +80,7 @@ func TestEventsOfRequestsLimits(t *testing.T) {
 			w.decide(&limiter.Request{Domain: "d", Hits: 1, Descriptors: []limiter.Descriptor{d}})
 		}
 	}
-	w.wantEvents("limits of 1 and 3", "refusal request_limit k=a 2/1", "refusal request_limit k=a 7/3")
+	w.wantEvents("limits of 1 and 3", "denial request_limit k=a 2/1", "denial request_limit k=a 7/3")
 }
 
 // Hits that are reserved under a request's own limit come back in all replicas, even if they have denied requests without a reservation.
@@ -155,7 +155,7 @@ func TestEventsOfNamesAndClasses(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, plans...)
 	w.ask(31, "plan=free", "k=a")
 	w.ask(1, "plan=pro", "k=a")
-	w.wantEvents("two names", "refusal d.plan_free.k free plan=free k=a 31/30", "refusal d.plan_pro.k plan=pro k=a 32/30")
+	w.wantEvents("two names", "denial d.plan_free.k free plan=free k=a 31/30", "denial d.plan_pro.k plan=pro k=a 32/30")
 
 	w = newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, shared(100))
 	for _, kind := range []string{"critical", "batch", "batch"} {

@@ -55,7 +55,7 @@ func TestOverrideOfOneCaller(t *testing.T) {
 			st := f.ask(0, "k=a")
 			want := uint64(10)
 			if name == "fixed window" {
-				want-- // the refused hit was counted
+				want-- // the denied hit was counted
 			}
 			f.want(st, limiter.OK, want)
 			if !st.Overridden || st.Limit.Requests != 20 || st.Rule == nil {

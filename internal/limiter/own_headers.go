@@ -22,7 +22,7 @@ type described struct {
 func (w *work) ownHeaders(d *Decision, own []descriptor.OwnHeader, best int) {
 	when := descriptor.HeaderPassed
 	if d.Code == OverLimit && !w.snap.settings.Shadow {
-		when = descriptor.HeaderRefused
+		when = descriptor.HeaderDenied
 	}
 	var all described
 	if best >= 0 {
@@ -142,7 +142,7 @@ func (w *work) appendField(d *Decision, f descriptor.HeaderField, of described, 
 		return of.limit.Name != ""
 	case descriptor.FieldRetryAfter:
 		wait := d.retryAfter()
-		if when != descriptor.HeaderRefused || wait <= 0 {
+		if when != descriptor.HeaderDenied || wait <= 0 {
 			return false
 		}
 		w.text.bytes = strconv.AppendInt(w.text.bytes, int64(ceilSeconds(wait)/time.Second), 10)

@@ -105,7 +105,7 @@ func TestWhichOwnHeaders(t *testing.T) {
 	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, []descriptor.OwnHeader{
 		own("Left", descriptor.FieldRemaining, " of ", descriptor.FieldLimit),
 		when(descriptor.HeaderPassed, own("Went", "well")),
-		when(descriptor.HeaderRefused, own("Reason", descriptor.FieldName, "-rate")),
+		when(descriptor.HeaderDenied, own("Reason", descriptor.FieldName, "-rate")),
 		of("wide", own("Wide", descriptor.FieldUsed, "/", descriptor.FieldCapacity)),
 		of("nobody", own("Nobody", "x")),
 		of("other|wide", own("Either", descriptor.FieldName)),
@@ -119,10 +119,10 @@ func TestWhichOwnHeaders(t *testing.T) {
 	f.wants(limiter.OK, []limiter.Descriptor{amount(1, "wide=a"), amount(1, "wide=b")}, "Left", "7 of 10", "Went", "well", "Wide", "3/10", "Either", "wide")
 }
 
-// A shadow rule never shows. Where everything is in shadow mode, no answer is a refusal.
+// A shadow rule never shows. Where everything is in shadow mode, no answer is a denial.
 func TestOwnHeadersShowNoShadow(t *testing.T) {
 	hidden := func(r *descriptor.Rule) { r.Shadow, r.Name = true, "s" }
-	three := []descriptor.OwnHeader{own("L", descriptor.FieldLimit), of("s", own("S", descriptor.FieldLimit)), when(descriptor.HeaderRefused, own("R", "x")), own("A", descriptor.FieldRetryAfter)}
+	three := []descriptor.OwnHeader{own("L", descriptor.FieldLimit), of("s", own("S", descriptor.FieldLimit)), when(descriptor.HeaderDenied, own("R", "x")), own("A", descriptor.FieldRetryAfter)}
 	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, three, perMinute("a", "", 9), perMinute("b", "", 1, hidden))
 	f.wants(limiter.OK, []limiter.Descriptor{amount(5, "b=1"), amount(1, "a=1")}, "L", "9")
 	f.wants(limiter.OK, of1("b=1"))

@@ -18,7 +18,7 @@ func penalty(lasts time.Duration) func(*descriptor.Rule) {
 	return func(r *descriptor.Rule) { r.Limits[len(r.Limits)-1].Penalty = descriptor.NewPenalty(lasts) }
 }
 
-// penalised checks a status that a penalty refuses.
+// penalised checks a status that a penalty denies.
 func (f *fixture) penalised(s limiter.Status, left time.Duration) {
 	f.t.Helper()
 	f.want(s, limiter.OverLimit, 0)
@@ -27,7 +27,7 @@ func (f *fixture) penalised(s limiter.Status, left time.Duration) {
 	}
 }
 
-// Who exceeds a limit is refused until the penalty ends, whatever room there is. Requests during it neither prolong it nor count.
+// Who exceeds a limit is denied until the penalty ends, whatever room there is. Requests during it neither prolong it nor count.
 func TestPenalty(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 		f := newFixture(t, limiter.Settings{Admission: admission}, perMinute("k", "", 2, penalty(10*time.Minute)))
@@ -45,7 +45,7 @@ func TestPenalty(t *testing.T) {
 	}
 }
 
-// A request that only another limit refuses is no offence. What a penalty refuses counts nowhere.
+// A request that only another limit denies is no offence. What a penalty denies counts nowhere.
 func TestPenaltyBesideOtherLimits(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Admission: descriptor.AllOrNothing}, perMinute("small", "", 1),
 		perMinute("large", "", 5, penalty(time.Hour)))
@@ -67,7 +67,7 @@ func TestPenaltyBesideOtherLimits(t *testing.T) {
 	}
 }
 
-// Of a list, a penalty of one limit refuses the request, and none of the limits counts it.
+// Of a list, a penalty of one limit denies the request, and none of the limits counts it.
 func TestPenaltyInAList(t *testing.T) {
 	limits := []descriptor.Limit{fixedLimit("minute", 2), fixedLimit("hour", 3, hourly)}
 	f := newFixture(t, limiter.Settings{}, listNode("k", limits, penalty(2*time.Hour)))
@@ -98,7 +98,7 @@ func TestPenaltyPeekRefundReset(t *testing.T) {
 		t.Errorf("before: %+v", c)
 	}
 	f.penalised(f.ask(1, "k=a"), time.Hour)
-	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the refused hit has counted
+	f.want(f.ask(-2, "k=a"), limiter.OK, 1) // the denied hit has counted
 	f.penalised(f.ask(1, "k=a"), time.Hour)
 	if d := f.decide(look); !d.Statuses[0].Penalised {
 		t.Errorf("a look during the penalty: %+v", d.Statuses)
@@ -112,7 +112,7 @@ func TestPenaltyPeekRefundReset(t *testing.T) {
 	f.want(f.ask(1, "k=a"), limiter.OK, 1)
 }
 
-// Where the limit is not enforced, nothing is refused; and what begins there is not enforced later.
+// Where the limit is not enforced, nothing is denied; and what begins there is not enforced later.
 func TestPenaltyInShadow(t *testing.T) {
 	node := func(change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 		return perMinute("k", "", 1, append(change, penalty(time.Hour))...)
@@ -228,7 +228,7 @@ func TestPenaltyWithoutTheStore(t *testing.T) {
 	}
 }
 
-// Operators see how many penalties have begun; all hits that a penalty refuses are over the limit.
+// Operators see how many penalties have begun; all hits that a penalty denies are over the limit.
 func TestPenaltyMetrics(t *testing.T) {
 	m := newMeasured(t, 100, perMinute("k", "", 2, penalty(time.Hour)), perMinute("other", "", 2))
 	for range 5 {
@@ -279,8 +279,8 @@ func TestPenaltyWithCache(t *testing.T) {
 	})
 }
 
-// A penalty begins also if the denial cache knows that another limit refuses the request.
-func TestPenaltyBeginsBesideAKnownRefusal(t *testing.T) {
+// A penalty begins also if the denial cache knows that another limit denies the request.
+func TestPenaltyBeginsBesideAKnownDenial(t *testing.T) {
 	node := listNode("k", []descriptor.Limit{fixedLimit("minute", 5), fixedLimit("hour", 20, hourly)}, penalty(24*time.Hour))
 	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{}, node)
 	f.want(f.ask(5, "k=a"), limiter.OK, 0)
@@ -290,7 +290,7 @@ func TestPenaltyBeginsBesideAKnownRefusal(t *testing.T) {
 	f.penalised(f.ask(1, "k=a"), 24*time.Hour-time.Minute)
 }
 
-// The same holds if the limits are of two descriptors, and a request stops at the first refusal.
+// The same holds if the limits are of two descriptors, and a request stops at the first denial.
 func TestPenaltyBeginsWhenARequestStops(t *testing.T) {
 	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{StopWhenOver: true},
 		perMinute("l", "", 5), perMinute("k", "", 20, penalty(24*time.Hour)))

@@ -86,7 +86,7 @@ func TestPlainDecisions(t *testing.T) {
 				}}))
 				limiters[i].Swap(tree, limiter.Settings{})
 			}
-			r, now, refused := rand.New(rand.NewPCG(1, 1)), noon, 0
+			r, now, denied := rand.New(rand.NewPCG(1, 1)), noon, 0
 			for range 20_000 {
 				now = now.Add(time.Duration(r.IntN(1000)) * time.Millisecond)
 				rule := &plainRules[r.IntN(len(plainRules))]
@@ -108,14 +108,14 @@ func TestPlainDecisions(t *testing.T) {
 					t.Fatalf("%v at %s: %v after %s, %v; Decide: %v after %s, %v", pairs, now, allowed, delay, err, want.Code, want.Delay, wantErr)
 				}
 				if !allowed {
-					refused++
+					denied++
 				}
 				if one, other := usedOf(t, limiters[0], now, rule.key, pairs), usedOf(t, limiters[1], now, rule.key, pairs); one != other {
 					t.Fatalf("%v at %s: %s in use, %s by Decide", pairs, now, other, one)
 				}
 			}
-			if refused < 1000 {
-				t.Errorf("only %d requests were refused", refused)
+			if denied < 1000 {
+				t.Errorf("only %d requests were denied", denied)
 			}
 		})
 	}

@@ -116,7 +116,7 @@ func (w *work) sendEvents(d *Decision) {
 		for i := range d.Statuses {
 			s := &w.subjects[i]
 			if c := w.decidingOf(s); d.Statuses[i].Code == OverLimit && c != nil && !w.outcome(c).Allowed {
-				w.send(events.Refusal, d, i, s.deciding, w.outcome(c).ResetAfter)
+				w.send(events.Denial, d, i, s.deciding, w.outcome(c).ResetAfter)
 			}
 		}
 	}

@@ -302,7 +302,7 @@ func (w *work) countReservations(d *Decision) {
 		}
 	}
 	if seen&(1<<reservationTooMany|1<<reservationTooLarge) != 0 {
-		seen &^= 1 << reservationRefused
+		seen &^= 1 << reservationDenied
 	}
 	if seen&(1<<reservationCommitted) != 0 {
 		seen &^= 1 << reservationCancelled // one of several descriptors used nothing
@@ -324,7 +324,7 @@ func resultOf(h *backend.Reservation, hits int64, code Code) int {
 	case h.Result == backend.ReservationUnknown:
 		return reservationUnknown
 	case h.Op == backend.OpReserve && code == OverLimit:
-		return reservationRefused
+		return reservationDenied
 	case h.Op == backend.OpReserve:
 		return reservationReserved
 	case h.Op == backend.OpExtend:

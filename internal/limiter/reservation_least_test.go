@@ -50,7 +50,7 @@ func TestLeastBesideADescriptorInShadow(t *testing.T) {
 }
 
 // Where a limit that is not enforced holds nothing, a commit by name charges nothing: alone, next to an enforced limit, and in shadow mode.
-func TestCommitOfWhatALimitInShadowRefused(t *testing.T) {
+func TestCommitOfWhatALimitInShadowDenied(t *testing.T) {
 	f := newFixture(t, limiter.Settings{},
 		listNode("lone", []descriptor.Limit{fixedLimit("new", 10, inShadow)}, reservable),
 		listNode("two", []descriptor.Limit{fixedLimit("new", 10, inShadow), fixedLimit("now", 100, hourly)}, reservable),

@@ -18,7 +18,7 @@ func TestNamedReservations(t *testing.T) {
 	f.want(f.ask(41, "k=a"), limiter.OverLimit, 0)
 	f = newFixture(t, limiter.Settings{}, perMinute("k", "", 100, reservable))
 	f.want(f.ask(60, "k=a", "reserve_id=x"), limiter.OK, 40)
-	f.want(f.ask(41, "k=a", "reserve_id=y"), limiter.OverLimit, 40) // a refused reservation uses nothing
+	f.want(f.ask(41, "k=a", "reserve_id=y"), limiter.OverLimit, 40) // a denied reservation uses nothing
 	f.want(f.ask(30, "k=a", "reserve_id=z"), limiter.OK, 10)
 	f.want(f.ask(20, "k=a", "commit_id=x"), limiter.OK, 50)
 	f.want(f.ask(45, "k=a", "commit_id=z"), limiter.OK, 35)

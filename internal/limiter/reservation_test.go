@@ -58,7 +58,7 @@ func TestReservationsAreAllOrNothing(t *testing.T) {
 	}
 	f.want(f.ask(0, "wide=a"), limiter.OK, 50)
 	f.want(f.ask(0, "narrow=a"), limiter.OK, 9)
-	f.want(f.ask(10, "narrow=a"), limiter.OverLimit, 0) // as without reservations, refused hits count in a fixed window
+	f.want(f.ask(10, "narrow=a"), limiter.OverLimit, 0) // as without reservations, denied hits count in a fixed window
 }
 
 func TestCommitCancelAndExtend(t *testing.T) {
@@ -222,7 +222,7 @@ func TestLookAndCharge(t *testing.T) {
 		}
 	}
 	f.now = f.now.Add(time.Minute)
-	f.want(f.ask(0, "two=a"), limiter.OK, 2) // the limit of the minute refused hits, and that of the hour counted all seven
+	f.want(f.ask(0, "two=a"), limiter.OK, 2) // the limit of the minute denied hits, and that of the hour counted all seven
 }
 
 // A reservation that the store could not make passes or fails as on_error says. Nothing is reserved then, and later operations get the error.

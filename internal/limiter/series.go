@@ -73,7 +73,7 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, shadow bool, nearRatio float32) {
 	limit := int64(t.Limit.Capacity())
 	if !o.Allowed {
-		n = refusedHits(n, limit)
+		n = deniedHits(n, limit)
 	}
 	hits := uint64(n)
 	add(&s.Total, hits)
@@ -105,9 +105,9 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, 
 	}
 }
 
-// refusedHits returns how many hits of a denied take count: at most 2^32 - 1, or one more than the limit if that is larger.
+// deniedHits returns how many hits of a denied take count: at most 2^32 - 1, or one more than the limit if that is larger.
 // Without the cap one huge request would outweigh all others.
-func refusedHits(n, limit int64) int64 { return min(n, max(limit+1, math.MaxUint32)) }
+func deniedHits(n, limit int64) int64 { return min(n, max(limit+1, math.MaxUint32)) }
 
 // mostCounted is the cap of a sum of hits. It is low enough that several such sums and concurrent additions do not
 // overflow.

@@ -5,7 +5,7 @@ import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 // Totals are numbers of decisions since the replica started.
 type Totals struct {
 	Passed        uint64 `json:"passed"` // requests
-	Refused       uint64 `json:"refused"`
+	Denied        uint64 `json:"denied"`
 	Shadowed      uint64 `json:"shadowed"`       // passed requests that only the global shadow mode let through
 	UnknownDomain uint64 `json:"unknown_domain"` // requests whose domain has no rules
 	Failed        uint64 `json:"failed"`         // requests that the backend could not answer
@@ -15,7 +15,7 @@ type Totals struct {
 // RuleTotals are numbers of hits under a rule since the replica started.
 type RuleTotals struct {
 	Hits     uint64 `json:"hits"`
-	Refused  uint64 `json:"refused"`
+	Denied   uint64 `json:"denied"`
 	Shadowed uint64 `json:"shadowed"` // hits over the limit that the rule's shadow mode let through
 }
 
@@ -23,7 +23,7 @@ type RuleTotals struct {
 func (l *Limiter) Totals() Totals {
 	m := l.parts.metrics
 	return Totals{
-		Passed: m.decisions[OK].Load(), Refused: m.decisions[OverLimit].Load(), Shadowed: m.shadowed.Load(),
+		Passed: m.decisions[OK].Load(), Denied: m.decisions[OverLimit].Load(), Shadowed: m.shadowed.Load(),
 		UnknownDomain: m.unknown.Load(), Failed: m.failed.requests.Load(), OnError: m.failed.answered.Load(),
 	}
 }
@@ -40,6 +40,6 @@ func (l *Limiter) RuleTotals() (*descriptor.Tree, func(index int) *RuleTotals) {
 		if series == nil || series == l.parts.metrics.named.Other {
 			return nil
 		}
-		return &RuleTotals{Hits: series.Total.Load() + series.Unlimited.Load(), Refused: series.Over.Load(), Shadowed: series.Shadow.Load()}
+		return &RuleTotals{Hits: series.Total.Load() + series.Unlimited.Load(), Denied: series.Over.Load(), Shadowed: series.Shadow.Load()}
 	}
 }

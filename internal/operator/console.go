@@ -82,7 +82,7 @@ type liveRules struct {
 
 type liveHot struct {
 	Seconds float64    `json:"seconds"` // covered
-	Refused []liveKey  `json:"refused"`
+	Denied  []liveKey  `json:"denied"`
 	Used    []liveKey  `json:"used"`
 	Rules   []liveRule `json:"rules"`
 }
@@ -99,11 +99,11 @@ type liveKey struct {
 }
 
 type liveRule struct {
-	Domain  string `json:"domain"`
-	Rule    string `json:"rule"`
-	Shadow  bool   `json:"shadow"`
-	Used    uint64 `json:"used"`
-	Refused uint64 `json:"refused"`
+	Domain string `json:"domain"`
+	Rule   string `json:"rule"`
+	Shadow bool   `json:"shadow"`
+	Used   uint64 `json:"used"`
+	Denied uint64 `json:"denied"`
 }
 
 const (
@@ -183,13 +183,13 @@ func someDomains(tree *descriptor.Tree) []string {
 }
 
 func hotOf(tree *descriptor.Tree, r hotkeys.Report) *liveHot {
-	h := &liveHot{Seconds: r.To.Sub(r.From).Seconds(), Refused: liveKeys(tree, r.Refused), Used: liveKeys(tree, r.Used), Rules: []liveRule{}}
+	h := &liveHot{Seconds: r.To.Sub(r.From).Seconds(), Denied: liveKeys(tree, r.Denied), Used: liveKeys(tree, r.Used), Rules: []liveRule{}}
 	for i := range r.Rules {
 		if len(h.Rules) == maxLiveRows {
 			break
 		}
 		rule := &r.Rules[i]
-		h.Rules = append(h.Rules, liveRule{shown(rule.Domain), shown(rule.Rule), rule.Shadow, rule.HitsUsed, rule.HitsRefused})
+		h.Rules = append(h.Rules, liveRule{shown(rule.Domain), shown(rule.Rule), rule.Shadow, rule.HitsUsed, rule.HitsDenied})
 	}
 	return h
 }
@@ -201,7 +201,7 @@ func liveKeys(tree *descriptor.Tree, keys []hotkeys.Key) []liveKey {
 		rule, entries := entriesOf(tree, k)
 		live := liveKey{
 			Key: shown(k.Text), Domain: shown(k.Domain), Rule: shown(k.Rule), Leads: rule != nil, Shadow: k.Shadow,
-			hotCounter: hotCounter{[2]uint64{k.Used.AtLeast, k.Used.AtMost}, [2]uint64{k.Refused.AtLeast, k.Refused.AtMost}},
+			hotCounter: hotCounter{[2]uint64{k.Used.AtLeast, k.Used.AtMost}, [2]uint64{k.Denied.AtLeast, k.Denied.AtMost}},
 		}
 		for _, e := range entries {
 			live.Entries = append(live.Entries, oneEntry{validText(e.Key), validText(e.Value)})
@@ -256,11 +256,11 @@ const (
 )
 
 // ServeHTTP answers with a page of rules: from is the index to begin at, find a text that must be in the path, the name or
-// the file, domain a domain that must be the rule's, refused lists only rules that denied something, limit is the size of the page.
+// the file, domain a domain that must be the rule's, denied lists only rules that denied something, limit is the size of the page.
 func (p *rulePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	query := r.URL.Query()
-	q := ruleQuery{find: strings.ToLower(query.Get("find")), domain: query.Get("domain"), refused: query.Get("refused") != ""}
+	q := ruleQuery{find: strings.ToLower(query.Get("find")), domain: query.Get("domain"), denied: query.Get("denied") != ""}
 	q.from, _ = strconv.Atoi(query.Get("from"))
 	q.limit, _ = strconv.Atoi(query.Get("limit"))
 	if q.limit <= 0 {
@@ -293,7 +293,7 @@ type ruleQuery struct {
 	from, limit int
 	find        string // in lower case
 	domain      string // empty: all
-	refused     bool   // only rules that denied something
+	denied      bool   // only rules that denied something
 }
 
 // fill adds the rules of a tree that a query wants, with what they did since the replica started.
@@ -305,7 +305,7 @@ func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, totals func(index i
 	size := 0
 	for i, rule := range tree.Rules {
 		did := totals(i)
-		if !ruleMatches(rule, q.find) || q.domain != "" && q.domain != rule.Domain || q.refused && (did == nil || did.Refused == 0) {
+		if !ruleMatches(rule, q.find) || q.domain != "" && q.domain != rule.Domain || q.denied && (did == nil || did.Denied == 0) {
 			continue
 		}
 		p.Matched++

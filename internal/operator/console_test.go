@@ -104,14 +104,14 @@ func TestConsoleRules(t *testing.T) {
 	if p := page("limit=99999999&from=-5"); len(p.Rules) != maxRulePage {
 		t.Errorf("a page of %d", len(p.Rules))
 	}
-	if p := page("refused=1"); p.Matched != 0 || p.Rules == nil {
+	if p := page("denied=1"); p.Matched != 0 || p.Rules == nil {
 		t.Errorf("%+v", p)
 	}
 }
 
-// A page of rules shows what each rule did, and can be limited to rules that refused something.
+// A page of rules shows what each rule did, and can be limited to rules that denied something.
 func TestConsoleRulesSayWhatTheyDid(t *testing.T) {
-	c := &ruleCounters{tree: compiled(t, 20), hits: map[string]limiter.RuleTotals{"d.k_<b>3": {Hits: 10, Refused: 4}, "d.k_<b>4": {Hits: 1}}}
+	c := &ruleCounters{tree: compiled(t, 20), hits: map[string]limiter.RuleTotals{"d.k_<b>3": {Hits: 10, Denied: 4}, "d.k_<b>4": {Hits: 1}}}
 	s := start(t, Options{Decisions: c})
 	p := readRules(t, s, "")
 	if got := p.Rules[3]; got.Totals == nil || *got.Totals != c.hits["d.k_<b>3"] {
@@ -120,7 +120,7 @@ func TestConsoleRulesSayWhatTheyDid(t *testing.T) {
 	if got := p.Rules[5]; got.Totals != nil {
 		t.Errorf("%+v", got)
 	}
-	if p := readRules(t, s, "refused=1"); p.Matched != 1 || p.Rules[0].Path != "d.k_<b>3" {
+	if p := readRules(t, s, "denied=1"); p.Matched != 1 || p.Rules[0].Path != "d.k_<b>3" {
 		t.Errorf("%+v", p)
 	}
 }

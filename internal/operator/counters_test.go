@@ -205,7 +205,7 @@ func TestResetThatFails(t *testing.T) {
 }
 
 // A caller without a token, or with a wrong one, can neither look at counters nor clear them.
-func TestOperatorsAreRefused(t *testing.T) {
+func TestOperatorsAreRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		tokens  Tokens
 		send    []string
@@ -249,7 +249,7 @@ func TestOperatorsAreRefused(t *testing.T) {
 }
 
 // Whoever tries very often does not fill the log.
-func TestRefusedOperatorsAreLoggedNowAndThen(t *testing.T) {
+func TestRejectedOperatorsAreLoggedNowAndThen(t *testing.T) {
 	r := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
 	client := adminv1.NewCounterServiceClient(r.admin)
 	began := time.Now()
@@ -261,7 +261,7 @@ func TestRefusedOperatorsAreLoggedNowAndThen(t *testing.T) {
 	}
 	lines := r.log.With("operator denied")
 	if most := int(time.Since(began)/time.Second) + 3; len(lines) == 0 || len(lines) > most || len(lines) == tries {
-		t.Errorf("%d lines about %d refusals, want %d at most", len(lines), tries, most)
+		t.Errorf("%d lines about %d denials, want %d at most", len(lines), tries, most)
 	}
 }
 

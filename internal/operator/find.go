@@ -69,8 +69,8 @@ type oneEntry struct {
 
 // hotCounter is what happened to a counter in the last minute: at least, at most.
 type hotCounter struct {
-	Used    [2]uint64 `json:"used"`
-	Refused [2]uint64 `json:"refused"`
+	Used   [2]uint64 `json:"used"`
+	Denied [2]uint64 `json:"denied"`
 }
 
 // ServeHTTP answers a form with what a search finds. It is posted, because values may be long: value is a value, in domain or in all of them; or k and v, repeated, are the entries
@@ -285,7 +285,7 @@ func (s *search) with(r *descriptor.Rule, at int, value string) ([]descriptor.En
 func (s *search) byHotKeys() {
 	for i := range s.report.Rules {
 		rule := &s.report.Rules[i]
-		for _, list := range [][]hotkeys.Key{rule.Refused, rule.Used} {
+		for _, list := range [][]hotkeys.Key{rule.Denied, rule.Used} {
 			for j := range list {
 				k := &list[j]
 				if r, entries := entriesOf(s.tree, k); r != nil && s.has(r, entries) { // there may be very many others
@@ -471,7 +471,7 @@ func (s *search) hot() map[string]*hotCounter {
 	for i := range s.report.Rules {
 		rule := &s.report.Rules[i]
 		seen := make(map[string]bool) // a list of uses and one of denials may have the same counter
-		for _, list := range [][]hotkeys.Key{rule.Refused, rule.Used} {
+		for _, list := range [][]hotkeys.Key{rule.Denied, rule.Used} {
 			for j := range list {
 				k := &list[j]
 				if k.Cut || seen[k.Key] {
@@ -484,7 +484,7 @@ func (s *search) hot() map[string]*hotCounter {
 					all[k.Key] = h
 				}
 				h.Used[0], h.Used[1] = h.Used[0]+k.Used.AtLeast, h.Used[1]+k.Used.AtMost
-				h.Refused[0], h.Refused[1] = h.Refused[0]+k.Refused.AtLeast, h.Refused[1]+k.Refused.AtMost
+				h.Denied[0], h.Denied[1] = h.Denied[0]+k.Denied.AtLeast, h.Denied[1]+k.Denied.AtMost
 			}
 		}
 	}

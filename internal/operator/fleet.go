@@ -63,7 +63,7 @@ func processMessage(p *fleet.Process) *adminv1.Process {
 			Stale: count(p.Rules.Stale), Rejected: count(p.Rules.Rejected),
 		},
 		PerSecond: &adminv1.ProcessRates{
-			Passed: p.PerSecond.Passed, Refused: p.PerSecond.Refused, Failed: p.PerSecond.Failed, OnError: p.PerSecond.OnError,
+			Passed: p.PerSecond.Passed, Denied: p.PerSecond.Denied, Failed: p.PerSecond.Failed, OnError: p.PerSecond.OnError,
 		},
 		RulesDiffer: p.RulesDiffer, OverridesDiffer: p.OverridesDiffer,
 	}

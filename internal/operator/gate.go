@@ -93,8 +93,8 @@ func (g *gate) before(next http.Handler) http.Handler {
 	})
 }
 
-// refusal is why a request does not pass.
-type refusal struct {
+// rejection is why a request does not pass.
+type rejection struct {
 	code   connect.Code
 	reason string
 	err    error // only for the log; nil: the reason is all
@@ -102,55 +102,55 @@ type refusal struct {
 
 // check sets the owner of the token, and the role. It returns nil if the request passes. Where certificates are required, a connection without
 // a good one fails in the handshake; check looks for the certificate and its names all the same.
-func (g *gate) check(r *http.Request, who *actor) *refusal {
+func (g *gate) check(r *http.Request, who *actor) *rejection {
 	if !g.names.know(r) {
-		return &refusal{connect.CodePermissionDenied, nameUnknown, nil}
+		return &rejection{connect.CodePermissionDenied, nameUnknown, nil}
 	}
 	if err := g.origins.Check(r); err != nil {
-		return &refusal{connect.CodePermissionDenied, endpoint.OtherOrigin, err}
+		return &rejection{connect.CodePermissionDenied, endpoint.OtherOrigin, err}
 	}
 	if console.IsFile(r) {
 		return nil // a browser cannot show a token before the page has asked for one
 	}
 	need, known := needOf(r)
 	if !known {
-		return &refusal{connect.CodeUnimplemented, "the service has no such method", nil}
+		return &rejection{connect.CodeUnimplemented, "the service has no such method", nil}
 	}
 	who.role = roleOperate
 	switch {
 	case g.tokens == nil && !g.certificates && need.named:
-		return &refusal{connect.CodePermissionDenied, namelessOff, nil}
+		return &rejection{connect.CodePermissionDenied, namelessOff, nil}
 	case g.certificates && who.certificate == "":
-		return &refusal{connect.CodeUnauthenticated, "a client certificate is required", nil}
+		return &rejection{connect.CodeUnauthenticated, "a client certificate is required", nil}
 	case g.certificates:
 		if who.role = g.access.certificateRole(r.TLS.VerifiedChains[0][0]); who.role == "" {
-			return &refusal{connect.CodePermissionDenied, "the client certificate has none of the names that may use this port", nil}
+			return &rejection{connect.CodePermissionDenied, "the client certificate has none of the names that may use this port", nil}
 		}
 	}
 	if g.tokens != nil {
 		token, ok := bearerToken(r)
 		if !ok {
-			return &refusal{connect.CodeUnauthenticated, tokenNeeded, nil}
+			return &rejection{connect.CodeUnauthenticated, tokenNeeded, nil}
 		}
 		name, role, err := g.tokens.Owner(token)
 		switch {
 		case err != nil:
-			return &refusal{connect.CodeUnavailable, "the tokens cannot be read: the server's log has the details", err}
+			return &rejection{connect.CodeUnavailable, "the tokens cannot be read: the server's log has the details", err}
 		case role == "":
-			return &refusal{connect.CodeUnauthenticated, "the token is unknown", nil}
+			return &rejection{connect.CodeUnauthenticated, "the token is unknown", nil}
 		case role != roleOperate:
 			who.role = role
 		}
 		who.token = name
 	}
 	if !need.allows(who.role) {
-		return &refusal{connect.CodePermissionDenied, "this needs the role operate, and the token or certificate has the role read", nil}
+		return &rejection{connect.CodePermissionDenied, "this needs the role operate, and the token or certificate has the role read", nil}
 	}
 	return nil
 }
 
 // report logs some of the rejections. The console learns from a rejection that it has to ask for a token: nobody has tried one.
-func (g *gate) report(r *http.Request, who *actor, no *refusal) {
+func (g *gate) report(r *http.Request, who *actor, no *rejection) {
 	if no.reason == tokenNeeded && r.URL.Path == eventsPath && r.Header.Get("Authorization") == "" || !g.some.Pick(time.Now()) {
 		return
 	}
@@ -168,7 +168,7 @@ func (g *gate) report(r *http.Request, who *actor, no *refusal) {
 }
 
 // write answers in the form that the client reads.
-func (n *refusal) write(w http.ResponseWriter, r *http.Request) {
+func (n *rejection) write(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusForbidden
 	switch n.code {
 	case connect.CodeUnauthenticated:

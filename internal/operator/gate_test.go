@@ -157,7 +157,7 @@ func TestGateOfOperators(t *testing.T) {
 					t.Errorf("%s: %d %q, want %d", page, code, body, want)
 				}
 				if c.page != 0 && strings.Count(body, "\n") != 1 {
-					t.Errorf("%s: the refusal says %q, want one line", page, body)
+					t.Errorf("%s: the rejection says %q, want one line", page, body)
 				}
 			}
 			code, _, _ := asked(t, http.DefaultClient, http.MethodPut, at+"/loglevel?level=quiet", header)
@@ -188,7 +188,7 @@ func TestGateOfOperators(t *testing.T) {
 	}
 }
 
-// A request that a browser sends for a page of another origin is refused; other clients are not affected.
+// A request that a browser sends for a page of another origin is rejected; other clients are not affected.
 func TestPagesOfOtherOrigins(t *testing.T) {
 	r := start(t, Options{LogLevel: &twoLevels{now: "quiet"}})
 	for name, c := range map[string]struct {

@@ -20,26 +20,26 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-const hotKeysHelp = "the counters with most denied and most used hits in the last minute; ?domain= &rule= &n= &by=refused|used &format=json"
+const hotKeysHelp = "the counters with most denied and most used hits in the last minute; ?domain= &rule= &n= &by=denied|used &format=json"
 
 // hotKeysPage is a request for the page of hot keys.
 type hotKeysPage struct {
-	query         hotkeys.Query
-	refused, used bool // which lists
-	json          bool
+	query        hotkeys.Query
+	denied, used bool // which lists
+	json         bool
 }
 
 func readHotKeysPage(query url.Values, accept string) (hotKeysPage, error) {
 	p := hotKeysPage{query: hotkeys.Query{Domain: query.Get("domain"), Rule: query.Get("rule")}}
 	switch by := query.Get("by"); by {
 	case "":
-		p.refused, p.used = true, true
-	case "refused":
-		p.refused = true
+		p.denied, p.used = true, true
+	case "denied":
+		p.denied = true
 	case "used":
 		p.used, p.query.ByUsed = true, true
 	default:
-		return p, fmt.Errorf("by=%.40q: use refused or used, or leave it out for both", by)
+		return p, fmt.Errorf("by=%.40q: use denied or used, or leave it out for both", by)
 	}
 	if n := query.Get("n"); n != "" {
 		limit, err := strconv.Atoi(n)
@@ -93,12 +93,12 @@ func (p *hotKeysPage) trim(r *hotkeys.Report) {
 		}
 		return append([]hotkeys.Key{}, list...) // an empty list is part of the JSON
 	}
-	lists := func(refused, used *[]hotkeys.Key) {
-		*refused, *used = keep(p.refused, *refused), keep(p.used, *used)
+	lists := func(denied, used *[]hotkeys.Key) {
+		*denied, *used = keep(p.denied, *denied), keep(p.used, *used)
 	}
-	lists(&r.Refused, &r.Used)
+	lists(&r.Denied, &r.Used)
 	for i := range r.Rules {
-		lists(&r.Rules[i].Refused, &r.Rules[i].Used)
+		lists(&r.Rules[i].Denied, &r.Rules[i].Used)
 	}
 }
 
@@ -110,7 +110,7 @@ func writeHotKeysText(out io.Writer, r *hotkeys.Report) {
 		return
 	}
 	if len(r.Rules) > 1 {
-		writeHotKeyLists(out, "of all rules", r.Refused, r.Used, true)
+		writeHotKeyLists(out, "of all rules", r.Denied, r.Used, true)
 	}
 	for i := range r.Rules {
 		rule := &r.Rules[i]
@@ -118,7 +118,7 @@ func writeHotKeysText(out io.Writer, r *hotkeys.Report) {
 		if !strings.HasPrefix(rule.Rule, rule.Domain) {
 			fmt.Fprintf(out, " in %s", hotkeys.Printable(rule.Domain))
 		}
-		fmt.Fprintf(out, ": %d hits used, %d denied", rule.HitsUsed, rule.HitsRefused)
+		fmt.Fprintf(out, ": %d hits used, %d denied", rule.HitsUsed, rule.HitsDenied)
 		if rule.Shadow {
 			fmt.Fprintf(out, " (shadow mode: let through)")
 		}
@@ -126,14 +126,14 @@ func writeHotKeysText(out io.Writer, r *hotkeys.Report) {
 			fmt.Fprintf(out, ", and %d that were not counted", rule.HitsDropped)
 		}
 		fmt.Fprintln(out)
-		writeHotKeyLists(out, "of this rule", rule.Refused, rule.Used, false)
+		writeHotKeyLists(out, "of this rule", rule.Denied, rule.Used, false)
 	}
 }
 
-func writeHotKeyLists(out io.Writer, of string, refused, used []hotkeys.Key, ruled bool) {
-	if len(refused) > 0 {
+func writeHotKeyLists(out io.Writer, of string, denied, used []hotkeys.Key, ruled bool) {
+	if len(denied) > 0 {
 		fmt.Fprintf(out, "\n  most denied %s\n", of)
-		writeHotKeyTable(out, refused, ruled)
+		writeHotKeyTable(out, denied, ruled)
 	}
 	if len(used) > 0 {
 		fmt.Fprintf(out, "\n  most used %s\n", of)
@@ -143,11 +143,11 @@ func writeHotKeyLists(out io.Writer, of string, refused, used []hotkeys.Key, rul
 
 func writeHotKeyTable(out io.Writer, keys []hotkeys.Key, ruled bool) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	row := func(refused, used, key, rule string) {
+	row := func(denied, used, key, rule string) {
 		if !ruled {
 			rule = ""
 		}
-		fmt.Fprintf(w, "\t%s\t%s\t  %s\n", refused, used, strings.TrimRight(key+"  "+rule, " "))
+		fmt.Fprintf(w, "\t%s\t%s\t  %s\n", denied, used, strings.TrimRight(key+"  "+rule, " "))
 	}
 	row("denied", "used", "key", "(rule)")
 	for i := range keys {
@@ -156,7 +156,7 @@ func writeHotKeyTable(out io.Writer, keys []hotkeys.Key, ruled bool) {
 		if k.Shadow {
 			rule += ", shadow mode"
 		}
-		row(rangeText(k.Refused), rangeText(k.Used), k.Text, rule+")")
+		row(rangeText(k.Denied), rangeText(k.Used), k.Text, rule+")")
 	}
 	_ = w.Flush() // into memory
 }
@@ -175,7 +175,7 @@ func (a *admin) HotKeys(_ context.Context, req *adminv1.HotKeysRequest) (*adminv
 	}
 	r := a.hotKeys(hotkeys.Query{Domain: req.GetDomain(), Rule: req.GetRule(), Limit: int(req.GetLimit())})
 	answer := &adminv1.HotKeysResponse{
-		From: timestamppb.New(r.From), To: timestamppb.New(r.To), MostRefused: hotKeyMessages(r.Refused), MostUsed: hotKeyMessages(r.Used),
+		From: timestamppb.New(r.From), To: timestamppb.New(r.To), MostDenied: hotKeyMessages(r.Denied), MostUsed: hotKeyMessages(r.Used),
 	}
 	for i := range r.Rules {
 		rule := &r.Rules[i]
@@ -184,9 +184,9 @@ func (a *admin) HotKeys(_ context.Context, req *adminv1.HotKeysRequest) (*adminv
 			Rule:        validText(rule.Rule),
 			ShadowMode:  rule.Shadow,
 			HitsUsed:    rule.HitsUsed,
-			HitsRefused: rule.HitsRefused,
+			HitsDenied:  rule.HitsDenied,
 			HitsDropped: rule.HitsDropped,
-			MostRefused: hotKeyMessages(rule.Refused),
+			MostDenied:  hotKeyMessages(rule.Denied),
 			MostUsed:    hotKeyMessages(rule.Used),
 		})
 	}
@@ -204,7 +204,7 @@ func hotKeyMessages(keys []hotkeys.Key) []*adminv1.HotKey {
 			Rule:       validText(k.Rule),
 			ShadowMode: k.Shadow,
 			Used:       &adminv1.HitRange{AtLeast: k.Used.AtLeast, AtMost: k.Used.AtMost},
-			Refused:    &adminv1.HitRange{AtLeast: k.Refused.AtLeast, AtMost: k.Refused.AtMost},
+			Denied:     &adminv1.HitRange{AtLeast: k.Denied.AtLeast, AtMost: k.Denied.AtMost},
 		}
 	}
 	return messages

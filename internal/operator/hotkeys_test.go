@@ -22,7 +22,7 @@ var hotSince = time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 
 const hostile = "d|k=\x1b[31m\n\u202e\xff|f60"
 
-// hotTracker has a rule whose key is refused, one in shadow mode with a hostile key, and limits that came with requests.
+// hotTracker has a rule whose key is denied, one in shadow mode with a hostile key, and limits that came with requests.
 func hotTracker() *hotkeys.Tracker {
 	t := hotkeys.New(hotSince, hotkeys.Options{})
 	rules := t.Rules([]hotkeys.Name{{Domain: "d", Rule: "d.k"}, {Domain: "d", Rule: "d.shadow", Shadow: true}, {Domain: "e", Rule: "request_limit"}})
@@ -107,7 +107,7 @@ d.k: 30 hits used, 7 denied
 
 func TestHotKeysPageInJSON(t *testing.T) {
 	r := start(t, Options{HotKeys: hotKeysOf(hotTracker())})
-	code, header, body := request(t, http.MethodGet, r.DebugAddr, "/debug/hotkeys?format=json&by=refused&domain=d&n=1", nil)
+	code, header, body := request(t, http.MethodGet, r.DebugAddr, "/debug/hotkeys?format=json&by=denied&domain=d&n=1", nil)
 	if code != http.StatusOK || header.Get("Content-Type") != "application/json" {
 		t.Errorf("%d %v", code, header)
 	}
@@ -116,12 +116,12 @@ func TestHotKeysPageInJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := `{"key": "d|k=a|f60", "cut": false, "domain": "d", "rule": "d.k", "shadow_mode": false,
-		"used": {"at_least": 10, "at_most": 10}, "refused": {"at_least": 7, "at_most": 7}}`
-	if err := json.Unmarshal([]byte(`{"from": "2026-03-10T12:00:00Z", "to": "2026-03-10T12:00:09Z", "most_refused": [`+a+`], "rules": [
-		{"domain": "d", "rule": "d.k", "shadow_mode": false, "hits_used": 30, "hits_refused": 7, "hits_dropped": 0, "most_refused": [`+a+`]},
-		{"domain": "d", "rule": "d.shadow", "shadow_mode": true, "hits_used": 2, "hits_refused": 2, "hits_dropped": 0, "most_refused": [
+		"used": {"at_least": 10, "at_most": 10}, "denied": {"at_least": 7, "at_most": 7}}`
+	if err := json.Unmarshal([]byte(`{"from": "2026-03-10T12:00:00Z", "to": "2026-03-10T12:00:09Z", "most_denied": [`+a+`], "rules": [
+		{"domain": "d", "rule": "d.k", "shadow_mode": false, "hits_used": 30, "hits_denied": 7, "hits_dropped": 0, "most_denied": [`+a+`]},
+		{"domain": "d", "rule": "d.shadow", "shadow_mode": true, "hits_used": 2, "hits_denied": 2, "hits_dropped": 0, "most_denied": [
 			{"key": "d|k=\\x1b[31m\\n\\u202e\\xff|f60", "cut": false, "domain": "d", "rule": "d.shadow", "shadow_mode": true,
-			"used": {"at_least": 2, "at_most": 2}, "refused": {"at_least": 2, "at_most": 2}}]}]}`), &want); err != nil {
+			"used": {"at_least": 2, "at_most": 2}, "denied": {"at_least": 2, "at_most": 2}}]}]}`), &want); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -137,10 +137,10 @@ func TestHotKeysPageInJSON(t *testing.T) {
 	}
 }
 
-func TestHotKeysPageRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestHotKeysPageDeniesWhatItDoesNotKnow(t *testing.T) {
 	r := start(t, Options{HotKeys: hotKeysOf(hotTracker())})
 	for query, want := range map[string]string{
-		"by=hits": "use refused or used", "n=0": "1 to 256", "n=257": "1 to 256", "n=many": "1 to 256", "format=xml": "use text or json",
+		"by=hits": "use denied or used", "n=0": "1 to 256", "n=257": "1 to 256", "n=many": "1 to 256", "format=xml": "use text or json",
 	} {
 		if code, body := get(t, r.DebugAddr, "/debug/hotkeys?"+query); code != http.StatusBadRequest || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %q, want 400 with %q", query, code, body, want)
@@ -156,15 +156,15 @@ func TestAdminHotKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	exactly := func(n uint64) *adminv1.HitRange { return &adminv1.HitRange{AtLeast: n, AtMost: n} }
-	a := &adminv1.HotKey{Key: "d|k=a|f60", CounterKey: []byte("d|k=a|f60"), Domain: "d", Rule: "d.k", Used: exactly(10), Refused: exactly(7)}
-	b := &adminv1.HotKey{Key: "d|k=b|f60", CounterKey: []byte("d|k=b|f60"), Domain: "d", Rule: "d.k", Used: exactly(20), Refused: exactly(0)}
-	c := &adminv1.HotKey{Key: `d|k=\x1b[31m\n\u202e\xff|f60`, CounterKey: []byte(hostile), Domain: "d", Rule: "d.shadow", ShadowMode: true, Used: exactly(2), Refused: exactly(2)}
+	a := &adminv1.HotKey{Key: "d|k=a|f60", CounterKey: []byte("d|k=a|f60"), Domain: "d", Rule: "d.k", Used: exactly(10), Denied: exactly(7)}
+	b := &adminv1.HotKey{Key: "d|k=b|f60", CounterKey: []byte("d|k=b|f60"), Domain: "d", Rule: "d.k", Used: exactly(20), Denied: exactly(0)}
+	c := &adminv1.HotKey{Key: `d|k=\x1b[31m\n\u202e\xff|f60`, CounterKey: []byte(hostile), Domain: "d", Rule: "d.shadow", ShadowMode: true, Used: exactly(2), Denied: exactly(2)}
 	want := &adminv1.HotKeysResponse{
 		From: timestamppb.New(hotSince), To: timestamppb.New(hotSince.Add(9 * time.Second)),
-		MostRefused: []*adminv1.HotKey{a}, MostUsed: []*adminv1.HotKey{b},
+		MostDenied: []*adminv1.HotKey{a}, MostUsed: []*adminv1.HotKey{b},
 		Rules: []*adminv1.HotRule{
-			{Domain: "d", Rule: "d.k", HitsUsed: 30, HitsRefused: 7, MostRefused: []*adminv1.HotKey{a}, MostUsed: []*adminv1.HotKey{b}},
-			{Domain: "d", Rule: "d.shadow", ShadowMode: true, HitsUsed: 2, HitsRefused: 2, MostRefused: []*adminv1.HotKey{c}, MostUsed: []*adminv1.HotKey{c}},
+			{Domain: "d", Rule: "d.k", HitsUsed: 30, HitsDenied: 7, MostDenied: []*adminv1.HotKey{a}, MostUsed: []*adminv1.HotKey{b}},
+			{Domain: "d", Rule: "d.shadow", ShadowMode: true, HitsUsed: 2, HitsDenied: 2, MostDenied: []*adminv1.HotKey{c}, MostUsed: []*adminv1.HotKey{c}},
 		},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {

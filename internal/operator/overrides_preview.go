@@ -52,7 +52,7 @@ func (o *overrides) preview(ctx context.Context, now time.Time, edits []override
 		changes[i] = &adminv1.OverrideChange{Before: overridepb.Message(records[i]), Effects: effects(&before, &after)}
 		if reset {
 			for _, effect := range changes[i].Effects { // only what admits nothing at all still denies
-				effect.RefusedAfter = effect.RefusedAfter && effect.CapacityAfter == 0
+				effect.DeniedAfter = effect.DeniedAfter && effect.CapacityAfter == 0
 			}
 		}
 		if !e.Remove {
@@ -68,15 +68,15 @@ func effects(before, after *limiter.Counters) []*adminv1.OverrideEffect {
 	for i := range min(len(before.List), len(after.List)) {
 		b, a := &before.List[i], &after.List[i]
 		e := &adminv1.OverrideEffect{Limit: validText(b.Limit.Name), CounterKey: []byte(b.Key), Used: uint64(max(b.Used, 0))}
-		e.WordsBefore, e.CapacityBefore, e.RefusedBefore = verdict(before, b)
-		e.WordsAfter, e.CapacityAfter, e.RefusedAfter = verdict(after, a)
+		e.WordsBefore, e.CapacityBefore, e.DeniedBefore = verdict(before, b)
+		e.WordsAfter, e.CapacityAfter, e.DeniedAfter = verdict(after, a)
 		all = append(all, e)
 	}
 	return all
 }
 
 // verdict returns what a counter says to the next hit.
-func verdict(all *limiter.Counters, c *limiter.Counter) (words string, capacity uint64, refused bool) {
+func verdict(all *limiter.Counters, c *limiter.Counter) (words string, capacity uint64, denied bool) {
 	switch {
 	case all.Blocked:
 		return "blocked", 0, true

@@ -145,7 +145,7 @@ func TestLifeOfAnOverride(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := dry.GetChanges()[0].GetEffects()[0]
-	if e.GetCapacityBefore() != 5 || e.GetCapacityAfter() != 8 || !e.GetRefusedBefore() || e.GetRefusedAfter() || e.GetWordsBefore() != "5 per year, fixed window" {
+	if e.GetCapacityBefore() != 5 || e.GetCapacityAfter() != 8 || !e.GetDeniedBefore() || e.GetDeniedAfter() || e.GetWordsBefore() != "5 per year, fixed window" {
 		t.Errorf("the effect: %v", e)
 	}
 	if st, err := o.client.Status(o.ctx(t), &adminv1.OverrideServiceStatusRequest{}); err != nil || st.GetCount() != 0 || st.GetSource() != "redis" || !st.GetUp() {
@@ -232,7 +232,7 @@ func TestLifeOfAnOverride(t *testing.T) {
 	}
 }
 
-// An override of what another region counts is refused with that region's name. One that was set before a home moved can be removed.
+// An override of what another region counts is denied with that region's name. One that was set before a home moved can be removed.
 func TestOverrideOfAnotherRegion(t *testing.T) {
 	o := startOverriding(t)
 	blocked := func(rule, pair string) *adminv1.Override {
@@ -287,7 +287,7 @@ func (o *overriding) explain(t *testing.T, pair string) *adminv1.Rule {
 	return x.GetRule()
 }
 
-// A reset of what another region counts is refused with that region's name.
+// A reset of what another region counts is denied with that region's name.
 func TestResetOfAnotherRegion(t *testing.T) {
 	o := startOverriding(t)
 	counters := adminv1.NewCounterServiceClient(o.admin)
@@ -368,8 +368,8 @@ func TestOverrideWithReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, refused := range []bool{false, true} {
-		if e := dry.GetChanges()[i].GetEffects()[0]; e.GetRefusedAfter() != refused || len(dry.GetChanges()[i].GetCleared()) != 0 {
+	for i, denied := range []bool{false, true} {
+		if e := dry.GetChanges()[i].GetEffects()[0]; e.GetDeniedAfter() != denied || len(dry.GetChanges()[i].GetCleared()) != 0 {
 			t.Errorf("the effect: %v", e)
 		}
 	}

@@ -44,10 +44,10 @@ func regionsMessage(of *Regions, tree *descriptor.Tree) *adminv1.ListRegionsResp
 		if p.RTT > 0 {
 			r.Rtt = durationpb.New(p.RTT)
 		}
-		if f := &p.Refusal; !f.At.IsZero() {
-			r.Refused = &adminv1.RegionRefusal{At: timestampOf(f.At), Reason: validText(string(f.Why)), Domain: validText(f.Domain)}
+		if f := &p.Rejection; !f.At.IsZero() {
+			r.Rejected = &adminv1.RegionRejection{At: timestampOf(f.At), Reason: validText(string(f.Why)), Domain: validText(f.Domain)}
 			for _, key := range f.Keys {
-				r.Refused.Keys = append(r.Refused.Keys, validText(key))
+				r.Rejected.Keys = append(r.Rejected.Keys, validText(key))
 			}
 		}
 		m.Regions = append(m.Regions, r)
@@ -143,7 +143,7 @@ func writePeers(b *strings.Builder, all []*adminv1.Region, now time.Time) {
 		if p.GetRtt() != nil {
 			rtt = terminal.Span(p.GetRtt().AsDuration())
 		}
-		if f := p.GetRefused(); f != nil {
+		if f := p.GetRejected(); f != nil {
 			notes = append(notes, fmt.Sprintf("%s: %s it did not count a query about %s: %s", name, ago(f.GetAt()),
 				terminal.Clean(f.GetDomain()+" "+strings.Join(f.GetKeys(), ",")), terminal.Clean(f.GetReason())))
 		}

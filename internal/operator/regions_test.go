@@ -28,7 +28,7 @@ func TestListRegions(t *testing.T) {
 				{Region: "ap", Err: errors.New("no answer \xff"), Rules: regions.RulesSame},
 				{
 					Region: "us", Heard: at, Asked: at.Add(time.Second), RTT: 80 * time.Millisecond, Rules: regions.RulesDiffer,
-					Refusal: regions.PeerRefusal{At: at, Why: regions.NoRule, Domain: "d\xff", Keys: []string{"k", "\xff"}},
+					Rejection: regions.PeerRejection{At: at, Why: regions.NoRule, Domain: "d\xff", Keys: []string{"k", "\xff"}},
 				},
 			},
 		}
@@ -43,7 +43,7 @@ func TestListRegions(t *testing.T) {
 			{Name: "ap", Error: "no answer \uFFFD", Rules: "same"},
 			{
 				Name: "us", Answered: timestamppb.New(at), Asked: timestamppb.New(at.Add(time.Second)), Rtt: durationpb.New(80 * time.Millisecond), Rules: "differ",
-				Refused: &adminv1.RegionRefusal{At: timestamppb.New(at), Reason: "no rule", Domain: "d\uFFFD", Keys: []string{"k", "\uFFFD"}},
+				Rejected: &adminv1.RegionRejection{At: timestamppb.New(at), Reason: "no rule", Domain: "d\uFFFD", Keys: []string{"k", "\uFFFD"}},
 			},
 		},
 	}
@@ -103,7 +103,7 @@ func TestWriteRegions(t *testing.T) {
 			{Name: "ap", Error: "no\x1b answer", Rules: "same"}, {Name: "sa"},
 			{
 				Name: "us", Answered: timestamppb.New(at), Asked: timestamppb.New(at.Add(time.Minute)), Rtt: durationpb.New(80 * time.Millisecond), Rules: "differ",
-				Refused: &adminv1.RegionRefusal{At: timestamppb.New(at), Reason: "no rule", Domain: "shop", Keys: []string{"a", "b"}},
+				Rejected: &adminv1.RegionRejection{At: timestamppb.New(at), Reason: "no rule", Domain: "shop", Keys: []string{"a", "b"}},
 			},
 		},
 	}

@@ -45,7 +45,7 @@ func TestRolesOfEveryMethod(t *testing.T) {
 	call := func(r *running, path string, ctx context.Context) codes.Code {
 		return status.Code(r.admin.Invoke(ctx, path, &emptypb.Empty{}, &emptypb.Empty{}))
 	}
-	refused := func(c codes.Code) bool { return c == codes.PermissionDenied || c == codes.Unauthenticated }
+	denied := func(c codes.Code) bool { return c == codes.PermissionDenied || c == codes.Unauthenticated }
 	for _, path := range everyMethod(t) {
 		row, ok := needs[path]
 		if !ok {
@@ -55,13 +55,13 @@ func TestRolesOfEveryMethod(t *testing.T) {
 		if c := call(guarded, path, within(t)); c != codes.Unauthenticated {
 			t.Errorf("%s without a token: %s", path, c)
 		}
-		if c := call(guarded, path, with(within(t), "Bearer "+annsToken)); refused(c) {
+		if c := call(guarded, path, with(within(t), "Bearer "+annsToken)); denied(c) {
 			t.Errorf("%s with the role operate: %s", path, c)
 		}
-		if c := call(guarded, path, with(within(t), "Bearer "+bobsToken)); refused(c) != (row.role == roleOperate) {
+		if c := call(guarded, path, with(within(t), "Bearer "+bobsToken)); denied(c) != (row.role == roleOperate) {
 			t.Errorf("%s, which needs the role %s, with the role read: %s", path, row.role, c)
 		}
-		if c := call(open, path, within(t)); refused(c) != row.named {
+		if c := call(open, path, within(t)); denied(c) != row.named {
 			t.Errorf("%s on a port that requires nothing: %s", path, c)
 		}
 		if row.role == roleOperate && !row.named {

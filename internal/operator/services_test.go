@@ -77,7 +77,7 @@ func TestProtocolsOfTheServices(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// What is no call of a known method is refused in the form of the request.
+// What is no call of a known method is denied in the form of the request.
 func TestCallsOfUnknownMethods(t *testing.T) {
 	r := explaining(t)
 	for _, method := range []string{"/ratelimitd.admin.v1.NoService/Explain", "/ratelimitd.admin.v1.AdminService/Nothing", "/none"} {
@@ -96,7 +96,7 @@ func TestCallsOfUnknownMethods(t *testing.T) {
 	}
 }
 
-// Every method refuses a message above the bound, in every protocol, also one that is compressed to a small part of its size.
+// Every method denies a message above the bound, in every protocol, also one that is compressed to a small part of its size.
 func TestLargestMessages(t *testing.T) {
 	r := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
 	authorized := with(within(t), "Bearer "+annsToken)

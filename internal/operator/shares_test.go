@@ -174,7 +174,7 @@ func TestManyShares(t *testing.T) {
 	}
 }
 
-func TestSharesRefused(t *testing.T) {
+func TestSharesDenied(t *testing.T) {
 	list := shares(t, Options{Bounds: Bounds{MaxEntries: 1, MaxTextBytes: 10}, Shares: held{bucketOf("1")}})
 	for want, req := range map[string]*adminv1.ListSharesRequest{
 		"domain must not be empty":        {},

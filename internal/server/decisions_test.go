@@ -290,7 +290,7 @@ func TestSizeOfBatches(t *testing.T) {
 		}
 	}
 	if got := d.batch(decide("three", "v0", hitsOf(0))); got[0].GetStatuses()[0].GetRemaining() != 2 {
-		t.Errorf("a batch that was refused counted: %v", got)
+		t.Errorf("a batch that was rejected counted: %v", got)
 	}
 }
 
@@ -383,7 +383,7 @@ func descriptorsCountAsCalls(t *testing.T, opts []grpc.CallOption) {
 }
 
 // A batch counts while it is decoded: when there are too many calls, nothing more of it takes memory.
-func TestRefusedBatchIsNotDecoded(t *testing.T) {
+func TestRejectedBatchIsNotDecoded(t *testing.T) {
 	counted, err := intake.NewMetrics(nil)
 	if err != nil {
 		t.Fatal(err)

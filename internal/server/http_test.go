@@ -337,7 +337,7 @@ func TestUnknownPathsAreNotFound(t *testing.T) {
 	}
 }
 
-// A request that a browser sends for a page of another origin is refused and spends nothing; other clients are not
+// A request that a browser sends for a page of another origin is rejected and spends nothing; other clients are not
 // affected.
 func TestPagesOfOtherOrigins(t *testing.T) {
 	decided := 0

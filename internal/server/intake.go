@@ -35,7 +35,7 @@ func connOfRequest(r *http.Request) *intake.Conn {
 type longStreams struct {
 	*intake.Streams
 	reflections *intake.Streams // how many of them are reflection
-	refused     *prometheus.CounterVec
+	rejected    *prometheus.CounterVec
 }
 
 const (
@@ -48,9 +48,9 @@ const (
 )
 
 // admit admits a health watch.
-func (s *longStreams) admit(conn *intake.Conn) (end func(), refusal string) {
+func (s *longStreams) admit(conn *intake.Conn) (end func(), rejection string) {
 	if why := s.Begin(conn); why != "" {
-		s.refused.WithLabelValues(watchKind, string(why)).Inc()
+		s.rejected.WithLabelValues(watchKind, string(why)).Inc()
 		return nil, tooManyLongStreams
 	}
 	return func() { s.End(conn) }, ""
@@ -59,13 +59,13 @@ func (s *longStreams) admit(conn *intake.Conn) (end func(), refusal string) {
 // admitReflection admits a stream of reflection.
 func (s *longStreams) admitReflection(conn *intake.Conn) (func(), string) {
 	if s.reflections.Begin(nil) != "" {
-		s.refused.WithLabelValues(watchKind, string(overReflections)).Inc()
+		s.rejected.WithLabelValues(watchKind, string(overReflections)).Inc()
 		return nil, tooManyLongStreams
 	}
-	endLong, refusal := s.admit(conn)
-	if refusal != "" {
+	endLong, rejection := s.admit(conn)
+	if rejection != "" {
 		s.reflections.End(nil)
-		return nil, refusal
+		return nil, rejection
 	}
 	return func() {
 		endLong()

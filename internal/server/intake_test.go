@@ -68,17 +68,17 @@ func (c *rawClient) ended(t *testing.T) {
 	}
 }
 
-// refusals counts rejected streams, until the given number of frames has reported them.
-func (c *rawClient) refusals(t *testing.T, want int) {
+// rejections counts rejected streams, until the given number of frames has reported them.
+func (c *rawClient) rejections(t *testing.T, want int) {
 	t.Helper()
-	refused := 0
-	for refused < want {
+	rejected := 0
+	for rejected < want {
 		f, err := c.ReadFrame()
 		if err != nil {
-			t.Fatalf("%d streams were refused, want %d: %v", refused, want, err)
+			t.Fatalf("%d streams were rejected, want %d: %v", rejected, want, err)
 		}
 		if reset, ok := f.(*http2.RSTStreamFrame); ok && reset.ErrCode == http2.ErrCodeRefusedStream {
-			refused++
+			rejected++
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 			}
 		}
 	}()
-	c.refusals(t, 500)
+	c.rejections(t, 500)
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
 		t.Error("a call on another connection:", err)
 	}
@@ -127,7 +127,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 				for answered < 66 {
 					f, err := c.ReadFrame()
 					if err != nil {
-						t.Fatalf("%d calls were refused: %v", answered, err)
+						t.Fatalf("%d calls were rejected: %v", answered, err)
 					}
 					if h, ok := f.(*http2.HeadersFrame); ok && h.StreamEnded() {
 						answered++
@@ -144,7 +144,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 	}
 }
 
-func TestTooManyCallsAreRefusedAtOnce(t *testing.T) {
+func TestTooManyCallsAreRejectedAtOnce(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	began, end := make(chan struct{}), make(chan struct{})
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Calls: Calls{Max: 1}, Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
@@ -166,7 +166,7 @@ func TestTooManyCallsAreRefusedAtOnce(t *testing.T) {
 	}
 	checkMetrics(t, registry, map[string]float64{
 		`ratelimitd_calls_in_flight`:                                       1,
-		`ratelimitd_calls_refused_total{bound=all}`:                        2,
+		`ratelimitd_calls_rejected_total{bound=all}`:                       2,
 		`ratelimitd_requests_total{code=ResourceExhausted transport=grpc}`: 1,
 		`ratelimitd_requests_total{code=ResourceExhausted transport=json}`: 1,
 	})
@@ -308,7 +308,7 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// The bytes of calls that finished, were refused or were given up do not add up.
+// The bytes of calls that finished, were rejected or were given up do not add up.
 func TestFinishedMessagesAreNotHeld(t *testing.T) {
 	r := start(t, Options{Connections: Connections{MaxBytes: 1 << 20}, Requests: Requests{MaxDescriptors: 1, MaxBytes: 200_000}})
 	large := smallRequest()

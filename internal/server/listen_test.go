@@ -83,7 +83,7 @@ func TestUnixSocketLeavesOtherFilesAlone(t *testing.T) {
 	}
 }
 
-func TestTooManyConnectionsAreRefused(t *testing.T) {
+func TestTooManyConnectionsAreRejected(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Connections: Connections{Max: 2}})
 	open := func() net.Conn {
@@ -99,10 +99,10 @@ func TestTooManyConnectionsAreRefused(t *testing.T) {
 		return conn
 	}
 	greeted := func(c net.Conn) bool { // the server sends its settings
-		_, _ = io.WriteString(c, http2.ClientPreface) // fails on a connection that is refused
+		_, _ = io.WriteString(c, http2.ClientPreface) // fails on a connection that is rejected
 		_, err := c.Read(make([]byte, 1))
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatal("neither greeted nor refused")
+			t.Fatal("neither greeted nor rejected")
 		}
 		return err == nil
 	}
@@ -114,7 +114,7 @@ func TestTooManyConnectionsAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := stream.Recv(); err != nil {
-			t.Fatal("one of the first two was refused:", err)
+			t.Fatal("one of the first two was rejected:", err)
 		}
 	}
 	for range 2 {

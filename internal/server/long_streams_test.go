@@ -59,17 +59,17 @@ func TestLongStreamsAreBounded(t *testing.T) {
 		}
 		return err
 	}
-	greedy, refused := dial(t, r.GRPCAddr), 0
+	greedy, rejected := dial(t, r.GRPCAddr), 0
 	for range maxLongStreams/2 + 50 {
 		if err := watch(greedy); status.Code(err) == codes.ResourceExhausted {
-			refused++
+			rejected++
 		} else if err != nil {
 			t.Fatal(err)
 		}
 	}
 	m := gathered(t, registry)
-	if counted := m[`ratelimitd_streams_refused_total{kind=watch reason=connection}`] + m[`ratelimitd_streams_refused_total{kind=watch reason=peer}`]; refused == 0 || counted != float64(refused) {
-		t.Errorf("%d streams were refused, and %v counted", refused, counted)
+	if counted := m[`ratelimitd_streams_rejected_total{kind=watch reason=connection}`] + m[`ratelimitd_streams_rejected_total{kind=watch reason=peer}`]; rejected == 0 || counted != float64(rejected) {
+		t.Errorf("%d streams were rejected, and %v counted", rejected, counted)
 	}
 	if _, err := r.rateLimit().ShouldRateLimit(within(t), smallRequest()); err != nil {
 		t.Error("a call of another connection:", err)
@@ -102,7 +102,7 @@ func TestReflectionStreamsAreBounded(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	checkMetrics(t, registry, map[string]float64{
-		`ratelimitd_streams{kind=watch}`: maxReflections, `ratelimitd_streams_refused_total{kind=watch reason=reflection}`: 1,
+		`ratelimitd_streams{kind=watch}`: maxReflections, `ratelimitd_streams_rejected_total{kind=watch reason=reflection}`: 1,
 	})
 	watch, err := healthv1.NewHealthClient(r.conn).Watch(within(t), &healthv1.HealthCheckRequest{})
 	if err == nil {

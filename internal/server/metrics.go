@@ -72,24 +72,24 @@ const (
 
 // Why a stream is rejected, in addition to the reasons of package intake.
 const (
-	overBytes       intake.Refusal = "bytes"      // a quota stream for which there is no memory
-	overReflections intake.Refusal = "reflection" // a stream of reflection beyond maxReflections
+	overBytes       intake.Rejection = "bytes"      // a quota stream for which there is no memory
+	overReflections intake.Rejection = "reflection" // a stream of reflection beyond maxReflections
 )
 
 // newStreamMetrics returns what counts rejected streams, by kind and reason. It registers that and the numbers of open streams.
 func newStreamMetrics(registry prometheus.Registerer, quota, watches *intake.Streams) (*prometheus.CounterVec, error) {
-	refused := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "ratelimitd_streams_refused_total",
+	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "ratelimitd_streams_rejected_total",
 		Help: "Streams rejected, because too many were open; reason: all (of the replica), peer (of one address), connection, bytes or reflection.",
 	}, []string{"kind", "reason"})
-	for _, why := range []intake.Refusal{intake.OverAll, intake.OverPeer, intake.OverConnection} {
-		refused.WithLabelValues(quotaKind, string(why))
-		refused.WithLabelValues(watchKind, string(why))
+	for _, why := range []intake.Rejection{intake.OverAll, intake.OverPeer, intake.OverConnection} {
+		rejected.WithLabelValues(quotaKind, string(why))
+		rejected.WithLabelValues(watchKind, string(why))
 	}
-	refused.WithLabelValues(quotaKind, string(overBytes))
-	refused.WithLabelValues(watchKind, string(overReflections))
+	rejected.WithLabelValues(quotaKind, string(overBytes))
+	rejected.WithLabelValues(watchKind, string(overReflections))
 	if registry == nil {
-		return refused, nil
+		return rejected, nil
 	}
 	open := func(kind string, of *intake.Streams) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -98,7 +98,7 @@ func newStreamMetrics(registry prometheus.Registerer, quota, watches *intake.Str
 			ConstLabels: prometheus.Labels{"kind": kind},
 		}, func() float64 { return float64(of.Open()) })
 	}
-	return refused, errors.Join(registry.Register(refused), registry.Register(open(quotaKind, quota)), registry.Register(open(watchKind, watches)))
+	return rejected, errors.Join(registry.Register(rejected), registry.Register(open(quotaKind, quota)), registry.Register(open(watchKind, watches)))
 }
 
 // observe counts an answer to a request that arrived at start. The zero time means that its message never arrived.

@@ -40,7 +40,7 @@ type quotaService struct {
 	bound    *intake.Streams
 	most     int // bytes of a message
 	shared   *endpoint.Shared
-	refused  *prometheus.CounterVec
+	rejected *prometheus.CounterVec
 	requests Requests
 	large    chan struct{} // has room for the large reports that are read at a time
 	scratch  chan *quotaReport
@@ -48,9 +48,9 @@ type quotaService struct {
 }
 
 // newQuota makes the service.
-func (s *Server) newQuota(opts *Options, streams *intake.Streams, refused *prometheus.CounterVec) *quotaService {
+func (s *Server) newQuota(opts *Options, streams *intake.Streams, rejected *prometheus.CounterVec) *quotaService {
 	q := &quotaService{
-		streams: opts.Quota, bound: streams, shared: s.shared, refused: refused, requests: opts.Requests,
+		streams: opts.Quota, bound: streams, shared: s.shared, rejected: rejected, requests: opts.Requests,
 		most:     int(min(maxReportBytes, opts.Connections.MaxBytes)), // no longer message can arrive
 		large:    make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 		scratch:  make(chan *quotaReport, runtime.GOMAXPROCS(0)),
@@ -89,13 +89,13 @@ func (q *quotaService) serve(wire *transport.Stream) error {
 const streamSize = 8 << 10
 
 // admit admits a stream, or returns why it does not. end ends the stream.
-func (q *quotaService) admit(conn *intake.Conn) (end func(), refusal string) {
+func (q *quotaService) admit(conn *intake.Conn) (end func(), rejection string) {
 	if conn != nil && !conn.HasRoom(streamSize) {
-		q.refused.WithLabelValues(quotaKind, string(overBytes)).Inc()
+		q.rejected.WithLabelValues(quotaKind, string(overBytes)).Inc()
 		return nil, "too much is kept for clients"
 	}
 	if why := q.bound.Begin(conn); why != "" {
-		q.refused.WithLabelValues(quotaKind, string(why)).Inc()
+		q.rejected.WithLabelValues(quotaKind, string(why)).Inc()
 		return nil, "too many quota streams"
 	}
 	if conn == nil {

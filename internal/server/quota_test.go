@@ -169,8 +169,8 @@ func exchangeQuota(t testing.TB, s quotaClient, domain string, all ...*bucketUsa
 	return got
 }
 
-// refusedQuota sends a message and returns the error that ends the stream.
-func refusedQuota(t testing.TB, s quotaClient, m *usageReports) *status.Status {
+// rejectedQuota sends a message and returns the error that ends the stream.
+func rejectedQuota(t testing.TB, s quotaClient, m *usageReports) *status.Status {
 	t.Helper()
 	_ = s.Send(m)
 	return endOf(t, s)
@@ -241,7 +241,7 @@ func TestQuotaStreamOverTLS(t *testing.T) {
 
 func TestNoQuotaStreams(t *testing.T) {
 	r := start(t, Options{})
-	if st := refusedQuota(t, openQuota(t, r.conn), &usageReports{Domain: "edge"}); st.Code() != codes.Unimplemented {
+	if st := rejectedQuota(t, openQuota(t, r.conn), &usageReports{Domain: "edge"}); st.Code() != codes.Unimplemented {
 		t.Error(st)
 	}
 }
@@ -274,7 +274,7 @@ func TestQuotaStreamIsEndedByBadMessages(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if st := refusedQuota(t, s, tt.bad); st.Code() != tt.want {
+			if st := rejectedQuota(t, s, tt.bad); st.Code() != tt.want {
 				t.Error(st)
 			}
 		})
@@ -451,7 +451,7 @@ func TestQuotaStreamsAreBounded(t *testing.T) {
 	for range 10 {
 		exchangeQuota(t, openQuota(t, r.conn), "edge", bucket())
 	}
-	if st := refusedQuota(t, openQuota(t, r.conn), &usageReports{Domain: "edge"}); st.Code() != codes.ResourceExhausted {
+	if st := rejectedQuota(t, openQuota(t, r.conn), &usageReports{Domain: "edge"}); st.Code() != codes.ResourceExhausted {
 		t.Error("one connection:", st)
 	}
 	opened := 10
@@ -471,7 +471,7 @@ func TestQuotaStreamsAreBounded(t *testing.T) {
 		t.Errorf("one peer has %d of 20 streams", opened)
 	}
 	checkMetrics(t, registry, map[string]float64{
-		`ratelimitd_streams_refused_total{kind=quota reason=connection}`: 1, `ratelimitd_streams_refused_total{kind=quota reason=peer}`: 1, `ratelimitd_streams_refused_total{kind=quota reason=all}`: 0,
+		`ratelimitd_streams_rejected_total{kind=quota reason=connection}`: 1, `ratelimitd_streams_rejected_total{kind=quota reason=peer}`: 1, `ratelimitd_streams_rejected_total{kind=quota reason=all}`: 0,
 	})
 }
 
@@ -551,7 +551,7 @@ func TestPanicOfAQuotaStream(t *testing.T) {
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Quota: q})
 	other := openQuota(t, r.conn)
 	exchangeQuota(t, other, "edge", bucket())
-	if st := refusedQuota(t, openQuota(t, r.conn), &usageReports{Domain: "bad"}); st.Code() != codes.Internal {
+	if st := rejectedQuota(t, openQuota(t, r.conn), &usageReports{Domain: "bad"}); st.Code() != codes.Internal {
 		t.Error(st)
 	}
 	exchangeQuota(t, other, "edge", bucket())

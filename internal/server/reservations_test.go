@@ -201,7 +201,7 @@ func TestPlainRequestsRespectReservations(t *testing.T) {
 	if err := l.Decide(r.ctx, time.Now(), plain, &d); err != nil || d.Code != limiter.OverLimit {
 		t.Errorf("%v, %v", d.Code, err)
 	}
-	r.commit(&ratelimitdv1.CommitRequest{Id: got.GetId(), Actual: []*ratelimitdv1.Amount{hitsOf(1)}}, resultDone, 1) // the refused one counted
+	r.commit(&ratelimitdv1.CommitRequest{Id: got.GetId(), Actual: []*ratelimitdv1.Amount{hitsOf(1)}}, resultDone, 1) // the denied one counted
 }
 
 func TestErrorsOfReservations(t *testing.T) {

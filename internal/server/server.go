@@ -71,7 +71,7 @@ func New(opts Options) (*Server, error) {
 	}
 	streams := intake.NewStreams(opts.QuotaStreamsMax)
 	long := &longStreams{Streams: intake.NewStreams(maxLongStreams), reflections: intake.NewStreams(maxReflections)}
-	if long.refused, err = newStreamMetrics(registry, streams, long.Streams); err != nil {
+	if long.rejected, err = newStreamMetrics(registry, streams, long.Streams); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	bytes := newClientBytes(&opts, calls)
@@ -93,7 +93,7 @@ func New(opts Options) (*Server, error) {
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	if opts.Quota != nil {
-		s.quota = s.newQuota(&opts, streams, long.refused)
+		s.quota = s.newQuota(&opts, streams, long.rejected)
 	}
 	var methods []*method
 	s.services, methods = s.newServices(&opts)

@@ -244,7 +244,7 @@ func TestStopLetsCallsInFlightFinish(t *testing.T) {
 
 	r.stop()
 	<-r.stopping.Done()
-	if err := refused(within(t), r.GRPCAddr); err != nil {
+	if err := rejected(within(t), r.GRPCAddr); err != nil {
 		t.Errorf("new connections are still accepted: %v", err)
 	}
 	select {
@@ -264,8 +264,8 @@ func TestStopLetsCallsInFlightFinish(t *testing.T) {
 	}
 }
 
-// refused waits until an address does not accept connections any more.
-func refused(ctx context.Context, at net.Addr) error {
+// rejected waits until an address does not accept connections any more.
+func rejected(ctx context.Context, at net.Addr) error {
 	for ctx.Err() == nil {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
 		if errors.Is(err, syscall.ECONNREFUSED) {

@@ -139,21 +139,21 @@ func (c *client) wait(ctx context.Context, made *Call) error {
 
 // pause waits before a call that was denied is made again. If it is not made again, pause returns the denial or the
 // error of ctx.
-func pause(ctx context.Context, waits *gate.Waits, refusal error, header, trailer metadata.MD) error {
-	after, ok := retryAfter(refusal, header, trailer)
+func pause(ctx context.Context, waits *gate.Waits, denial error, header, trailer metadata.MD) error {
+	after, ok := retryAfter(denial, header, trailer)
 	if !ok {
-		return refusal
+		return denial
 	}
 	wait, ok := waits.Next(ctx, after)
 	if !ok {
-		return refusal
+		return denial
 	}
 	err := limits.Sleep(ctx, wait)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, limits.ErrTooLong):
-		return refusal
+		return denial
 	default:
 		return status.FromContextError(err).Err()
 	}

@@ -25,37 +25,37 @@ import (
 	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 )
 
-// refusal says how a server refuses a call.
-type refusal struct {
+// denial says how a server denies a call.
+type denial struct {
 	code     codes.Code
 	delay    *durationpb.Duration // of RetryInfo; nil: none
 	metadata metadata.MD
 	trailer  metadata.MD
 }
 
-func (r refusal) err() error {
-	s := status.New(r.code, "refused")
+func (r denial) err() error {
+	s := status.New(r.code, "denied")
 	if r.delay != nil {
 		s, _ = s.WithDetails(&errdetails.RetryInfo{RetryDelay: r.delay})
 	}
 	return s.Err()
 }
 
-func after(d time.Duration) refusal {
-	return refusal{code: codes.ResourceExhausted, delay: durationpb.New(d)}
+func after(d time.Duration) denial {
+	return denial{code: codes.ResourceExhausted, delay: durationpb.New(d)}
 }
 
-// refusing runs a test with a server that refuses calls like this and then answers. It returns the times at which calls came.
-func refusing(t *testing.T, o grpclimit.ClientOptions, refusals []refusal, test func(t *testing.T, c testpb.TestServiceClient)) (times []time.Duration) {
+// denying runs a test with a server that denies calls like this and then answers. It returns the times at which calls came.
+func denying(t *testing.T, o grpclimit.ClientOptions, denials []denial, test func(t *testing.T, c testpb.TestServiceClient)) (times []time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		came := func(ctx context.Context) error {
 			times = append(times, time.Since(start))
-			if len(times) > len(refusals) {
+			if len(times) > len(denials) {
 				return nil
 			}
-			r := refusals[len(times)-1]
+			r := denials[len(times)-1]
 			_ = grpc.SetHeader(ctx, r.metadata)
 			_ = grpc.SetTrailer(ctx, r.trailer)
 			return r.err()
@@ -67,7 +67,7 @@ func refusing(t *testing.T, o grpclimit.ClientOptions, refusals []refusal, test 
 				return &testpb.SimpleResponse{Payload: r.GetPayload()}, came(ctx)
 			},
 			output: func(r *testpb.StreamingOutputCallRequest, stream grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
-				if string(r.GetPayload().GetBody()) == "late" { // refused after the first message
+				if string(r.GetPayload().GetBody()) == "late" { // denied after the first message
 					_ = stream.Send(&testpb.StreamingOutputCallResponse{})
 				}
 				if err := came(stream.Context()); err != nil {
@@ -133,16 +133,16 @@ func stream(ctx context.Context, t *testing.T, c testpb.TestServiceClient, body 
 // A client repeats a call as late as the server says, and not exactly then.
 func TestRepeats(t *testing.T) {
 	for name, c := range map[string]struct {
-		refusal refusal
-		from    time.Duration
+		denial denial
+		from   time.Duration
 	}{
 		"RetryInfo":        {after(7 * time.Second), 7 * time.Second},
 		"RetryInfo of 0":   {after(0), 0},
 		"a negative time":  {after(-time.Second), 0},
-		"metadata":         {refusal{code: codes.ResourceExhausted, metadata: metadata.Pairs("retry-after", "3")}, 3 * time.Second},
-		"trailer":          {refusal{code: codes.ResourceExhausted, trailer: metadata.Pairs("retry-after", "4")}, 4 * time.Second},
-		"both: RetryInfo":  {refusal{code: codes.ResourceExhausted, delay: durationpb.New(1500 * time.Millisecond), metadata: metadata.Pairs("retry-after", "2")}, 1500 * time.Millisecond},
-		"garbage and more": {refusal{code: codes.ResourceExhausted, metadata: metadata.Pairs("retry-after", "soon", "retry-after", "5")}, 5 * time.Second},
+		"metadata":         {denial{code: codes.ResourceExhausted, metadata: metadata.Pairs("retry-after", "3")}, 3 * time.Second},
+		"trailer":          {denial{code: codes.ResourceExhausted, trailer: metadata.Pairs("retry-after", "4")}, 4 * time.Second},
+		"both: RetryInfo":  {denial{code: codes.ResourceExhausted, delay: durationpb.New(1500 * time.Millisecond), metadata: metadata.Pairs("retry-after", "2")}, 1500 * time.Millisecond},
+		"garbage and more": {denial{code: codes.ResourceExhausted, metadata: metadata.Pairs("retry-after", "soon", "retry-after", "5")}, 5 * time.Second},
 	} {
 		check := func(kind string, times []time.Duration) {
 			t.Helper()
@@ -150,12 +150,12 @@ func TestRepeats(t *testing.T) {
 				t.Errorf("%s, %s: calls at %v", name, kind, times)
 			}
 		}
-		check("unary", refusing(t, grpclimit.ClientOptions{}, []refusal{c.refusal}, func(t *testing.T, client testpb.TestServiceClient) {
+		check("unary", denying(t, grpclimit.ClientOptions{}, []denial{c.denial}, func(t *testing.T, client testpb.TestServiceClient) {
 			if err := call(t.Context(), t, client); err != nil {
 				t.Error(name, err)
 			}
 		}))
-		check("stream", refusing(t, grpclimit.ClientOptions{}, []refusal{c.refusal}, func(t *testing.T, client testpb.TestServiceClient) {
+		check("stream", denying(t, grpclimit.ClientOptions{}, []denial{c.denial}, func(t *testing.T, client testpb.TestServiceClient) {
 			if n, err := stream(t.Context(), t, client, "text"); n != 2 || err != nil {
 				t.Error(name, n, err)
 			}
@@ -164,7 +164,7 @@ func TestRepeats(t *testing.T) {
 }
 
 func TestAttempts(t *testing.T) {
-	refusals := []refusal{after(time.Second), after(time.Second), after(time.Second), after(time.Second)}
+	denials := []denial{after(time.Second), after(time.Second), after(time.Second), after(time.Second)}
 	for attempts, want := range map[int]int{0: 4, 1: 1, 2: 2, 5: 5} {
 		for kind, ask := range map[string]func(t *testing.T, c testpb.TestServiceClient) error{
 			"unary": func(t *testing.T, c testpb.TestServiceClient) error { return call(t.Context(), t, c) },
@@ -173,7 +173,7 @@ func TestAttempts(t *testing.T) {
 				return err
 			},
 		} {
-			times := refusing(t, grpclimit.ClientOptions{Attempts: attempts}, refusals, func(t *testing.T, c testpb.TestServiceClient) {
+			times := denying(t, grpclimit.ClientOptions{Attempts: attempts}, denials, func(t *testing.T, c testpb.TestServiceClient) {
 				if err := ask(t, c); (err == nil) != (want == 5) || err != nil && status.Code(err) != codes.ResourceExhausted {
 					t.Errorf("%d attempts, %s: %v", attempts, kind, err)
 				}
@@ -185,22 +185,22 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// These refusals are returned at once.
-func TestReturnsRefusals(t *testing.T) {
+// These denials are returned at once.
+func TestReturnsDenials(t *testing.T) {
 	for name, c := range map[string]struct {
-		refusal  refusal
+		denial   denial
 		o        grpclimit.ClientOptions
 		deadline time.Duration // 0: none
 	}{
-		"no time":             {refusal{code: codes.ResourceExhausted}, grpclimit.ClientOptions{}, 0},
-		"another code":        {refusal{code: codes.Unavailable, delay: durationpb.New(time.Second)}, grpclimit.ClientOptions{}, 0},
+		"no time":             {denial{code: codes.ResourceExhausted}, grpclimit.ClientOptions{}, 0},
+		"another code":        {denial{code: codes.Unavailable, delay: durationpb.New(time.Second)}, grpclimit.ClientOptions{}, 0},
 		"after the deadline":  {after(6 * time.Second), grpclimit.ClientOptions{}, 5 * time.Second},
 		"more than MaxWait":   {after(31 * time.Second), grpclimit.ClientOptions{}, 0},
 		"a MaxWait of 1 s":    {after(2 * time.Second), grpclimit.ClientOptions{MaxWait: time.Second}, 0},
-		"far more, as a text": {refusal{code: codes.ResourceExhausted, trailer: metadata.Pairs("retry-after", "9223372036854775807")}, grpclimit.ClientOptions{}, 0},
+		"far more, as a text": {denial{code: codes.ResourceExhausted, trailer: metadata.Pairs("retry-after", "9223372036854775807")}, grpclimit.ClientOptions{}, 0},
 	} {
 		for _, unary := range []bool{true, false} {
-			times := refusing(t, c.o, []refusal{c.refusal}, func(t *testing.T, client testpb.TestServiceClient) {
+			times := denying(t, c.o, []denial{c.denial}, func(t *testing.T, client testpb.TestServiceClient) {
 				ctx, start := t.Context(), time.Now()
 				if c.deadline > 0 {
 					var cancel context.CancelFunc
@@ -213,7 +213,7 @@ func TestReturnsRefusals(t *testing.T) {
 				} else {
 					_, err = stream(ctx, t, client, "x")
 				}
-				if status.Code(err) != c.refusal.code || time.Since(start) != 0 {
+				if status.Code(err) != c.denial.code || time.Since(start) != 0 {
 					t.Errorf("%s: %v after %s", name, err, time.Since(start))
 				}
 			})
@@ -226,7 +226,7 @@ func TestReturnsRefusals(t *testing.T) {
 
 // A stream whose first answer has come is not repeated, nor is one of requests.
 func TestStreamsThatAreNotRepeated(t *testing.T) {
-	times := refusing(t, grpclimit.ClientOptions{}, []refusal{after(time.Second)}, func(t *testing.T, c testpb.TestServiceClient) {
+	times := denying(t, grpclimit.ClientOptions{}, []denial{after(time.Second)}, func(t *testing.T, c testpb.TestServiceClient) {
 		if n, err := stream(t.Context(), t, c, "late"); n != 1 || status.Code(err) != codes.ResourceExhausted {
 			t.Error(n, err)
 		}
@@ -234,7 +234,7 @@ func TestStreamsThatAreNotRepeated(t *testing.T) {
 	if len(times) != 1 {
 		t.Errorf("calls at %v", times)
 	}
-	times = refusing(t, grpclimit.ClientOptions{}, []refusal{after(time.Second)}, func(t *testing.T, c testpb.TestServiceClient) {
+	times = denying(t, grpclimit.ClientOptions{}, []denial{after(time.Second)}, func(t *testing.T, c testpb.TestServiceClient) {
 		s, err := c.FullDuplexCall(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -251,7 +251,7 @@ func TestStreamsThatAreNotRepeated(t *testing.T) {
 // A caller that cancels a call that waits gets the error at once.
 func TestCancelled(t *testing.T) {
 	for _, unary := range []bool{true, false} {
-		refusing(t, grpclimit.ClientOptions{}, []refusal{after(20 * time.Second)}, func(t *testing.T, c testpb.TestServiceClient) {
+		denying(t, grpclimit.ClientOptions{}, []denial{after(20 * time.Second)}, func(t *testing.T, c testpb.TestServiceClient) {
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
 			start := time.Now()
@@ -291,7 +291,7 @@ func TestLimitsItsCalls(t *testing.T) {
 			return err
 		}
 		d := &script{answers: []limits.Decision{{RetryAfter: 2 * time.Second}, {Allowed: true}, {Allowed: true, Delay: 3 * time.Second}}}
-		times := refusing(t, grpclimit.ClientOptions{Decider: d, Domain: "out", Descriptors: by}, []refusal{after(time.Second)}, func(t *testing.T, c testpb.TestServiceClient) {
+		times := denying(t, grpclimit.ClientOptions{Decider: d, Domain: "out", Descriptors: by}, []denial{after(time.Second)}, func(t *testing.T, c testpb.TestServiceClient) {
 			if err := ask(t.Context(), t, c); err != nil {
 				t.Error(err)
 			}
@@ -310,7 +310,7 @@ func TestLimitsItsCalls(t *testing.T) {
 			{limits.Decision{Err: io.ErrUnexpectedEOF}, limits.OnFailureDefault, codes.OK},
 		} {
 			o := grpclimit.ClientOptions{Decider: &script{answers: []limits.Decision{x.answer}}, Domain: "out", Descriptors: by, OnFailure: x.onFailure, Logger: slog.New(slog.DiscardHandler)}
-			times := refusing(t, o, nil, func(t *testing.T, c testpb.TestServiceClient) {
+			times := denying(t, o, nil, func(t *testing.T, c testpb.TestServiceClient) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				if err := ask(ctx, t, c); status.Code(err) != x.want {

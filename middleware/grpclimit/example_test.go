@@ -114,7 +114,7 @@ func ExampleStreamServerInterceptor() {
 	// 999 <nil>
 }
 
-// A client waits when it is refused.
+// A client waits when it is denied.
 func ExampleUnaryClientInterceptor() {
 	l, end := limiter()
 	defer end()

@@ -110,9 +110,9 @@ func retryInfo(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-func TestRefusal(t *testing.T) { gatetest.Each(t, gatetest.Rules, testRefusal) }
+func TestDenial(t *testing.T) { gatetest.Each(t, gatetest.Rules, testDenial) }
 
-func testRefusal(t *testing.T, l gatetest.Counting) {
+func testDenial(t *testing.T, l gatetest.Counting) {
 	c := serve(t, &service{}, l, grpclimit.Options{Domain: "api", Descriptors: byCustomer})
 	ctx := as(t, "x-api-key", "ann")
 	if _, err := c.UnaryCall(ctx, &testpb.SimpleRequest{}); err != nil {
@@ -252,7 +252,7 @@ func TestNoDecision(t *testing.T) {
 	})
 }
 
-// A delayed call waits, and is refused at once if its turn comes after its deadline.
+// A delayed call waits, and is denied at once if its turn comes after its deadline.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		intercept := grpclimit.UnaryServerInterceptor(&gatetest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second}}, grpclimit.Options{Domain: "api", Descriptors: byCustomer})

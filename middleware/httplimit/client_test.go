@@ -38,8 +38,8 @@ type answer struct {
 	headers http.Header
 }
 
-// refusing runs a test with a server that gives these answers and then 200. It returns the times at which requests came, and their bodies.
-func refusing(t *testing.T, tr *httplimit.Transport, answers []answer, test func(t *testing.T, c *http.Client)) (times []time.Duration, bodies []string) {
+// denying runs a test with a server that gives these answers and then 200. It returns the times at which requests came, and their bodies.
+func denying(t *testing.T, tr *httplimit.Transport, answers []answer, test func(t *testing.T, c *http.Client)) (times []time.Duration, bodies []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -53,7 +53,7 @@ func refusing(t *testing.T, tr *httplimit.Transport, answers []answer, test func
 					w.Header()[name] = v
 				}
 				w.WriteHeader(a.status)
-				_, _ = io.WriteString(w, "refused")
+				_, _ = io.WriteString(w, "denied")
 				if _, endless := a.headers["Endless"]; endless {
 					_ = http.NewResponseController(w).Flush()
 					<-r.Context().Done()
@@ -106,7 +106,7 @@ func TestRepeats(t *testing.T) {
 		{"infinity", after("inf"), time.Second},
 		{"a negative number", after("-5"), time.Second},
 	} {
-		times, _ := refusing(t, &httplimit.Transport{WaitHeaders: []string{"x-rate-limit-reset", "RateLimit-Reset"}}, []answer{{429, c.headers}}, func(t *testing.T, client *http.Client) {
+		times, _ := denying(t, &httplimit.Transport{WaitHeaders: []string{"x-rate-limit-reset", "RateLimit-Reset"}}, []answer{{429, c.headers}}, func(t *testing.T, client *http.Client) {
 			r, err := client.Get("http://server/")
 			if err != nil || r.StatusCode != http.StatusOK {
 				t.Fatalf("%s: %+v %v", c.name, r, err)
@@ -121,8 +121,8 @@ func TestRepeats(t *testing.T) {
 
 // Without a word of the server, each wait is twice as long as the one before.
 func TestWaitsGrow(t *testing.T) {
-	refusals := []answer{{429, nil}, {429, nil}, {429, nil}}
-	times, _ := refusing(t, &httplimit.Transport{FirstWait: 3 * time.Second}, refusals, func(t *testing.T, client *http.Client) {
+	denials := []answer{{429, nil}, {429, nil}, {429, nil}}
+	times, _ := denying(t, &httplimit.Transport{FirstWait: 3 * time.Second}, denials, func(t *testing.T, client *http.Client) {
 		r, err := client.Get("http://server/")
 		if err != nil || r.StatusCode != http.StatusOK {
 			t.Fatalf("%+v %v", r, err)
@@ -150,7 +150,7 @@ func TestForbidden(t *testing.T) {
 		{&httplimit.Transport{Forbidden: true}, nil, 1},
 		{&httplimit.Transport{Forbidden: true}, after("1"), 2},
 	} {
-		times, _ := refusing(t, c.transport, []answer{{403, c.headers}}, func(t *testing.T, client *http.Client) {
+		times, _ := denying(t, c.transport, []answer{{403, c.headers}}, func(t *testing.T, client *http.Client) {
 			r, err := client.Get("http://server/")
 			if err != nil {
 				t.Fatal(err)
@@ -163,11 +163,11 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// Clients that were refused together do not come back together.
+// Clients that were denied together do not come back together.
 func TestRepetitionsDiffer(t *testing.T) {
 	seen := make(map[time.Duration]bool)
 	for range 50 {
-		times, _ := refusing(t, &httplimit.Transport{}, []answer{{429, after("1")}}, func(t *testing.T, client *http.Client) {
+		times, _ := denying(t, &httplimit.Transport{}, []answer{{429, after("1")}}, func(t *testing.T, client *http.Client) {
 			r, err := client.Get("http://server/")
 			if err != nil {
 				t.Fatal(err)
@@ -181,8 +181,8 @@ func TestRepetitionsDiffer(t *testing.T) {
 	}
 }
 
-// These refusals are returned at once.
-func TestReturnsRefusals(t *testing.T) {
+// These denials are returned at once.
+func TestReturnsDenials(t *testing.T) {
 	body := func(_ *testing.T, r *http.Request) { // a body that cannot be sent again
 		r.Body = io.NopCloser(strings.NewReader("text"))
 	}
@@ -208,7 +208,7 @@ func TestReturnsRefusals(t *testing.T) {
 		{"503 to a POST", &httplimit.Transport{Unavailable: true}, answer{503, after("1")}, func(_ *testing.T, r *http.Request) { r.Method = http.MethodPost }},
 		{"500", &httplimit.Transport{Unavailable: true}, answer{500, after("1")}, nil},
 	} {
-		times, _ := refusing(t, c.tr, []answer{c.answer, c.answer}, func(t *testing.T, client *http.Client) {
+		times, _ := denying(t, c.tr, []answer{c.answer, c.answer}, func(t *testing.T, client *http.Client) {
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server/", http.NoBody)
 			if c.change != nil {
 				c.change(t, r)
@@ -220,7 +220,7 @@ func TestReturnsRefusals(t *testing.T) {
 			}
 			text, _ := io.ReadAll(got.Body)
 			got.Body.Close()
-			if got.StatusCode != c.answer.status || string(text) != "refused" || time.Since(start) != 0 {
+			if got.StatusCode != c.answer.status || string(text) != "denied" || time.Since(start) != 0 {
 				t.Errorf("%s: %s %q after %s", c.name, got.Status, text, time.Since(start))
 			}
 		})
@@ -232,7 +232,7 @@ func TestReturnsRefusals(t *testing.T) {
 
 func TestUnavailable(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		times, _ := refusing(t, &httplimit.Transport{Unavailable: true}, []answer{{503, after("2")}}, func(t *testing.T, client *http.Client) {
+		times, _ := denying(t, &httplimit.Transport{Unavailable: true}, []answer{{503, after("2")}}, func(t *testing.T, client *http.Client) {
 			r, _ := http.NewRequestWithContext(t.Context(), method, "http://server/", strings.NewReader("x"))
 			r.Header.Set("Idempotency-Key", "1")
 			got, err := client.Do(r)
@@ -249,8 +249,8 @@ func TestUnavailable(t *testing.T) {
 
 // A body is sent again, as often as is allowed.
 func TestSendsBodyAgain(t *testing.T) {
-	refusals := []answer{{429, after("1")}, {429, after("1")}, {429, nil}, {429, nil}}
-	times, bodies := refusing(t, &httplimit.Transport{}, refusals, func(t *testing.T, client *http.Client) {
+	denials := []answer{{429, after("1")}, {429, after("1")}, {429, nil}, {429, nil}}
+	times, bodies := denying(t, &httplimit.Transport{}, denials, func(t *testing.T, client *http.Client) {
 		r, err := client.Post("http://server/", "text/plain", strings.NewReader("text"))
 		if err != nil || r.StatusCode != http.StatusTooManyRequests {
 			t.Fatalf("%+v %v", r, err)
@@ -262,10 +262,10 @@ func TestSendsBodyAgain(t *testing.T) {
 	}
 }
 
-// A client does not wait for the end of a refusal, and repeats its request as late as the server says.
-func TestRefusalWithoutAnEnd(t *testing.T) {
-	refused := answer{429, http.Header{"Retry-After": {"7"}, "Endless": nil}}
-	times, _ := refusing(t, &httplimit.Transport{}, []answer{refused}, func(t *testing.T, client *http.Client) {
+// A client does not wait for the end of a denial, and repeats its request as late as the server says.
+func TestDenialWithoutAnEnd(t *testing.T) {
+	denied := answer{429, http.Header{"Retry-After": {"7"}, "Endless": nil}}
+	times, _ := denying(t, &httplimit.Transport{}, []answer{denied}, func(t *testing.T, client *http.Client) {
 		r, err := client.Get("http://server/")
 		if err != nil || r.StatusCode != http.StatusOK {
 			t.Fatalf("%+v %v", r, err)
@@ -279,7 +279,7 @@ func TestRefusalWithoutAnEnd(t *testing.T) {
 
 // A request that is cancelled while it waits fails at once.
 func TestCancelled(t *testing.T) {
-	times, _ := refusing(t, &httplimit.Transport{}, []answer{{429, after("20")}}, func(t *testing.T, client *http.Client) {
+	times, _ := denying(t, &httplimit.Transport{}, []answer{{429, after("20")}}, func(t *testing.T, client *http.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/", http.NoBody)
@@ -311,7 +311,7 @@ func (s *script) Decide(context.Context, *limits.Request) (limits.Decision, erro
 func TestLimitsWhatItSends(t *testing.T) {
 	to := []httplimit.Descriptor{{httplimit.Host("to")}}
 	d := &script{answers: []limits.Decision{{RetryAfter: 2 * time.Second}, {Allowed: true}, {RetryAfter: 3 * time.Second}, {Allowed: true, Delay: time.Second}}}
-	times, _ := refusing(t, &httplimit.Transport{Decider: d, Domain: "out", Descriptors: to}, []answer{{429, after("1")}}, func(t *testing.T, client *http.Client) {
+	times, _ := denying(t, &httplimit.Transport{Decider: d, Domain: "out", Descriptors: to}, []answer{{429, after("1")}}, func(t *testing.T, client *http.Client) {
 		r, err := client.Get("http://server/")
 		if err != nil || r.StatusCode != http.StatusOK {
 			t.Fatalf("%+v %v", r, err)
@@ -332,7 +332,7 @@ func TestLimitsWhatItSends(t *testing.T) {
 		{limits.Decision{Err: io.ErrUnexpectedEOF}, limits.OnFailureDefault, nil},
 	} {
 		tr := &httplimit.Transport{Decider: &script{answers: []limits.Decision{c.answer}}, Domain: "out", Descriptors: to, OnFailure: c.onFailure, Logger: slog.New(slog.DiscardHandler)}
-		times, _ := refusing(t, tr, nil, func(t *testing.T, client *http.Client) {
+		times, _ := denying(t, tr, nil, func(t *testing.T, client *http.Client) {
 			client.Timeout = 10 * time.Second
 			r, err := client.Post("http://server/", "text/plain", strings.NewReader("text"))
 			if !errors.Is(err, c.want) {
@@ -374,7 +374,7 @@ func TestBodies(t *testing.T) {
 			_ = r.Body.Close()
 			sent = append(sent, string(text))
 			answered++
-			return &http.Response{StatusCode: http.StatusTooManyRequests, Body: body{strings.NewReader("refused"), &closedAnswers}}, nil
+			return &http.Response{StatusCode: http.StatusTooManyRequests, Body: body{strings.NewReader("denied"), &closedAnswers}}, nil
 		})}
 		ctx, cancel := context.WithCancel(t.Context())
 		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://server/", http.NoBody)

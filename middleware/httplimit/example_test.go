@@ -105,7 +105,7 @@ func ExampleOptions_actual() {
 	// 994 <nil>
 }
 
-// A client repeats requests that are refused, and sends at most 100 requests a second.
+// A client repeats requests that are denied, and sends at most 100 requests a second.
 func ExampleTransport() {
 	requests := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -58,9 +58,9 @@ func serve(t *testing.T, h http.Handler) string {
 
 var byCustomer = []httplimit.Descriptor{{httplimit.Header("X-Api-Key", "customer")}}
 
-func TestRefusal(t *testing.T) { gatetest.Each(t, gatetest.Rules, testRefusal) }
+func TestDenial(t *testing.T) { gatetest.Each(t, gatetest.Rules, testDenial) }
 
-func testRefusal(t *testing.T, l gatetest.Counting) {
+func testDenial(t *testing.T, l gatetest.Counting) {
 	limit := httplimit.New(l, httplimit.Options{Domain: "api", Descriptors: byCustomer})
 	url := serve(t, limit(http.HandlerFunc(hello)))
 	for range 2 {
@@ -115,7 +115,7 @@ func TestHeadersOfRules(t *testing.T) {
 				if answer.Header.Get("RateLimit-Policy") != want || answer.Header.Get("RateLimit-Limit") != "" {
 					t.Errorf("%v, want %s", answer.Header, want)
 				}
-				if refused := answer.StatusCode == http.StatusTooManyRequests; refused != (i == 2) || refused != (answer.Header.Get("Retry-After") != "") {
+				if denied := answer.StatusCode == http.StatusTooManyRequests; denied != (i == 2) || denied != (answer.Header.Get("Retry-After") != "") {
 					t.Errorf("%s %v", answer.Status, answer.Header)
 				}
 			}
@@ -267,7 +267,7 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-func TestOwnRefusal(t *testing.T) {
+func TestOwnDenial(t *testing.T) {
 	a := &gatetest.Decider{Answer: limits.Decision{RetryAfter: 1500 * time.Millisecond}}
 	limit := httplimit.New(a, httplimit.Options{Domain: "api", Descriptors: byCustomer, Denied: func(w http.ResponseWriter, _ *http.Request, d limits.Decision) {
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -280,7 +280,7 @@ func TestOwnRefusal(t *testing.T) {
 	}
 }
 
-// A delayed request waits, and is refused at once if its turn comes after its deadline.
+// A delayed request waits, and is denied at once if its turn comes after its deadline.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &gatetest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second, Headers: []limits.Header{{Name: "x-ratelimit-delay-ms", Value: "2000"}}}}
@@ -394,7 +394,7 @@ func testActualCost(t *testing.T, l gatetest.Counting) {
 	}
 }
 
-// A request with more than is left is refused before it runs.
+// A request with more than is left is denied before it runs.
 func TestNoRoomToReserve(t *testing.T) { gatetest.Each(t, gatetest.Rules, testNoRoomToReserve) }
 
 func testNoRoomToReserve(t *testing.T, l gatetest.Counting) {

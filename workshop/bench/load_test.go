@@ -114,7 +114,7 @@ func TestLoadReportsWhatIsNoAnswer(t *testing.T) {
 		{"an error", func(*ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 			return nil, status.Error(codes.Unavailable, "no backend")
 		}, `status "14": no backend`},
-		{"a refusal", func(*ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+		{"a denial", func(*ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 			return &ratelimitv3.RateLimitResponse{OverallCode: ratelimitv3.RateLimitResponse_OVER_LIMIT}, nil
 		}, "not OK"},
 	} {

@@ -77,7 +77,7 @@ func TestChoose(t *testing.T) {
 func TestOptionsAreChecked(t *testing.T) {
 	good := options{rounds: 1, duration: time.Second, connections: 1, inFlight: 1, keys: 1, descriptors: 1}
 	if err := good.check(); err != nil {
-		t.Errorf("%+v is refused: %v", good, err)
+		t.Errorf("%+v is denied: %v", good, err)
 	}
 	for _, spoil := range []func(*options){
 		func(o *options) { o.rounds = 0 },

@@ -34,7 +34,7 @@ health_checks:
   grpc_health_check: {}
 `
 
-// reload replaces the fleet's rule file and waits until both services have read it, and judge by what they have read. They may refuse it.
+// reload replaces the rule file of the fleet and waits until both services have read it. They may reject it.
 // The log says so when the rules are active; the metrics count a reload before that.
 func (f *fleet) reload(t *testing.T, rule string) {
 	t.Helper()
@@ -61,8 +61,8 @@ func TestReloadUnderTraffic(t *testing.T) {
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("failure_mode_deny: true")}})
 	l := startLoad(t, "main", "/", 20, e)
 	for i, phase := range []struct {
-		rule    string
-		refused bool // all requests; otherwise none
+		rule   string
+		denied bool // all requests; otherwise none
 	}{
 		{perUser(1_000_001), false},
 		{perUser(0), true},
@@ -74,8 +74,8 @@ func TestReloadUnderTraffic(t *testing.T) {
 	} {
 		f.reload(t, phase.rule)
 		got := l.next(t, 100)
-		if want := map[bool]int{true: got.sent(), false: 0}[phase.refused]; got.Refused != want || got.Failed != 0 {
-			t.Errorf("phase %d: %v; want %d refused", i+1, got, want)
+		if want := map[bool]int{true: got.sent(), false: 0}[phase.denied]; got.Denied != want || got.Failed != 0 {
+			t.Errorf("phase %d: %v; want %d denied", i+1, got, want)
 		}
 	}
 	all := l.stop()
@@ -83,7 +83,7 @@ func TestReloadUnderTraffic(t *testing.T) {
 	if all.Failed != 0 {
 		t.Errorf("requests were lost: %v", all)
 	}
-	if got, want := e.verdicts(t, "main"), (verdicts{OK: all.Answered, OverLimit: all.Refused}); got != want {
+	if got, want := e.verdicts(t, "main"), (verdicts{OK: all.Answered, OverLimit: all.Denied}); got != want {
 		t.Errorf("Envoy counted %+v, the callers %+v", got, want)
 	}
 	f.agree(t, []*envoy{e}, "main")
@@ -105,7 +105,7 @@ func TestRollingRestart(t *testing.T) {
 		// Envoy notices that a service is red and calls the other one. It passes changes of health to its workers once a
 		// second (update_merge_window). A service that stops sooner after its last change still gets calls when it is gone.
 		"health checks": {drain: "2s", cluster: often},
-		// When a connection is refused, Envoy calls the other service: the first one has counted nothing. By default Envoy
+		// When a connection is rejected, Envoy calls the other service: the first one has counted nothing. By default Envoy
 		// runs at most three such retries at a time and waits a second before each; max_interval also limits how long one
 		// may take.
 		"retries": {drain: "0s", cluster: manyRetries, call: retries},
@@ -133,7 +133,7 @@ func TestRollingRestart(t *testing.T) {
 			}
 			all := l.stop()
 			t.Log(all)
-			if all.Failed != 0 || all.Refused != 0 {
+			if all.Failed != 0 || all.Denied != 0 {
 				t.Errorf("requests were lost: %v", all)
 			}
 			if got, want := e.verdicts(t, "main"), (verdicts{OK: all.Answered}); got != want {

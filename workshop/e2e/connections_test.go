@@ -119,7 +119,7 @@ func TestCertificateRotation(t *testing.T) {
 	})
 	all := l.stop()
 	t.Log(all)
-	if all.Failed != 0 || all.Refused != 0 {
+	if all.Failed != 0 || all.Denied != 0 {
 		t.Errorf("requests were lost: %v", all)
 	}
 	if got, want := e.verdicts(t, "main"), (verdicts{OK: all.Answered}); got != want {

@@ -42,9 +42,9 @@ descriptors:
 		for name := range limits {
 			t.Run(name+", "+admission, func(t *testing.T) {
 				path := "/" + admission + "-" + name
-				ok, refused := e.get(t, "envoy", path, "x-cost", "94"), e.get(t, "envoy", path, "x-cost", "10")
-				if ok.code != 200 || refused.code != 429 {
-					t.Fatalf("got %d and %d", ok.code, refused.code)
+				ok, denied := e.get(t, "envoy", path, "x-cost", "94"), e.get(t, "envoy", path, "x-cost", "10")
+				if ok.code != 200 || denied.code != 429 {
+					t.Fatalf("got %d and %d", ok.code, denied.code)
 				}
 				limit := `4;w=86400, 100;w=3600;name="spend"`
 				if name == "concurrency" {
@@ -52,9 +52,9 @@ descriptors:
 				}
 				has(t, ok, "x-ratelimit-limit", "4, "+limit)
 				has(t, ok, "x-ratelimit-remaining", "3")
-				has(t, refused, "x-ratelimit-limit", "100, "+limit)
-				has(t, refused, "x-ratelimit-remaining", "0")
-				hasSeconds(t, refused, "x-ratelimit-reset", 1, 2*3600) // in a sliding window, 94 hits of this hour count in the next one, too
+				has(t, denied, "x-ratelimit-limit", "100, "+limit)
+				has(t, denied, "x-ratelimit-remaining", "0")
+				hasSeconds(t, denied, "x-ratelimit-reset", 1, 2*3600) // in a sliding window, 94 hits of this hour count in the next one, too
 			})
 		}
 	}

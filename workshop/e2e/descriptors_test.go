@@ -190,7 +190,7 @@ descriptors:
 		"destination_cluster": {{"/destination", nil, []int{200, 429}}},
 		"metadata":            {{"/metadata", nil, []int{200, 429}}},
 		"several descriptors": {
-			{"/several", []string{"x-customer", "one"}, []int{200, 200, 429}}, // the customer's limit; the refused request counted for the total too
+			{"/several", []string{"x-customer", "one"}, []int{200, 200, 429}}, // the customer's limit; the denied request counted for the total too
 			{"/several", []string{"x-customer", "two"}, []int{429}},           // the total limit
 		},
 		"nested rules": {

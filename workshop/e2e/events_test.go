@@ -40,7 +40,7 @@ descriptors:
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"warning", "exceeded", "refusal"} {
+	for _, want := range []string{"warning", "exceeded", "denial"} {
 		select {
 		case e := <-got:
 			if err := e.Validate(); err != nil {

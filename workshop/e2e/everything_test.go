@@ -12,7 +12,7 @@ import (
 )
 
 // Under load through two Envoys, rules change, a ratelimitd is updated and Redis fails over. No request is lost: each is
-// answered or refused. A request without a decision is a request that Envoy's failure mode let through.
+// answered or denied. A request without a decision is a request that Envoy's failure mode let through.
 func TestEverythingAtOnce(t *testing.T) { everything(t, 10*time.Second) }
 
 // The same for a minute, with each change several times.
@@ -28,7 +28,7 @@ func everything(t *testing.T, least time.Duration) {
 	redis := redistest.StartWatched(t, redistest.Setup{})
 	const users = 20
 	limit := 10
-	// Refused hits do not count, so a higher limit lets more requests pass.
+	// Denied hits do not count, so a higher limit lets more requests pass.
 	rule := func() string { return strings.Replace(perUser(limit), "{unit", "{count_denied: false, unit", 1) }
 	f := startFleetWith(t, rule(), "REDIS_TYPE=SENTINEL", "REDIS_URL="+redis.URL(), "REDIS_OP_TIMEOUT=1s", "RATELIMITD_DRAIN_DELAY=2s")
 	var envoys []*envoy
@@ -115,10 +115,10 @@ func everything(t *testing.T, least time.Duration) {
 	if theirs.OK < users*limit {
 		t.Errorf("%d passed that were judged, fewer than the limit of %d users", theirs.OK, users)
 	}
-	if all.Answered == 0 || all.Refused == 0 || theirs.Error == 0 {
+	if all.Answered == 0 || all.Denied == 0 || theirs.Error == 0 {
 		t.Error("the load did not show everything")
 	}
-	if theirs.OK+theirs.FailureModeAllowed != all.Answered || theirs.OverLimit != all.Refused || theirs.Error != theirs.FailureModeAllowed {
+	if theirs.OK+theirs.FailureModeAllowed != all.Answered || theirs.OverLimit != all.Denied || theirs.Error != theirs.FailureModeAllowed {
 		t.Errorf("Envoy counted %+v of %v", theirs, all)
 	}
 	// A call on which Envoy gave up is an error for Envoy. Our services count it by the answer that came too late.

@@ -165,7 +165,7 @@ func TestPublishedRestart(t *testing.T) {
 				t.Errorf("requests were lost: %v", all)
 			}
 			// These files let requests pass when the service does not answer. Only Envoy counts such requests.
-			if got, want := e.verdicts(t, ""), (verdicts{OK: all.Answered, OverLimit: all.Refused}); got != want {
+			if got, want := e.verdicts(t, ""), (verdicts{OK: all.Answered, OverLimit: all.Denied}); got != want {
 				t.Errorf("Envoy counted %+v, want %+v", got, want)
 			}
 		})

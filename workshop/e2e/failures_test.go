@@ -168,7 +168,7 @@ func TestServiceKilled(t *testing.T) {
 	all := l.stop()
 	v := e.verdicts(t, "main")
 	t.Logf("%v; Envoy counted %+v", all, v)
-	if all.Failed != 0 || all.Refused != 0 {
+	if all.Failed != 0 || all.Denied != 0 {
 		t.Errorf("requests were lost: %v", all)
 	}
 	if v.Error != v.FailureModeAllowed || v.OK+v.FailureModeAllowed != all.Answered || v.OverLimit != 0 {

@@ -45,10 +45,10 @@ descriptors:
 			defer conn.Close()
 			client := healthv1.NewHealthClient(conn)
 			var got []codes.Code
-			var headers, refused metadata.MD
+			var headers, denied metadata.MD
 			for range 3 {
-				headers, refused = nil, nil
-				_, err := client.Check(t.Context(), new(healthv1.HealthCheckRequest), grpc.Header(&headers), grpc.Trailer(&refused))
+				headers, denied = nil, nil
+				_, err := client.Check(t.Context(), new(healthv1.HealthCheckRequest), grpc.Header(&headers), grpc.Trailer(&denied))
 				got = append(got, status.Code(err))
 				if err == nil && len(headers.Get("x-ratelimit-remaining")) != 1 {
 					t.Errorf("an answer has the headers %v", headers)
@@ -57,8 +57,8 @@ descriptors:
 			if !slices.Equal(got, []codes.Code{codes.OK, codes.OK, want}) {
 				t.Errorf("got %v", got)
 			}
-			if !slices.Equal(refused.Get("x-ratelimit-remaining"), []string{"0"}) || len(refused.Get("retry-after")) != 1 {
-				t.Errorf("the refusal has %v", refused)
+			if !slices.Equal(denied.Get("x-ratelimit-remaining"), []string{"0"}) || len(denied.Get("retry-after")) != 1 {
+				t.Errorf("the denial has %v", denied)
 			}
 		})
 	}

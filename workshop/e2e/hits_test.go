@@ -150,7 +150,7 @@ descriptors:
 			return nil
 		})
 		expect(t, "/concurrent", user, 429)
-		// The refused request took one hit and gave it back at its end.
+		// The denied request took one hit and gave it back at its end.
 		f.awaitAnswers(t, asked, answers{OK: 3, OverLimit: 1})
 		expect(t, "/concurrent", user, 429)
 		f.awaitAnswers(t, asked, answers{OK: 4, OverLimit: 2})

@@ -28,16 +28,16 @@ type load struct {
 
 // tally counts the results of requests.
 type tally struct {
-	Answered, Refused int // 200, 429
-	Failed            int // any other status, or no answer
-	failures          map[string]int
-	slowest           time.Duration
+	Answered, Denied int // 200, 429
+	Failed           int // any other status, or no answer
+	failures         map[string]int
+	slowest          time.Duration
 }
 
-func (s tally) sent() int { return s.Answered + s.Refused + s.Failed }
+func (s tally) sent() int { return s.Answered + s.Denied + s.Failed }
 
 func (s tally) plus(o tally) tally {
-	sum := tally{s.Answered + o.Answered, s.Refused + o.Refused, s.Failed + o.Failed, maps.Clone(s.failures), max(s.slowest, o.slowest)}
+	sum := tally{s.Answered + o.Answered, s.Denied + o.Denied, s.Failed + o.Failed, maps.Clone(s.failures), max(s.slowest, o.slowest)}
 	if sum.failures == nil {
 		sum.failures = make(map[string]int)
 	}
@@ -48,7 +48,7 @@ func (s tally) plus(o tally) tally {
 }
 
 func (s tally) String() string {
-	text := fmt.Sprintf("%d sent, %d answered, %d refused, %d failed; the slowest took %v", s.sent(), s.Answered, s.Refused, s.Failed, s.slowest.Round(time.Millisecond))
+	text := fmt.Sprintf("%d sent, %d answered, %d denied, %d failed; the slowest took %v", s.sent(), s.Answered, s.Denied, s.Failed, s.slowest.Round(time.Millisecond))
 	for _, what := range slices.Sorted(maps.Keys(s.failures)) {
 		text += fmt.Sprintf("\n%d times %s", s.failures[what], what)
 	}
@@ -118,7 +118,7 @@ func (s *tally) send(client *http.Client, req *http.Request) error {
 	case res.StatusCode == http.StatusOK:
 		s.Answered++
 	case res.StatusCode == http.StatusTooManyRequests:
-		s.Refused++
+		s.Denied++
 	default:
 		return fmt.Errorf("%s: %s", res.Status, strings.TrimSpace(string(body)))
 	}

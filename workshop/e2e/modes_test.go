@@ -23,7 +23,7 @@ func byHeaders(filter string, keys ...string) listener {
 	return l
 }
 
-// With SHADOW_MODE no request is refused and clients see nothing, but metrics show what would have been refused.
+// With SHADOW_MODE no request is denied and clients see nothing, but metrics show what would have been denied.
 func TestShadowMode(t *testing.T) {
 	f := startFleet(t, "headers: [ratelimit, retry-after]\n"+perUser(1), "SHADOW_MODE=true")
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("failure_mode_deny: true")}})
@@ -36,7 +36,7 @@ func TestShadowMode(t *testing.T) {
 		shadowed += s.metrics(t)["ratelimitd_global_shadow_mode_total"]
 	}
 	if shadowed != 4 {
-		t.Errorf("%v requests would have been refused, want 4", shadowed)
+		t.Errorf("%v requests would have been denied, want 4", shadowed)
 	}
 	f.agree(t, []*envoy{e}, "main")
 }
@@ -56,7 +56,7 @@ descriptors:
 	f.agree(t, []*envoy{e}, "main")
 }
 
-// With admission: all_or_nothing, a request that one limit refuses uses nothing of another.
+// With admission: all_or_nothing, a request that one limit denies uses nothing of another.
 func TestAllOrNothing(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
@@ -131,7 +131,7 @@ func shows(t *testing.T, page string, settings ...string) {
 	}
 }
 
-const refusesWhenFull = `
+const deniesWhenFull = `
 overload_manager:
   refresh_interval: 0.25s
   resource_monitors:
@@ -146,11 +146,11 @@ overload_manager:
           threshold: {value: 0.95}
 `
 
-// An Envoy without memory refuses requests itself, and asks no service.
+// An Envoy without memory denies requests itself, and asks no service.
 func TestOverloadedEnvoy(t *testing.T) {
-	shows(t, "envoy.md", refusesWhenFull)
+	shows(t, "envoy.md", deniesWhenFull)
 	f := startFleet(t, perUser(1_000_000))
-	full := strings.Replace(refusesWhenFull, "max_heap_size_bytes: 2147483648", "max_heap_size_bytes: 1", 1)
+	full := strings.Replace(deniesWhenFull, "max_heap_size_bytes: 2147483648", "max_heap_size_bytes: 1", 1)
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("")}, More: full})
 	await(t, "Envoy to find that it is full", func(context.Context) error {
 		if r := e.get(t, "main", "/", "x-user", "ann"); r.code != http.StatusServiceUnavailable {
@@ -169,7 +169,7 @@ func TestOverloadedEnvoy(t *testing.T) {
 	}
 }
 
-// TCP connections are limited too: Envoy closes the refused ones.
+// TCP connections are limited too: Envoy closes the denied ones.
 func TestTCP(t *testing.T) {
 	shows(t, "envoy.md", limitedConnections, limitsConnections)
 	f := startFleet(t, strings.Replace(limitedConnections, "unit: minute, requests_per_unit: 60", "unit: day, requests_per_unit: 2", 1))

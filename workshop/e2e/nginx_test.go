@@ -123,7 +123,7 @@ http {
   uwsgi_temp_path uwsgi;
   scgi_temp_path scgi;
   limit_req_status 429;
-  limit_req_log_level error; # for refusals; one level lower for delays
+  limit_req_log_level error; # for denials; one level lower for delays
 `
 	for _, z := range zones {
 		config += fmt.Sprintf("  limit_req_zone $arg_client zone=%s:1m rate=%dr/s;\n", z.name, z.perSecond)
@@ -174,14 +174,14 @@ func (n *nginx) get(ctx context.Context, path string) (*http.Response, error) {
 	return res, err
 }
 
-// logged is a line of NGINX about a request that it delays or refuses. The excess is in requests.
+// logged is a line of NGINX about a request that it delays or denies. The excess is in requests.
 var logged = regexp.MustCompile(`(delaying|limiting) request(?:s)?, (?:dry run, )?excess: (\d+)\.(\d{3}),? by zone "(\w+)"`)
 
 // judged is what NGINX did with a request.
 type judged struct {
-	zone    string
-	refused bool
-	delay   time.Duration
+	zone   string
+	denied bool
+	delay  time.Duration
 }
 
 // next returns what NGINX has logged since the last call: nothing about requests that pass at once.
@@ -195,8 +195,8 @@ func (n *nginx) next(t *testing.T) []judged {
 	for _, m := range logged.FindAllSubmatch(text[n.read:], -1) {
 		i := slices.IndexFunc(zones, func(z zone) bool { return z.name == string(m[4]) })
 		excess, _ := strconv.Atoi(string(m[2]) + string(m[3])) // thousandths of a request
-		j := judged{zone: zones[i].name, refused: string(m[1]) == "limiting"}
-		if !j.refused {
+		j := judged{zone: zones[i].name, denied: string(m[1]) == "limiting"}
+		if !j.denied {
 			j.delay = time.Duration((excess-1000*zones[i].nodelay)/zones[i].perSecond) * time.Millisecond
 		}
 		lines = append(lines, j)
@@ -277,9 +277,9 @@ func TestLeakyBucketIsLimitReq(t *testing.T) {
 			switch {
 			case status == "PASSED" && len(lines) == 0:
 				step += "{code: OK, delay: 0s}}\n"
-			case status == "DELAYED" && len(lines) == 1 && !lines[0].refused:
+			case status == "DELAYED" && len(lines) == 1 && !lines[0].denied:
 				step += fmt.Sprintf("{code: OK, delay: %v}}\n", lines[0].delay)
-			case status == "REJECTED" && len(lines) == 1 && lines[0].refused:
+			case status == "REJECTED" && len(lines) == 1 && lines[0].denied:
 				step += "OVER_LIMIT}\n"
 			default:
 				t.Fatalf("%s at %v: NGINX answers %s and %q, and logs %v", c.path, at, res.Status, status, lines)
@@ -343,9 +343,9 @@ func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 	const requests = 8
 	const slack = 20 * time.Millisecond // timers count from when the proxy last read the clock
 	type result struct {
-		start   time.Time
-		passed  int
-		refused time.Duration // until the last one that was refused
+		start  time.Time
+		passed int
+		denied time.Duration // until the last one that was denied
 	}
 	results := make(map[string]*result)
 	var (
@@ -367,7 +367,7 @@ func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 					case code == http.StatusOK:
 						r.passed++
 					case code == http.StatusTooManyRequests:
-						r.refused = time.Since(r.start)
+						r.denied = time.Since(r.start)
 					default:
 						t.Errorf("%s %s: status %d", via, z.name, code)
 					}
@@ -390,7 +390,7 @@ func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 		}
 	}
 	for _, j := range n.next(t) {
-		if !j.refused {
+		if !j.denied {
 			delays[j.zone+" nginx"] = append(delays[j.zone+" nginx"], j.delay)
 		}
 	}
@@ -399,7 +399,7 @@ func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 			name := z.name + " " + via
 			r, came, delays := results[name], came[name], delays[name]
 			fits := 1 + z.burst // and what drains until the last is judged, if the machine is slow
-			if most := fits + int(r.refused*time.Duration(z.perSecond)/time.Second); r.passed < fits || r.passed > most || r.refused == 0 {
+			if most := fits + int(r.denied*time.Duration(z.perSecond)/time.Second); r.passed < fits || r.passed > most || r.denied == 0 {
 				t.Errorf("%s: %d of %d passed, want %d to %d", name, r.passed, requests, fits, most)
 			}
 			if len(came) != r.passed {

@@ -37,10 +37,10 @@ descriptors:
 	e := startEnvoy(t, bootstrap{Clusters: []cluster{upstreamCluster(f.upstream), rls(f.services...).with(often)}, Listeners: []listener{byUser("")}})
 	e.awaitHealthy(t, "rls", 2)
 
-	// passes sends requests from several clients at once and checks how many pass; the others must be refused.
+	// passes sends requests from several clients at once and checks how many pass; the others must be denied.
 	passes := func(user string, sent, want int) {
 		t.Helper()
-		var passed, refused atomic.Int64
+		var passed, denied atomic.Int64
 		var clients sync.WaitGroup
 		for client := range 4 {
 			clients.Go(func() {
@@ -49,14 +49,14 @@ descriptors:
 					case http.StatusOK:
 						passed.Add(1)
 					case http.StatusTooManyRequests:
-						refused.Add(1)
+						denied.Add(1)
 					}
 				}
 			})
 		}
 		clients.Wait()
-		if p, r := int(passed.Load()), int(refused.Load()); p != want || p+r != sent {
-			t.Errorf("%s: of %d requests %d passed and %d were refused; want %d and %d", user, sent, p, r, want, sent-want)
+		if p, r := int(passed.Load()), int(denied.Load()); p != want || p+r != sent {
+			t.Errorf("%s: of %d requests %d passed and %d were denied; want %d and %d", user, sent, p, r, want, sent-want)
 		}
 	}
 	override := func(user, numbers string) string {

@@ -51,7 +51,7 @@ headers:
   - {name: X-Shop-Call-Limit, value: "{used}/{capacity}"}
   - {name: X-RateLimit-Limit, value: "{limit};w={window}"}
   - {name: X-RateLimit-Reset, value: "{reset_unix}"}
-  - {name: X-Refused-By, value: "limit {name}", when: refused}
+  - {name: X-Denied-By, value: "limit {name}", when: denied}
   - {name: Retry-After, value: "{retry_after}"}
 descriptors:
   - {key: user, rate_limit: {name: calls, unit: day, requests_per_unit: 2, align: first_hit}}
@@ -63,7 +63,7 @@ descriptors:
 			Filter: `
 enable_x_ratelimit_headers: DRAFT_VERSION_03
 enable_retry_after_header: true
-response_headers_to_add: [{header: {key: x-refused-by, value: the limiter}}]
+response_headers_to_add: [{header: {key: x-denied-by, value: the limiter}}]
 `,
 			Routes: `
 - match: {prefix: /draft03}
@@ -159,11 +159,11 @@ access_log:
 	})
 
 	t.Run("headers that Envoy makes", func(t *testing.T) {
-		ok, refused := e.get(t, "envoy", "/draft03"), e.get(t, "envoy", "/draft03")
-		if ok.code != 200 || refused.code != 429 {
-			t.Fatalf("got %d and %d", ok.code, refused.code)
+		ok, denied := e.get(t, "envoy", "/draft03"), e.get(t, "envoy", "/draft03")
+		if ok.code != 200 || denied.code != 429 {
+			t.Fatalf("got %d and %d", ok.code, denied.code)
 		}
-		for _, r := range []response{ok, refused} {
+		for _, r := range []response{ok, denied} {
 			// The limit with the least left comes first, then all limits in the order of the descriptors.
 			has(t, r, "x-ratelimit-limit", `1, 100;w=604800, 1;w=86400;name="per day"`)
 			has(t, r, "x-ratelimit-remaining", "0")
@@ -171,19 +171,19 @@ access_log:
 		}
 		has(t, ok, "retry-after")
 		has(t, ok, "x-envoy-ratelimited")
-		hasSeconds(t, refused, "retry-after", 1, 86400)
-		has(t, refused, "x-envoy-ratelimited", "true")
-		has(t, refused, "x-refused-by", "the limiter")
+		hasSeconds(t, denied, "retry-after", 1, 86400)
+		has(t, denied, "x-envoy-ratelimited", "true")
+		has(t, denied, "x-denied-by", "the limiter")
 	})
 	t.Run("a window of several units", func(t *testing.T) {
-		ok, refused := e.get(t, "envoy", "/long"), e.get(t, "envoy", "/long")
-		if ok.code != 200 || refused.code != 429 {
-			t.Errorf("got %d and %d", ok.code, refused.code)
+		ok, denied := e.get(t, "envoy", "/long"), e.get(t, "envoy", "/long")
+		if ok.code != 200 || denied.code != 429 {
+			t.Errorf("got %d and %d", ok.code, denied.code)
 		}
-		has(t, refused, "x-ratelimit-limit", "1, 1;w=172800")
-		has(t, refused, "x-ratelimit-remaining", "0")
-		hasSeconds(t, refused, "x-ratelimit-reset", 1, 2*86400)
-		hasSeconds(t, refused, "retry-after", 1, 2*86400)
+		has(t, denied, "x-ratelimit-limit", "1, 1;w=172800")
+		has(t, denied, "x-ratelimit-remaining", "0")
+		hasSeconds(t, denied, "x-ratelimit-reset", 1, 2*86400)
+		hasSeconds(t, denied, "retry-after", 1, 2*86400)
 	})
 	t.Run("headers that ratelimitd makes", func(t *testing.T) {
 		user := []string{"x-user", "u"}
@@ -200,13 +200,13 @@ access_log:
 		}
 		has(t, ok, "retry-after")
 		e.get(t, "ours", "/answers", user...)
-		refused := e.get(t, "ours", "/answers", user...)
-		if refused.code != 429 {
-			t.Errorf("got %d", refused.code)
+		denied := e.get(t, "ours", "/answers", user...)
+		if denied.code != 429 {
+			t.Errorf("got %d", denied.code)
 		}
-		has(t, refused, "ratelimit-remaining", "0")
-		hasSeconds(t, refused, "retry-after", 1, 86400)
-		has(t, refused, "content-type") // without a body there is no type
+		has(t, denied, "ratelimit-remaining", "0")
+		hasSeconds(t, denied, "retry-after", 1, 86400)
+		has(t, denied, "content-type") // without a body there is no type
 	})
 	t.Run("headers that a rule file defines", func(t *testing.T) {
 		user := []string{"x-user", "u"}
@@ -217,27 +217,27 @@ access_log:
 		has(t, ok, "x-ratelimit-limit", "2;w=86400")
 		const day = 24 * 60 * 60
 		hasSeconds(t, ok, "x-ratelimit-reset", int(before.Unix())+day-1, int(after.Unix())+day+1)
-		has(t, ok, "x-refused-by")
+		has(t, ok, "x-denied-by")
 		has(t, ok, "retry-after")
 		e.get(t, "ours", "/own", user...)
-		refused := e.get(t, "ours", "/own", user...)
-		if ok.code != 200 || refused.code != 429 {
-			t.Errorf("got %d and %d", ok.code, refused.code)
+		denied := e.get(t, "ours", "/own", user...)
+		if ok.code != 200 || denied.code != 429 {
+			t.Errorf("got %d and %d", ok.code, denied.code)
 		}
-		has(t, refused, "x-shop-call-limit", "2/2")
-		has(t, refused, "x-refused-by", "limit calls")
-		hasSeconds(t, refused, "retry-after", 1, day)
+		has(t, denied, "x-shop-call-limit", "2/2")
+		has(t, denied, "x-denied-by", "limit calls")
+		hasSeconds(t, denied, "retry-after", 1, day)
 	})
 	t.Run("Retry-After is ours where both would say it", func(t *testing.T) {
 		user := []string{"x-user", "u"}
 		if got := e.codes(t, 6, "ours", "/waits", user...); !slices.Equal(got, []int{200, 200, 200, 200, 200, 200}) {
 			t.Errorf("got %v", got)
 		}
-		refused := e.get(t, "ours", "/waits", user...)
-		if refused.code != 429 {
-			t.Errorf("got %d", refused.code)
+		denied := e.get(t, "ours", "/waits", user...)
+		if denied.code != 429 {
+			t.Errorf("got %d", denied.code)
 		}
-		hasSeconds(t, refused, "retry-after", 1, 10) // until the next request passes; Envoy reports only when the bucket is full: in 60
+		hasSeconds(t, denied, "retry-after", 1, 10) // until the next request passes; Envoy reports only when the bucket is full: in 60
 	})
 	t.Run("another status", func(t *testing.T) {
 		if got := e.codes(t, 2, "plain", "/status"); !slices.Equal(got, []int{200, 503}) {
@@ -264,7 +264,7 @@ access_log:
 			t.Errorf("Envoy counted %+v, want %+v", got, want)
 		}
 	})
-	t.Run("a shadow rule refuses nobody", func(t *testing.T) {
+	t.Run("a shadow rule denies nobody", func(t *testing.T) {
 		const over = `ratelimitd_rule_shadow_mode_hits_total{domain="e2e",rule="area_tried"}`
 		for range 3 {
 			r := e.get(t, "logged", "/tried")
@@ -280,10 +280,10 @@ access_log:
 			t.Errorf("%s is %v on both services together, want 2", over, sum)
 		}
 	})
-	t.Run("which rule refused, in the access log", func(t *testing.T) {
+	t.Run("which rule denied, in the access log", func(t *testing.T) {
 		e.codes(t, 2, "logged", "/billing", "x-user", "u")
-		var refused map[string]any
-		await(t, "the line of the refused request", func(context.Context) error {
+		var denied map[string]any
+		await(t, "the line of the denied request", func(context.Context) error {
 			file, err := os.Open(accessLog)
 			if err != nil {
 				return err
@@ -295,13 +295,13 @@ access_log:
 					return err
 				}
 				if line["code"] == 429. {
-					refused = line
+					denied = line
 					return nil
 				}
 			}
 			return errors.New("there is none")
 		})
-		decision, _ := refused["decision"].(map[string]any)
+		decision, _ := denied["decision"].(map[string]any)
 		retry, _ := decision["retry_after_ms"].(float64)
 		if retry <= 0 || retry > 86400_000 {
 			t.Errorf("retry_after_ms: %v", retry)
@@ -314,8 +314,8 @@ access_log:
 		if fmt.Sprint(decision) != fmt.Sprint(want) {
 			t.Errorf("decision: %v, want %v", decision, want)
 		}
-		if refused["flags"] != "RL" || refused["details"] != "request_rate_limited" || refused["domain"] != "e2e" {
-			t.Errorf("got %v", refused)
+		if denied["flags"] != "RL" || denied["details"] != "request_rate_limited" || denied["domain"] != "e2e" {
+			t.Errorf("got %v", denied)
 		}
 	})
 	f.agree(t, []*envoy{e}, "envoy", "ours", "plain", "body", "logged", "unenforced")

@@ -117,8 +117,8 @@ func (c call) sent() string {
 
 // waveResult is what became of requests that ran at the same time.
 type waveResult struct {
-	passed, refused, reserved, used, charged int
-	beyond                                   int // how many more tokens than allowed requests used
+	passed, denied, reserved, used, charged int
+	beyond                                  int // how many more tokens than allowed requests used
 }
 
 // run sends requests at the same time. None ends before all are decided.
@@ -168,7 +168,7 @@ func (p *provider) run(t *testing.T, e *envoy, user string, calls []call) (sum w
 			mu.Lock()
 			switch {
 			case code == http.StatusTooManyRequests:
-				sum.refused++
+				sum.denied++
 			case code == http.StatusOK || code == http.StatusServiceUnavailable && c.end == failing:
 				sum.passed++
 				sum.reserved += c.reserved()

@@ -60,10 +60,10 @@ descriptors:
 		const interval = 500 * time.Millisecond
 		const slack = 20 * time.Millisecond // Envoy's timers count from when it last read the clock
 		var (
-			mu      sync.Mutex
-			passed  int
-			refused time.Duration // until the last one that was refused
-			all     sync.WaitGroup
+			mu     sync.Mutex
+			passed int
+			denied time.Duration // until the last one that was denied
+			all    sync.WaitGroup
 		)
 		start := time.Now()
 		for range 8 {
@@ -77,7 +77,7 @@ descriptors:
 				case r.code == http.StatusOK:
 					passed++
 				case r.code == http.StatusTooManyRequests:
-					refused = time.Since(start)
+					denied = time.Since(start)
 				}
 				if got := r.header.Get("x-ratelimit-delay-ms"); got != "" {
 					t.Errorf("the client must wait for %s ms again", got)
@@ -85,8 +85,8 @@ descriptors:
 			})
 		}
 		all.Wait()
-		if most := 4 + int(refused/interval); passed < 4 || passed > most || refused == 0 {
-			t.Errorf("%d of 8 requests passed, and the last was refused after %v: want 4 to %d", passed, refused, most)
+		if most := 4 + int(denied/interval); passed < 4 || passed > most || denied == 0 {
+			t.Errorf("%d of 8 requests passed, and the last was denied after %v: want 4 to %d", passed, denied, most)
 		}
 		arrivals := f.upstream.arrivals()
 		if len(arrivals) != passed {

@@ -70,7 +70,7 @@ Ask(p) ==
   /\ IF On("charged") THEN UNCHANGED used ELSE used' = used + 1 \* the request is let through before the store has counted it
   /\ UNCHANGED <<now, count, copy, answers, refunds, forgot>>
 
-\* The store counts the hits, or refuses them. Its answer says how long its window lasts.
+\* The store counts the hits, or denies them. Its answer says how long its window lasts.
 Count(m) ==
   LET n == Min(2, Limit - count) IN
   /\ asks' = asks \ {m}

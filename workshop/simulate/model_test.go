@@ -10,7 +10,7 @@ import (
 type answer struct {
 	allowed bool
 	left    int64         // if the hits were added
-	retry   time.Duration // if they are refused: until the same request would pass; negative: never
+	retry   time.Duration // if they are denied: until the same request would pass; negative: never
 	unsure  bool          // rounding decides whether it is allowed
 	about   bool          // left may be one less or more, and retry is not known
 }
@@ -195,7 +195,7 @@ func (m *slidingModel) add(at time.Time, hits, _ int64) {
 	m.used += hits
 }
 
-// penaltyModel is a fixed window whose refusal has a penalty.
+// penaltyModel is a fixed window whose denial has a penalty.
 type penaltyModel struct {
 	fixedModel
 	until time.Time

@@ -555,7 +555,7 @@ func (h *history) compare(e *event, st *limiter.Status, want *answer) (wrong []s
 	return nil
 }
 
-// tolerance is how exact retry_after is. A replica that remembers a refusal counts from when it heard of it.
+// tolerance is how exact retry_after is. A replica that remembers a denial counts from when it heard of it.
 func (h *history) tolerance(e *event) time.Duration {
 	if e.asked {
 		return time.Millisecond

@@ -172,7 +172,7 @@ func TestNotices(t *testing.T) {
 		"the window ends a second early": func(settle settler) settler {
 			return func(now time.Time, r *backend.Request) error { return settle(now.Add(time.Second), r) }
 		},
-		"a refusal says half of the time": func(settle settler) settler {
+		"a denial says half of the time": func(settle settler) settler {
 			return func(now time.Time, r *backend.Request) error {
 				err := settle(now, r)
 				r.Outcomes[0].RetryAfter /= 2

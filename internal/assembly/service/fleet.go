@@ -23,7 +23,7 @@ func (s *Service) joinFleet() *fleet.Fleet {
 			t := s.Limiter.Totals()
 			p := fleet.Process{
 				Host: host, Version: s.o.Version, Started: started, Rules: s.fleetRules(), Overrides: s.fleetOverrides(),
-				Decisions: fleet.Decisions{Passed: t.Passed, Refused: t.Refused, Failed: t.Failed, OnError: t.OnError},
+				Decisions: fleet.Decisions{Passed: t.Passed, Denied: t.Denied, Failed: t.Failed, OnError: t.OnError},
 			}
 			for _, c := range s.counters.Redis {
 				p.Redis = append(p.Redis, fleet.Redis{Name: strings.ToLower(c.Settings), Open: c.Breakers.Open(), Connections: c.Connections.Open()})

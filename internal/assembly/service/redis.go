@@ -28,7 +28,7 @@ func (o *RedisHealth) backOff() backoff.BackOff {
 }
 
 const (
-	pingEvery = time.Second // if health follows Redis, or after Redis has refused a call
+	pingEvery = time.Second // if health follows Redis, or after Redis has rejected a call
 	// pingTimeout bounds each ping. Making a connection may take longer: it continues in the background, and a later ping uses it.
 	pingTimeout = time.Second
 )
@@ -92,7 +92,7 @@ func (s *Service) awaitRedis(ctx context.Context, c *assembly.Connected, answere
 	return nil
 }
 
-// followRedis makes health red while a Redis refuses the calls of this user, and, if the options say so, while it does not answer. It
+// followRedis makes health red while a Redis rejects the calls of this user, and, if the options say so, while it does not answer. It
 // ends with ctx.
 func (s *Service) followRedis(ctx context.Context, c *assembly.Connected) {
 	tick := time.NewTicker(pingEvery)
@@ -104,7 +104,7 @@ func (s *Service) followRedis(ctx context.Context, c *assembly.Connected) {
 			return
 		case <-tick.C:
 		}
-		if !s.o.Redis.Active && alive && !c.Refused() {
+		if !s.o.Redis.Active && alive && !c.Rejected() {
 			continue
 		}
 		pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
@@ -113,7 +113,7 @@ func (s *Service) followRedis(ctx context.Context, c *assembly.Connected) {
 		if ctx.Err() != nil {
 			return
 		}
-		if (err == nil) == alive || !s.o.Redis.Active && err != nil && !redisconn.Refuses(err) {
+		if (err == nil) == alive || !s.o.Redis.Active && err != nil && !redisconn.Rejects(err) {
 			continue
 		}
 		alive = err == nil

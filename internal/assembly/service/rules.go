@@ -19,7 +19,7 @@ type rules struct {
 
 	reporting sync.Mutex // one report of the health at a time, so that the last one wins
 	listening atomic.Bool
-	refused   atomic.Bool // an xDS server has sent only rules that cannot be used
+	rejected  atomic.Bool // an xDS server has sent only rules that cannot be used
 }
 
 // loadRules loads the rules for the first time and follows their changes. Rules over xDS come later: health stays red until there are
@@ -102,7 +102,7 @@ func (s *Service) files() []descriptor.FileStatus {
 // received puts rules of a server into force.
 func (s *Service) received(r config.Result) {
 	if r.Tree == nil { // all rules were rejected, and there were none before
-		s.rules.refused.Store(true)
+		s.rules.rejected.Store(true)
 		s.reportHealth()
 		return
 	}
@@ -133,7 +133,7 @@ func (s *Service) healthy() bool {
 	o := &s.o.Rules
 	tree := s.Limiter.Tree()
 	if tree == nil {
-		return o.Force && !o.AtLeastOne && !s.rules.refused.Load()
+		return o.Force && !o.AtLeastOne && !s.rules.rejected.Load()
 	}
 	return tree.Domains() > 0 || !o.AtLeastOne
 }

@@ -62,13 +62,13 @@ func newScrapes(inner http.Handler, room *intake.Class) *scrapes {
 func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), scrapePatience)
 	defer cancel()
-	refuse := func(why string) {
+	reject := func(why string) {
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, why, http.StatusServiceUnavailable)
 	}
 	leave, why := s.enter(ctx, r.RemoteAddr)
 	if why != "" {
-		refuse(why)
+		reject(why)
 		return
 	}
 	defer leave()
@@ -77,7 +77,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-answer.done:
 	case <-ctx.Done():
-		refuse("making the metrics takes too long: try again later")
+		reject("making the metrics takes too long: try again later")
 		return
 	}
 	if answer.failed != nil {
@@ -95,7 +95,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		plain, err := gzip.NewReader(body)
 		if err != nil {
-			refuse(err.Error())
+			reject(err.Error())
 			return
 		}
 		body = plain

@@ -130,11 +130,11 @@ func TestSlowScrapers(t *testing.T) {
 	if held := room.Held(); slow.StatusCode != http.StatusOK || held < 12<<20 {
 		t.Fatalf("%d, %d bytes are counted", slow.StatusCode, held)
 	}
-	refused := scrape(scraperAt(t, "127.0.0.3"))
-	body, _ := io.ReadAll(refused.Body)
-	_ = refused.Body.Close()
-	if refused.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "no room") {
-		t.Errorf("beyond the budget: %d %q", refused.StatusCode, body)
+	rejected := scrape(scraperAt(t, "127.0.0.3"))
+	body, _ := io.ReadAll(rejected.Body)
+	_ = rejected.Body.Close()
+	if rejected.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "no room") {
+		t.Errorf("beyond the budget: %d %q", rejected.StatusCode, body)
 	}
 	text = text[:1<<20]
 	other := scrape(scraperAt(t, "127.0.0.3"))

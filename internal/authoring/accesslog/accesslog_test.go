@@ -99,7 +99,7 @@ descriptors:
 			" by path=/api, method=GET, client=203.0.113.7, proxy=10.0.0.1, code=200, upstream=10.1.2.3")
 }
 
-// What a client sends must not move the fields after it: its line is refused instead.
+// What a client sends must not move the fields after it: its line is denied instead.
 func TestQuotesWithinText(t *testing.T) {
 	mapping := "format: envoy\ndomain: d\ndescriptors: [[{key: host, header: ':authority'}]]\n"
 	forged := func(agent string) string { return strings.Replace(envoyLine, "Mozilla/5.0", agent, 1) }

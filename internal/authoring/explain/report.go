@@ -20,9 +20,9 @@ type Report struct {
 
 	// Headers of the answer to the first request, and to the first denied one.
 	Passing []Header `json:"headers_passing"`
-	Refused []Header `json:"headers_refused"`
-	Passes  bool     `json:"passes"`  // the first request passes
-	Refuses bool     `json:"refuses"` // such requests are denied at some point
+	Denied  []Header `json:"headers_denied"`
+	Passes  bool     `json:"passes"` // the first request passes
+	Denies  bool     `json:"denies"` // such requests are denied at some point
 }
 
 // Choice is the value of a setting, and the place where it is set: "rule", "domain" or "server".

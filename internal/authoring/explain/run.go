@@ -43,7 +43,7 @@ type explainer struct {
 }
 
 func (x *explainer) run(ctx context.Context) (*Report, error) {
-	r := &Report{Domain: x.o.Domain, Known: x.domain != nil, Passing: []Header{}, Refused: []Header{}}
+	r := &Report{Domain: x.o.Domain, Known: x.domain != nil, Passing: []Header{}, Denied: []Header{}}
 	if !r.Known {
 		r.DidYouMean = closestDomain(x.o.Tree, x.o.Domain)
 	}
@@ -70,8 +70,8 @@ func (x *explainer) run(ctx context.Context) (*Report, error) {
 			return nil, err
 		}
 	}
-	if r.Refuses = first.Code == limiter.OverLimit; r.Refuses {
-		r.Refused = headers(first)
+	if r.Denies = first.Code == limiter.OverLimit; r.Denies {
+		r.Denied = headers(first)
 	}
 	return r, nil
 }

@@ -199,7 +199,7 @@ func (w reportWriter) limit(l *Limit, d *Descriptor) {
 
 func (w reportWriter) headers(r *Report) {
 	what := "headers"
-	none := !r.HeadersAsked && len(r.Passing) == 0 && len(r.Refused) == 0
+	none := !r.HeadersAsked && len(r.Passing) == 0 && len(r.Denied) == 0
 	if none {
 		w.row(what, "none: neither the domain nor the server has them enabled")
 	}
@@ -208,11 +208,11 @@ func (w reportWriter) headers(r *Report) {
 		w.list(r.Passing)
 		what = ""
 	}
-	if r.Refuses && !none {
+	if r.Denies && !none {
 		w.row(what, "of the first that is denied")
-		w.list(r.Refused)
+		w.list(r.Denied)
 	}
-	if !r.Refuses {
+	if !r.Denies {
 		w.row("denied", "never: no limit of this request is enforced")
 	}
 }

@@ -24,7 +24,7 @@ const (
 	codeNoLimit       = "no-limit"
 	codeNoEffect      = "no-effect"
 	codeZeroLimit     = "zero-limit"
-	codeNeverRefuses  = "never-refuses"
+	codeNeverDenies   = "never-denies"
 	codeSmallBurst    = "small-burst"
 	codeWindowUnnamed = "window-unnamed"
 	codePerSecond     = "per-second"
@@ -76,7 +76,7 @@ var Codes = []Code{
 	{codeNoLimit, "a descriptor without a limit or further levels, or a domain without descriptors"},
 	{codeNoEffect, "a key without effect, such as a flag without a limit"},
 	{codeZeroLimit, "a limit of 0 or without `requests_per_unit`: nothing passes"},
-	{codeNeverRefuses, "a limit that never denies, because another one denies first"},
+	{codeNeverDenies, "a limit that never denies, because another one denies first"},
 	{codeSmallBurst, "a token bucket smaller than one window's requests"},
 	{codeWindowUnnamed, "a window that `current_limit.unit` cannot name"},
 	{codeNotForHeaders, "a `name` or a number that headers cannot contain"},

@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 )
 
-// A file of overrides that the service refuses because of its size is refused here too, before it is parsed.
+// A file of overrides that the service rejects because of its size is rejected here too, before it is parsed.
 func TestOverridesThatAreTooLarge(t *testing.T) {
 	dir := t.TempDir()
 	rules, large := filepath.Join(dir, "rules.yaml"), filepath.Join(dir, "large.txt")

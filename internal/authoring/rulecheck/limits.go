@@ -263,7 +263,7 @@ func (c *checker) superfluous(d *domain) {
 					continue
 				}
 				if a.Enforcement == descriptor.EnforcedForAll && within(a, b) {
-					c.add(Warning, b.at, codeNeverRefuses, "remove it, or make it smaller than what the other one admits",
+					c.add(Warning, b.at, codeNeverDenies, "remove it, or make it smaller than what the other one admits",
 						"the limit %s is never reached: %s never admits more than it", yamlform.Quote(b.name), yamlform.Quote(a.name))
 				}
 			}

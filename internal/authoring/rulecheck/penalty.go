@@ -16,14 +16,14 @@ func (c *checker) penalty(n *node, l *limit) {
 			"give each customer a counter, with a level such as `key: remote_address`, or remove `penalty`",
 			"`penalty` of a counter that all customers share: when one of them exceeds the limit, all are denied for %s", l.PenaltyText())
 	}
-	if length, text := refuses(l.Limit); l.Penalty.Window.Length() <= length {
+	if length, text := denies(l.Limit); l.Penalty.Window.Length() <= length {
 		c.add(Warning, l.position("penalty"), codePenaltyShort, "write a longer `penalty`, or remove it",
 			"`penalty` of %s has hardly any effect: the limit itself denies for up to %s", l.PenaltyText(), text)
 	}
 }
 
-// refuses returns for how long at most a limit denies one hit, if all that it allows has been used.
-func refuses(l *descriptor.Limit) (length time.Duration, text string) {
+// denies returns for how long at most a limit denies one hit, if all that it allows has been used.
+func denies(l *descriptor.Limit) (length time.Duration, text string) {
 	bucket := l.Algorithm == descriptor.TokenBucket && !l.Interval || l.Algorithm == descriptor.LeakyBucket
 	if bucket && l.Requests > 0 {
 		length = l.Window.Length() / time.Duration(l.Requests)

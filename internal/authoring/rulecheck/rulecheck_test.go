@@ -86,7 +86,7 @@ func ruleFileCases(t testing.TB) []ruleFileCase {
 	return cases
 }
 
-// What envoyproxy/ratelimit refuses is an error with a position. What it accepts is no error, but a warning if it is a mistake.
+// What envoyproxy/ratelimit rejects is an error with a position. What it accepts is no error, but a warning if it is a mistake.
 func TestRuleFiles(t *testing.T) {
 	ours := map[string]bool{"zero-limit": true, "same-yaml-key-twice": false, "two-documents": true, "replaces-unknown": true, "too-many-requests": true}
 	warned := map[string]string{
@@ -106,9 +106,9 @@ func TestRuleFiles(t *testing.T) {
 			files = append(files, config.File{Name: fmt.Sprintf("%c.yaml", 'a'+i), Data: []byte(text)})
 		}
 		all := Check(files, &Options{}, noon)
-		refused := slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Error })
-		if refused == want {
-			t.Errorf("%s: refused %v, want %v: %v", c.Name, refused, !want, all)
+		rejected := slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Error })
+		if rejected == want {
+			t.Errorf("%s: rejected %v, want %v: %v", c.Name, rejected, !want, all)
 		}
 		for _, f := range all {
 			if f.Line < 1 || f.Col < 1 || f.Message == "" || f.Col > len([]rune(f.Source))+1 {
@@ -211,8 +211,8 @@ func TestCheck(t *testing.T) {
 		{"shadow mode on the levels above shadow rules", rules("  - {key: a, value: b, shadow_mode: true, descriptors: [{key: c, shadow_mode: true, descriptors: [{key: d, shadow_mode: true, " + limit + "}]}]}"), nil},
 		{"shadow mode above a rule that is enforced", rules("  - {key: a, value: b, shadow_mode: true, descriptors: [{key: c, shadow_mode: true, " + limit + "}, {key: d, " + limit + "}]}"), []string{"a.yaml:3:37 no-effect"}},
 		{"several limits, each of use", rules("  - key: k", "    rate_limits:", "      - {name: a, unit: minute, requests_per_unit: 10}", "      - {name: b, unit: hour, requests_per_unit: 599}"), nil},
-		{"several limits, the long one of no use", rules("  - key: k", "    rate_limits:", "      - {name: a, unit: minute, requests_per_unit: 10}", "      - {name: b, unit: hour, requests_per_unit: 600}"), []string{"a.yaml:6:9 never-refuses"}},
-		{"several limits, the short one of no use", rules("  - key: k", "    rate_limits:", "      - {name: a, unit: minute, requests_per_unit: 100}", "      - {name: b, unit: hour, requests_per_unit: 100}"), []string{"a.yaml:5:9 never-refuses"}},
+		{"several limits, the long one of no use", rules("  - key: k", "    rate_limits:", "      - {name: a, unit: minute, requests_per_unit: 10}", "      - {name: b, unit: hour, requests_per_unit: 600}"), []string{"a.yaml:6:9 never-denies"}},
+		{"several limits, the short one of no use", rules("  - key: k", "    rate_limits:", "      - {name: a, unit: minute, requests_per_unit: 100}", "      - {name: b, unit: hour, requests_per_unit: 100}"), []string{"a.yaml:5:9 never-denies"}},
 		{"several limits, one of which is replaced at times", rules("  - key: k", "    rate_limits:", "      - {name: a, unit: minute, requests_per_unit: 100}", "      - {name: b, unit: hour, requests_per_unit: 100}",
 			"  - {key: j, rate_limit: {unlimited: true, replaces: [{name: b}]}}"), nil},
 		{"evenly spaced", rules("  - {key: k, rate_limit: {unit: second, requests_per_unit: 100, algorithm: token_bucket, burst: 1}}"), nil},

@@ -119,7 +119,7 @@ func TestNeverMatchesIsSo(t *testing.T) {
 }
 
 // A limit reported as unreachable because of another limit is never exceeded, in any of its windows on the clock.
-func TestNeverRefusesIsSo(t *testing.T) {
+func TestNeverDeniesIsSo(t *testing.T) {
 	found := 0
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(name string) limit {

@@ -160,7 +160,7 @@ func TestRulesAgreesWithRecordedVerdicts(t *testing.T) {
 	}
 }
 
-func TestRulesRefusesTypicalMistakes(t *testing.T) {
+func TestRulesDeniesTypicalMistakes(t *testing.T) {
 	r := resolve(t, Rules())
 	for _, name := range yamlFiles(t, "../rulecheck/testdata/mistakes", false) {
 		text, err := os.ReadFile(name)
@@ -174,19 +174,19 @@ func TestRulesRefusesTypicalMistakes(t *testing.T) {
 // agree reports where a schema and the service judge a file differently, apart from what is beyond a schema.
 func agree(t *testing.T, r *jsonschema.Resolved, name string, text []byte) {
 	t.Helper()
-	refused, wrong := validate(r, text), compiles(text)
+	denied, wrong := validate(r, text), compiles(text)
 	why, known := beyond[name]
 	switch {
-	case refused != nil && wrong == nil:
-		t.Errorf("%s: the service takes what the schema refuses: %v\n%s", name, refused, text)
-	case refused == nil && wrong != nil && !known:
-		t.Errorf("%s: the schema takes what the service refuses: %v\n%s", name, wrong, text)
-	case known && (refused != nil || wrong == nil):
-		t.Errorf("%s is not beyond the schema (%s): the service says %v, the schema %v", name, why, wrong, refused)
+	case denied != nil && wrong == nil:
+		t.Errorf("%s: the service takes what the schema denies: %v\n%s", name, denied, text)
+	case denied == nil && wrong != nil && !known:
+		t.Errorf("%s: the schema takes what the service denies: %v\n%s", name, wrong, text)
+	case known && (denied != nil || wrong == nil):
+		t.Errorf("%s is not beyond the schema (%s): the service says %v, the schema %v", name, why, wrong, denied)
 	}
 }
 
-// TestRulesRelations asks for every key with every algorithm, and some more combinations: where the service refuses, so does
+// TestRulesRelations asks for every key with every algorithm, and some more combinations: where the service denies, so does
 // the schema, and nowhere else.
 func TestRulesRelations(t *testing.T) {
 	r := resolve(t, Rules())
@@ -292,7 +292,7 @@ func TestRulesRelations(t *testing.T) {
 		"name: x", "value: a", "name:, value: a", "name: x, value:", "name: '', value: a", "name: x, value: ''", "name: x, value: '{'", "name: x, value: '}'", "name: x, value: '{limits}'", "name: x, value: '{}'",
 		"name: x, value: ' a'", "name: x, value: 'a '", "name: x, value: 'a b'", "name: x, value: \"a\\nb\"", "name: x, value: \"a\\tb\"", "name: x, value: ü", "name: ':path', value: a", "name: 'a b', value: a", "name: x:, value: a",
 		"name: -x, value: a", "name: Connection, value: close", "name: content-length, value: 0", "name: grpc-status, value: 0", "name: x, value: a, when: passed", "name: x, value: a, when: never", "name: x, value: a, when:",
-		"name: x, value: '{retry_after}', when: passed", "name: x, value: '{retry_after}', when: refused", "name: x, value: a, of: n", "name: x, value: a, of: 7", "name: x, value: a, of: [n]", "name: x, value: a, of: []", "name: x, value: a, of: [n, n]", "name: x, value: a, of: ''", "name: x, value: a, of: ['']", "name: x, value: a, of:", "name: x, value: a, off: n",
+		"name: x, value: '{retry_after}', when: passed", "name: x, value: '{retry_after}', when: denied", "name: x, value: a, of: n", "name: x, value: a, of: 7", "name: x, value: a, of: [n]", "name: x, value: a, of: []", "name: x, value: a, of: [n, n]", "name: x, value: a, of: ''", "name: x, value: a, of: ['']", "name: x, value: a, of:", "name: x, value: a, off: n",
 		"name: x, value: " + strings.Repeat("v", 256), "name: x, value: " + strings.Repeat("v", 257), "value: x, name: " + strings.Repeat("n", 128), "value: x, name: " + strings.Repeat("n", 129),
 		"name: X-RateLimit-Degraded, value: a", "name: x, value: a, of: [" + strings.Repeat("n, ", 33) + "]",
 	} {
@@ -411,8 +411,8 @@ func TestLanguagesAreComplete(t *testing.T) {
 	}
 }
 
-// TestTestsRefusesMistakes shows the schema of test files mistakes of every kind.
-func TestTestsRefusesMistakes(t *testing.T) {
+// TestTestsRejectMistakes shows the schema of test files mistakes of every kind.
+func TestTestsRejectMistakes(t *testing.T) {
 	r := resolve(t, Tests())
 	const step = "cases: [{name: n, descriptors: a=b, steps: [{%s}]}]"
 	for text, good := range map[string]bool{
@@ -461,8 +461,8 @@ func TestOverridesAgrees(t *testing.T) {
 
 func agreeOnOverrides(t *testing.T, r *jsonschema.Resolved, text string) {
 	t.Helper()
-	refused := validate(r, []byte(text))
-	if _, wrong := override.ReadFile("o.yaml", []byte(text)); (refused != nil) != (len(wrong) > 0) {
-		t.Errorf("%s: the reader says %v, the schema %v", text, wrong, refused)
+	denied := validate(r, []byte(text))
+	if _, wrong := override.ReadFile("o.yaml", []byte(text)); (denied != nil) != (len(wrong) > 0) {
+		t.Errorf("%s: the reader says %v, the schema %v", text, wrong, denied)
 	}
 }

@@ -73,7 +73,7 @@ type answer struct {
 	limiter.Status
 	descriptor int // which descriptor it is about; -1 if none decided
 
-	wouldRefuse []string // the names of the limits that would have denied, if they were enforced
+	wouldDeny []string // the names of the limits that would have denied, if they were enforced
 }
 
 // whole returns the answer to the request: the limit that decided, as in the headers of clients, and the longest times.
@@ -90,7 +90,7 @@ func (o *observed) whole() answer {
 		a.Status = d.Statuses[a.descriptor]
 	}
 	a.Code, a.RetryAfter, a.Delay = d.Code, 0, d.Delay
-	a.wouldRefuse = o.unenforced(-1)
+	a.wouldDeny = o.unenforced(-1)
 	for i := range d.Statuses {
 		st := &d.Statuses[i]
 		if d.Code == limiter.OverLimit && st.Code == limiter.OverLimit &&
@@ -102,7 +102,7 @@ func (o *observed) whole() answer {
 }
 
 func (o *observed) of(i int) answer {
-	return answer{Status: o.decision.Statuses[i], descriptor: i, wouldRefuse: o.unenforced(i)}
+	return answer{Status: o.decision.Statuses[i], descriptor: i, wouldDeny: o.unenforced(i)}
 }
 
 // unenforced returns the names of the limits of a descriptor that would have denied; of all descriptors if i is negative.
@@ -169,8 +169,8 @@ func (d *differences) always(w *verdict, o *observed, a answer, of string) {
 	if w.overridden != nil && w.overridden.value != a.Overridden {
 		d.add(w.overridden.at, of+"overridden", strconv.FormatBool(w.overridden.value), strconv.FormatBool(a.Overridden))
 	}
-	if w.wouldRefuse != nil && !sameNames(w.wouldRefuse.value, a.wouldRefuse) {
-		d.add(w.wouldRefuse.at, of+"would_refuse", namesText(w.wouldRefuse.value), namesText(a.wouldRefuse))
+	if w.wouldDeny != nil && !sameNames(w.wouldDeny.value, a.wouldDeny) {
+		d.add(w.wouldDeny.at, of+"would_deny", namesText(w.wouldDeny.value), namesText(a.wouldDeny))
 	}
 	if w.limit != nil && (!a.Limited || w.limit.value != a.Limit.Requests) {
 		got := "no limit"

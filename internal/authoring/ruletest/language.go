@@ -79,8 +79,8 @@ type verdict struct {
 	wait      *want[time.Duration]
 	delay     *want[time.Duration]
 
-	overridden  *want[bool]
-	wouldRefuse *want[[]string] // names of limits
+	overridden *want[bool]
+	wouldDeny  *want[[]string] // names of limits
 }
 
 // expectation is the expected answer of a step.
@@ -446,9 +446,9 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 			}},
 		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether an override sets the numbers"},
 			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
-		{Key: yamlform.Key{Name: "would_refuse", Type: yamlform.Type{Kind: yamlform.Texts},
+		{Key: yamlform.Key{Name: "would_deny", Type: yamlform.Type{Kind: yamlform.Texts},
 			Doc: "the names of limits that would have denied the request but are not enforced (`shadow`, `enforce_percent`, `soft`). `[]`: none"},
-			Read: func(t *T, v yamlform.Value) { of(t).wouldRefuse = readNames(v, "would_refuse") }},
+			Read: func(t *T, v yamlform.Value) { of(t).wouldDeny = readNames(v, "would_deny") }},
 		span("delay", "how long a leaky bucket makes the client wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}
 }

@@ -33,7 +33,7 @@ func (m *Mutant) String() string {
 }
 
 // Mutants returns the mutants of a rule file: numbers plus and minus one, neighbouring units, other keys and values, other
-// algorithms, inverted flags. The rule language may refuse some of them. Rarely, a mutant means the same as the original.
+// algorithms, inverted flags. The rule language may reject some of them. Rarely, a mutant means the same as the original.
 func Mutants(name string, data []byte) ([]Mutant, error) {
 	r := yamlform.NewReader(name, yamlform.Options{})
 	m := mutator{file: name, text: string(data), seen: make(map[yamlform.Position]bool)}
@@ -273,7 +273,7 @@ func (m *mutator) add(at yamlform.Value, what string, data []byte, err error) {
 type MutationReport struct {
 	Killed   int      // a case failed, or the tests no longer fit these rules
 	Survived []Mutant // all cases passed; by file and line
-	Refused  int      // by the rule language; they do not count
+	Rejected int      // by the rule language; they do not count
 }
 
 // Share returns the share of mutants that were noticed, from 0 to 1; 1 if there were none.
@@ -321,7 +321,7 @@ func Mutate(ctx context.Context, files []string) (*MutationReport, error) {
 }
 
 func judge(ctx context.Context, mutants []Mutant, byRules map[string][]*suite) (*MutationReport, error) {
-	const refused, killed, survived = 0, 1, 2
+	const rejected, killed, survived = 0, 1, 2
 	fates := make([]int, len(mutants))
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
@@ -347,8 +347,8 @@ func judge(ctx context.Context, mutants []Mutant, byRules map[string][]*suite) (
 	r := &MutationReport{}
 	for i := range mutants {
 		switch fates[i] {
-		case refused:
-			r.Refused++
+		case rejected:
+			r.Rejected++
 		case killed:
 			r.Killed++
 		default:

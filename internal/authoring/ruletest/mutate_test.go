@@ -24,7 +24,7 @@ func TestShippedTestsNoticeMutants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%.1f%% of %d mutants noticed, %d more refused by the rule language", 100*r.Share(), r.Killed+len(r.Survived), r.Refused)
+	t.Logf("%.1f%% of %d mutants noticed, %d more rejected by the rule language", 100*r.Share(), r.Killed+len(r.Survived), r.Rejected)
 	for i := range r.Survived {
 		t.Logf("survived: %s", &r.Survived[i])
 	}
@@ -129,7 +129,7 @@ func TestCookbookNoticesMutants(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%.1f%% of %d mutants noticed, %d more refused by the rule language", 100*r.Share(), r.Killed+len(r.Survived), r.Refused)
+			t.Logf("%.1f%% of %d mutants noticed, %d more rejected by the rule language", 100*r.Share(), r.Killed+len(r.Survived), r.Rejected)
 			for i := range r.Survived {
 				t.Logf("survived: %s", &r.Survived[i])
 			}

@@ -11,7 +11,7 @@ type batch struct {
 	requests []replayedRequest
 	arena    accesslog.Arena
 	verdicts [2][]verdict // of the new rules, and of the old ones if rules are compared
-	refusals [2][]refusal // the denials behind the verdicts
+	denials  [2][]denial  // the denials behind the verdicts
 }
 
 // replayedRequest is one request.
@@ -28,7 +28,7 @@ func (b *batch) reset() {
 	b.arena.Reset()
 	for i := range b.verdicts {
 		b.verdicts[i] = b.verdicts[i][:0]
-		b.refusals[i] = b.refusals[i][:0]
+		b.denials[i] = b.denials[i][:0]
 	}
 }
 
@@ -36,7 +36,7 @@ func (b *batch) reset() {
 type verdict struct {
 	outcome outcome
 	rule    int32 // the first rule that denied it, by Rule.Index; -1 if none did
-	from    int32 // its denials are batch.refusals[from:to]
+	from    int32 // its denials are batch.denials[from:to]
 	to      int32
 
 	overridden bool // a descriptor was decided with an override
@@ -47,5 +47,5 @@ type outcome uint8
 const (
 	failed outcome = iota // no decision could be made
 	allowed
-	refused
+	denied
 )

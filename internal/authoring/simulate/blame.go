@@ -14,30 +14,30 @@ const maxBlamed = 32
 
 // blamed is a limit, and how often it denied a customer.
 type blamed struct {
-	refusal
+	denial
 	count     int64 // requests
 	inherited int64 // the part of count that may belong to other limits
 }
 
-// refusal is a limit that denied a request.
-type refusal struct {
+// denial is a limit that denied a request.
+type denial struct {
 	rule  int32 // by Rule.Index
 	limit int32 // index in Rule.Limits; -1: the whole rule
 
 	overridden bool // with the numbers of an override
 }
 
-func (b *blame) add(by []refusal) {
+func (b *blame) add(by []denial) {
 	for _, r := range by {
 		b.count(r)
 	}
 }
 
-func (b *blame) count(r refusal) {
+func (b *blame) count(r denial) {
 	least := 0
 	for i := range *b {
 		x := &(*b)[i]
-		if x.refusal == r {
+		if x.denial == r {
 			x.count++
 			return
 		}
@@ -46,11 +46,11 @@ func (b *blame) count(r refusal) {
 		}
 	}
 	if len(*b) < maxBlamed {
-		*b = append(*b, blamed{refusal: r, count: 1})
+		*b = append(*b, blamed{denial: r, count: 1})
 		return
 	}
 	x := &(*b)[least]
-	x.refusal, x.inherited = r, x.count
+	x.denial, x.inherited = r, x.count
 	x.count++
 }
 
@@ -58,15 +58,15 @@ func (b *blame) count(r refusal) {
 const reportedBlame = 5
 
 // reported returns the limits that denied most, sorted, with the lower bounds of their counts.
-func (b blame) reported(e *engine) []RefusedBy {
+func (b blame) reported(e *engine) []DeniedBy {
 	all := slices.Clone(b)
 	slices.SortFunc(all, func(a, b blamed) int {
 		return cmp.Or(cmp.Compare(b.count-b.inherited, a.count-a.inherited), cmp.Compare(a.rule, b.rule), cmp.Compare(a.limit, b.limit))
 	})
-	var out []RefusedBy
+	var out []DeniedBy
 	for _, x := range all[:min(len(all), reportedBlame)] {
 		r := e.tree.Rules[x.rule]
-		by := RefusedBy{Rule: r.Path, Requests: x.count - x.inherited}
+		by := DeniedBy{Rule: r.Path, Requests: x.count - x.inherited}
 		if x.limit >= 0 {
 			l := &r.Limits[x.limit]
 			by.Name, by.Limit, by.Burst = l.Name, limitText(l), burstText(l)

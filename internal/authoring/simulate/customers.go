@@ -27,14 +27,14 @@ type customers struct {
 }
 
 type customerRow struct {
-	name              string
-	requests, refused int64
-	old               int64 // denied by the old rules
-	newly, passed     int64 // denied only by the new rules, and only by the old rules
-	by, byNewly       blame // the limits that denied it, and the limits that newly denied it
-	byOld             blame // the limits of the old rules that denied it
-	first             int64 // when it was first denied, or newly denied if rules are compared; 0: never
-	missed            int64 // requests that an earlier, dropped row may have had
+	name             string
+	requests, denied int64
+	old              int64 // denied by the old rules
+	newly, passed    int64 // denied only by the new rules, and only by the old rules
+	by, byNewly      blame // the limits that denied it, and the limits that newly denied it
+	byOld            blame // the limits of the old rules that denied it
+	first            int64 // when it was first denied, or newly denied if rules are compared; 0: never
+	missed           int64 // requests that an earlier, dropped row may have had
 }
 
 func newCustomers(most int) *customers {
@@ -72,7 +72,7 @@ func byWeight(a, b *customerRow) int {
 	return cmp.Or(
 		cmp.Compare(b.newly, a.newly),
 		cmp.Compare(b.passed, a.passed),
-		cmp.Compare(b.refused, a.refused),
+		cmp.Compare(b.denied, a.denied),
 		cmp.Compare(b.old, a.old),
 		cmp.Compare(b.requests, a.requests),
 		strings.Compare(a.name, b.name),
@@ -90,7 +90,7 @@ func (c *customers) dropHalf() {
 	for _, r := range all[len(all)/2:] {
 		c.dropped++
 		c.others.requests += r.requests
-		c.others.refused += r.refused
+		c.others.denied += r.denied
 		c.others.old += r.old
 		c.others.newly += r.newly
 		c.others.passed += r.passed

@@ -16,11 +16,11 @@ import (
 // engine is the limiter of the service with a memory store, on a clock that follows the log.
 type engine struct {
 	limiter *limiter.Limiter
-	store   refusingStore
+	store   denyingStore
 	tree    *descriptor.Tree
 
 	decision limiter.Decision
-	refusals []refusal          // of the requests of the current batch
+	denials  []denial           // of the requests of the current batch
 	domain   *descriptor.Domain // of the previous request, usually the same one
 	named    string
 
@@ -38,13 +38,13 @@ type engine struct {
 	failure      error // the first one
 }
 
-// refusingStore is a store that records every limit that denies: an answer names only one limit, and none of a rule in
+// denyingStore is a store that records every limit that denies: an answer names only one limit, and none of a rule in
 // shadow mode.
-type refusingStore struct {
+type denyingStore struct {
 	*memory.Store
-	refused []refusedTake // the denied takes of the current request
-	lasts   int64         // how long requests are in flight, in microseconds; 0: for the whole time that a place is theirs
-	whole   []wholeLimit  // of the current request
+	denied []deniedTake // the denied takes of the current request
+	lasts  int64        // how long requests are in flight, in microseconds; 0: for the whole time that a place is theirs
+	whole  []wholeLimit // of the current request
 }
 
 // wholeLimit is the limit of a take that was made to last as long as requests do.
@@ -53,8 +53,8 @@ type wholeLimit struct {
 	limit *descriptor.Limit
 }
 
-// refusedTake is a take that was denied.
-type refusedTake struct {
+// deniedTake is a take that was denied.
+type deniedTake struct {
 	descriptor int
 	limit      *descriptor.Limit // to compare: with an override it is only lent for the take
 	name       string
@@ -63,7 +63,7 @@ type refusedTake struct {
 // ruleCount has the results of one rule.
 type ruleCount struct {
 	requests    int64   // descriptors that match it
-	refused     int64   // of these, over the limit in a denied request
+	denied      int64   // of these, over the limit in a denied request
 	notEnforced int64   // of these, over the limit without causing a denial: shadow mode, quota mode
 	newly       int64   // requests that it denies and the other directory's rules let pass
 	limits      []int64 // by limit: denials, enforced or not
@@ -82,7 +82,7 @@ func newEngine(rules *Rules, o *Options) *engine {
 }
 
 // Start settles the takes of one request at once, and notes the takes that are denied.
-func (s *refusingStore) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+func (s *denyingStore) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
 	s.whole = s.whole[:0]
 	for i := range r.Takes {
 		l := r.Takes[i].Limit
@@ -108,7 +108,7 @@ func (s *refusingStore) Start(ctx context.Context, now time.Time, _ *backend.Bat
 			}
 			t = &r.Takes[i+1]
 		}
-		s.refused = append(s.refused, refusedTake{t.Member, t.Limit, t.Limit.Name})
+		s.denied = append(s.denied, deniedTake{t.Member, t.Limit, t.Limit.Name})
 	}
 	return true, err
 }
@@ -116,12 +116,12 @@ func (s *refusingStore) Start(ctx context.Context, now time.Time, _ *backend.Bat
 // decide answers the requests of a batch.
 func (e *engine) decide(ctx context.Context, b *batch, side int) {
 	verdicts := b.verdicts[side]
-	e.refusals = b.refusals[side]
+	e.denials = b.denials[side]
 	for i := range b.requests {
 		a := &b.requests[i]
 		now := time.UnixMicro(a.at)
 		e.sweep(now)
-		e.store.refused = e.store.refused[:0]
+		e.store.denied = e.store.denied[:0]
 		if err := e.limiter.Decide(ctx, now, &a.Request.Request, &e.decision); err != nil {
 			if e.failures++; e.failure == nil {
 				e.failure = err
@@ -131,14 +131,14 @@ func (e *engine) decide(ctx context.Context, b *batch, side int) {
 		}
 		verdicts = append(verdicts, e.count(&a.Request.Request))
 	}
-	b.verdicts[side], b.refusals[side] = verdicts, e.refusals
+	b.verdicts[side], b.denials[side] = verdicts, e.denials
 }
 
 // count records the result of the current request.
 func (e *engine) count(req *limiter.Request) verdict {
-	v := verdict{outcome: allowed, rule: -1, from: int32(len(e.refusals))}
+	v := verdict{outcome: allowed, rule: -1, from: int32(len(e.denials))}
 	if e.decision.Code == limiter.OverLimit {
-		v.outcome = refused
+		v.outcome = denied
 	}
 	known := e.knows(req.Domain)
 	found, overridden := false, false
@@ -151,12 +151,12 @@ func (e *engine) count(req *limiter.Request) verdict {
 		found = true
 		c := &e.rules[r.Index]
 		c.requests++
-		if v.outcome == refused && e.decision.Statuses[i].Code == limiter.OverLimit {
-			c.refused++
+		if v.outcome == denied && e.decision.Statuses[i].Code == limiter.OverLimit {
+			c.denied++
 			if v.rule < 0 {
 				v.rule = r.Index
 			}
-			e.refusedBy(i, r)
+			e.deniedBy(i, r)
 		}
 	}
 	if v.overridden = overridden; overridden {
@@ -169,10 +169,10 @@ func (e *engine) count(req *limiter.Request) verdict {
 	default:
 		e.noRule++
 	}
-	if len(e.store.refused) > 0 {
+	if len(e.store.denied) > 0 {
 		e.countOver(v.outcome)
 	}
-	v.to = int32(len(e.refusals))
+	v.to = int32(len(e.denials))
 	return v
 }
 
@@ -184,17 +184,17 @@ func (e *engine) matches(req *limiter.Request) bool {
 	})
 }
 
-// refusedBy records which limits of a rule deny the current request: the limits whose takes were denied, or the whole
+// deniedBy records which limits of a rule deny the current request: the limits whose takes were denied, or the whole
 // rule if no take of its own limits was denied.
-func (e *engine) refusedBy(place int, r *descriptor.Rule) {
+func (e *engine) deniedBy(place int, r *descriptor.Rule) {
 	known, overridden := false, e.decision.Statuses[place].Overridden
-	for _, take := range e.store.refused {
+	for _, take := range e.store.denied {
 		if take.descriptor != place {
 			continue
 		}
 		for j := range r.Limits {
 			if isLimit(r, j, &take, overridden) && !e.passes(place, j) {
-				e.refusals = append(e.refusals, refusal{r.Index, int32(j), overridden})
+				e.denials = append(e.denials, denial{r.Index, int32(j), overridden})
 				known = true
 			}
 		}
@@ -204,7 +204,7 @@ func (e *engine) refusedBy(place int, r *descriptor.Rule) {
 		if len(r.Limits) == 1 {
 			limit = 0
 		}
-		e.refusals = append(e.refusals, refusal{r.Index, limit, overridden})
+		e.denials = append(e.denials, denial{r.Index, limit, overridden})
 	}
 }
 
@@ -217,14 +217,14 @@ func (e *engine) passes(place, limit int) bool {
 
 // isLimit reports whether a take counted under one of a rule's limits. With an override it has a copy of the limit, with other
 // numbers; the names of a rule's limits differ.
-func isLimit(r *descriptor.Rule, j int, take *refusedTake, overridden bool) bool {
+func isLimit(r *descriptor.Rule, j int, take *deniedTake, overridden bool) bool {
 	return &r.Limits[j] == take.limit || overridden && r.Limits[j].Name == take.name
 }
 
 // newly records, once each, the rules that deny a request which the other directory's rules let pass.
-func (e *engine) newly(by []refusal) {
+func (e *engine) newly(by []denial) {
 	for i, r := range by {
-		if !slices.ContainsFunc(by[:i], func(b refusal) bool { return b.rule == r.rule }) {
+		if !slices.ContainsFunc(by[:i], func(b denial) bool { return b.rule == r.rule }) {
 			e.rules[r.rule].newly++
 		}
 	}
@@ -251,7 +251,7 @@ func (e *engine) countOver(o outcome) {
 		e.notEnforced++
 	}
 	last := -1
-	for _, take := range e.store.refused {
+	for _, take := range e.store.denied {
 		r := e.decision.Statuses[take.descriptor].Rule
 		if r == nil {
 			continue

@@ -167,7 +167,7 @@ func BenchmarkRun(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					if r.Requests != lines || r.New.Refused == 0 || r.Order.Late > 0 || r.Order.Reordered == 0 {
+					if r.Requests != lines || r.New.Denied == 0 || r.Order.Late > 0 || r.Order.Reordered == 0 {
 						b.Fatalf("%+v", r)
 					}
 				}

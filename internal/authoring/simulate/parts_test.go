@@ -125,13 +125,13 @@ func TestCustomersAreBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	truth := make(map[string]int64)
 	requests := int64(0)
-	ask := func(name string, refused bool) {
+	ask := func(name string, denied bool) {
 		r := c.row([]byte(name))
 		r.requests++
 		requests++
 		truth[name]++
-		if refused {
-			r.refused++
+		if denied {
+			r.denied++
 		}
 		if len(c.rows) > 100 {
 			t.Fatalf("%d rows", len(c.rows))
@@ -143,7 +143,7 @@ func TestCustomersAreBounded(t *testing.T) {
 			ask(fmt.Sprint("often", random.IntN(5)), false)
 		}
 		if i%1000 == 0 {
-			ask("refused", true)
+			ask("denied", true)
 		}
 	}
 	sum := c.others.requests
@@ -156,9 +156,9 @@ func TestCustomersAreBounded(t *testing.T) {
 	if sum != requests || c.dropped == 0 {
 		t.Errorf("%d of %d requests are in the rows, %d rows were dropped", sum, requests, c.dropped)
 	}
-	// Who was refused is never dropped as long as there are fewer of them than half of the rows.
+	// Who was denied is never dropped as long as there are fewer of them than half of the rows.
 	top := c.sorted()
-	if top[0].name != "refused" || top[0].refused != 50 || top[0].requests != 50 {
+	if top[0].name != "denied" || top[0].denied != 50 || top[0].requests != 50 {
 		t.Errorf("%+v", top[0])
 	}
 	for i := 1; i <= 5; i++ {
@@ -176,22 +176,22 @@ func TestLongCustomersStayDistinct(t *testing.T) {
 	}
 }
 
-// Counts are exact for as many limits as are kept. Beyond that, every limit that refused more than one in maxBlamed is there, and
+// Counts are exact for as many limits as are kept. Beyond that, every limit that denied more than one in maxBlamed is there, and
 // no count that is reported is too large.
 func TestBlame(t *testing.T) {
 	for _, limits := range []int{maxBlamed, 10 * maxBlamed} {
 		var b blame
-		counts := make(map[refusal]int64)
+		counts := make(map[denial]int64)
 		random := rand.New(rand.NewPCG(3, 4))
-		refuse := func(r refusal) {
-			b.add([]refusal{r})
+		deny := func(r denial) {
+			b.add([]denial{r})
 			counts[r]++
 		}
 		const heavy = 1 << 20
 		for range 10_000 {
-			refuse(refusal{rule: int32(random.IntN(limits - 1))})
+			deny(denial{rule: int32(random.IntN(limits - 1))})
 			if random.IntN(4) == 0 {
-				refuse(refusal{rule: heavy, limit: 1})
+				deny(denial{rule: heavy, limit: 1})
 			}
 		}
 		if len(b) > maxBlamed {
@@ -199,13 +199,13 @@ func TestBlame(t *testing.T) {
 		}
 		found := false
 		for _, x := range b {
-			found = found || x.refusal == refusal{rule: heavy, limit: 1}
-			if certain := x.count - x.inherited; certain > counts[x.refusal] || x.count < counts[x.refusal] || limits == maxBlamed && x.inherited > 0 {
-				t.Errorf("%+v: counted %d to %d times, refused %d times", x.refusal, certain, x.count, counts[x.refusal])
+			found = found || x.denial == denial{rule: heavy, limit: 1}
+			if certain := x.count - x.inherited; certain > counts[x.denial] || x.count < counts[x.denial] || limits == maxBlamed && x.inherited > 0 {
+				t.Errorf("%+v: counted %d to %d times, denied %d times", x.denial, certain, x.count, counts[x.denial])
 			}
 		}
 		if !found {
-			t.Errorf("of %d limits the one that refuses most is lost", limits)
+			t.Errorf("of %d limits the one that denies most is lost", limits)
 		}
 	}
 }

@@ -23,8 +23,8 @@ type Report struct {
 	New Side  `json:"new"`
 	Old *Side `json:"old,omitempty"`
 	// With two directories: requests that pass with the old one and are denied with the new one, and vice versa.
-	NewlyRefused *Change `json:"newly_refused,omitempty"`
-	NewlyPassed  *Change `json:"newly_passed,omitempty"`
+	NewlyDenied *Change `json:"newly_denied,omitempty"`
+	NewlyPassed *Change `json:"newly_passed,omitempty"`
 
 	ByRule    []Rule   `json:"by_rule"`
 	Unreached []string `json:"rules_without_requests,omitempty"`
@@ -59,7 +59,7 @@ type Order struct {
 // Side contains the results of all requests under one directory of rules.
 type Side struct {
 	Allowed       int64  `json:"allowed"`
-	Refused       int64  `json:"refused"`
+	Denied        int64  `json:"denied"`
 	NotEnforced   int64  `json:"not_enforced"`       // of the allowed requests, over a limit: shadow mode, quota mode
 	NoRule        int64  `json:"no_rule"`            // of the allowed requests, matched by no rule
 	Inactive      int64  `json:"inactive,omitempty"` // of the allowed requests, matched only by rules of which no limit was active
@@ -81,19 +81,19 @@ type Change struct {
 
 // Rule has the results of one rule.
 type Rule struct {
-	Rule         string     `json:"rule"` // its path
-	Name         string     `json:"name,omitempty"`
-	File         string     `json:"file,omitempty"`
-	Line         int        `json:"line,omitempty"`
-	Shadow       bool       `json:"shadow_mode,omitempty"`
-	New          *RuleCount `json:"new,omitempty"` // nil: the directory has no such rule
-	Old          *RuleCount `json:"old,omitempty"`
-	NewlyRefused int64      `json:"newly_refused,omitempty"` // requests; counts for each rule of the new directory that denies
-	NewlyPassed  int64      `json:"newly_passed,omitempty"`  // requests that the rule of the old directory denied
+	Rule        string     `json:"rule"` // its path
+	Name        string     `json:"name,omitempty"`
+	File        string     `json:"file,omitempty"`
+	Line        int        `json:"line,omitempty"`
+	Shadow      bool       `json:"shadow_mode,omitempty"`
+	New         *RuleCount `json:"new,omitempty"` // nil: the directory has no such rule
+	Old         *RuleCount `json:"old,omitempty"`
+	NewlyDenied int64      `json:"newly_denied,omitempty"` // requests; counts for each rule of the new directory that denies
+	NewlyPassed int64      `json:"newly_passed,omitempty"` // requests that the rule of the old directory denied
 }
 
 func (r *Rule) requests() int64    { return both(r, func(c *RuleCount) int64 { return c.Requests }) }
-func (r *Rule) refused() int64     { return both(r, func(c *RuleCount) int64 { return c.Refused }) }
+func (r *Rule) denied() int64      { return both(r, func(c *RuleCount) int64 { return c.Denied }) }
 func (r *Rule) notEnforced() int64 { return both(r, func(c *RuleCount) int64 { return c.NotEnforced }) }
 
 func both(r *Rule, of func(*RuleCount) int64) int64 {
@@ -109,7 +109,7 @@ func both(r *Rule, of func(*RuleCount) int64) int64 {
 // RuleCount has the counts of a rule in one directory.
 type RuleCount struct {
 	Requests    int64   `json:"requests"`     // descriptors that matched
-	Refused     int64   `json:"refused"`      // of these, over the limit in a denied request
+	Denied      int64   `json:"denied"`       // of these, over the limit in a denied request
 	NotEnforced int64   `json:"not_enforced"` // of these, over the limit without a denial: shadow mode, quota mode
 	Limits      []Limit `json:"limits,omitempty"`
 }
@@ -134,23 +134,23 @@ type Customers struct {
 
 // Customer has the results of one customer.
 type Customer struct {
-	Customer     string `json:"customer"`
-	Requests     int64  `json:"requests"`
-	Refused      int64  `json:"refused"`
-	OldRefused   int64  `json:"old_refused,omitempty"`
-	NewlyRefused int64  `json:"newly_refused,omitempty"`
-	NewlyPassed  int64  `json:"newly_passed,omitempty"`
+	Customer    string `json:"customer"`
+	Requests    int64  `json:"requests"`
+	Denied      int64  `json:"denied"`
+	OldDenied   int64  `json:"old_denied,omitempty"`
+	NewlyDenied int64  `json:"newly_denied,omitempty"`
+	NewlyPassed int64  `json:"newly_passed,omitempty"`
 	// The limits that denied it most, at most five each: of the new rules, of the new rules for newly denied
 	// requests, and of the old rules.
-	RefusedBy      []RefusedBy `json:"refused_by,omitempty"`
-	NewlyRefusedBy []RefusedBy `json:"newly_refused_by,omitempty"`
-	OldRefusedBy   []RefusedBy `json:"old_refused_by,omitempty"`
-	First          *time.Time  `json:"first,omitempty"`   // when it was first denied; with two directories, newly denied
-	Missing        int64       `json:"missing,omitempty"` // by how much Requests may be too small
+	DeniedBy      []DeniedBy `json:"denied_by,omitempty"`
+	NewlyDeniedBy []DeniedBy `json:"newly_denied_by,omitempty"`
+	OldDeniedBy   []DeniedBy `json:"old_denied_by,omitempty"`
+	First         *time.Time `json:"first,omitempty"`   // when it was first denied; with two directories, newly denied
+	Missing       int64      `json:"missing,omitempty"` // by how much Requests may be too small
 }
 
-// RefusedBy is a limit that denied requests of a customer. A request that several limits deny counts for each.
-type RefusedBy struct {
+// DeniedBy is a limit that denied requests of a customer. A request that several limits deny counts for each.
+type DeniedBy struct {
 	Rule     string `json:"rule"` // its path
 	Name     string `json:"name,omitempty"`
 	Limit    string `json:"limit,omitempty"` // 5 per minute

@@ -42,7 +42,7 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 		to := row(r)
 		to.File, to.Line, to.Shadow = r.Position.File, r.Position.Line, r.Shadow
 		to.New = c.reported(r)
-		to.NewlyRefused = c.newly
+		to.NewlyDenied = c.newly
 	}
 	if old != nil {
 		for i, r := range old.tree.Rules {
@@ -64,9 +64,9 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 	}
 	slices.SortStableFunc(rows, func(a, b Rule) int {
 		return cmp.Or(
-			cmp.Compare(b.NewlyRefused, a.NewlyRefused),
+			cmp.Compare(b.NewlyDenied, a.NewlyDenied),
 			cmp.Compare(b.NewlyPassed, a.NewlyPassed),
-			cmp.Compare(b.refused(), a.refused()),
+			cmp.Compare(b.denied(), a.denied()),
 			cmp.Compare(b.notEnforced(), a.notEnforced()),
 			cmp.Compare(b.requests(), a.requests()),
 			strings.Compare(a.Rule, b.Rule),
@@ -78,7 +78,7 @@ func byRule(now, old *engine) (rows []Rule, unreached []string) {
 
 // reported returns the report's counts of a rule in one of the directories.
 func (c *ruleCount) reported(r *descriptor.Rule) *RuleCount {
-	out := &RuleCount{Requests: c.requests, Refused: c.refused, NotEnforced: c.notEnforced}
+	out := &RuleCount{Requests: c.requests, Denied: c.denied, NotEnforced: c.notEnforced}
 	for i := range r.Limits {
 		l := &r.Limits[i]
 		reported := Limit{Name: l.Name, Limit: limitText(l), Burst: burstText(l)}

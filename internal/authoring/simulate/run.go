@@ -203,7 +203,7 @@ func (b *batch) old(i int) verdict {
 // count counts the verdicts of one request of a batch.
 func (r *run) count(b *batch, i int) {
 	a, now, old := &b.requests[i], b.verdicts[0][i], b.old(i)
-	refusals := b.refusals[0][now.from:now.to]
+	denials := b.denials[0][now.from:now.to]
 	if r.requests == 0 {
 		r.from = a.at
 	}
@@ -212,9 +212,9 @@ func (r *run) count(b *batch, i int) {
 	r.outcomes[0][now.outcome]++
 	c := r.customers.row(a.Customer)
 	c.requests++
-	if now.outcome == refused {
-		c.refused++
-		c.by.add(refusals)
+	if now.outcome == denied {
+		c.denied++
+		c.by.add(denials)
 		if r.old == nil && c.first == 0 {
 			c.first = a.at
 		}
@@ -223,26 +223,26 @@ func (r *run) count(b *batch, i int) {
 		return
 	}
 	r.outcomes[1][old.outcome]++
-	if old.outcome == refused {
+	if old.outcome == denied {
 		c.old++
-		c.byOld.add(b.refusals[1][old.from:old.to])
+		c.byOld.add(b.denials[1][old.from:old.to])
 	}
 	switch {
-	case now.outcome == refused && old.outcome == allowed:
+	case now.outcome == denied && old.outcome == allowed:
 		r.newly++
 		if c.newly++; c.newly == 1 {
 			c.first = a.at
 		}
-		c.byNewly.add(refusals)
-		r.now.newly(refusals)
-	case now.outcome == allowed && old.outcome == refused:
+		c.byNewly.add(denials)
+		r.now.newly(denials)
+	case now.outcome == allowed && old.outcome == denied:
 		r.passed++
 		c.passed++
-		r.old.newly(b.refusals[1][old.from:old.to])
+		r.old.newly(b.denials[1][old.from:old.to])
 	}
 }
 
-var codes = [...]string{failed: "UNKNOWN", allowed: limiter.OK.String(), refused: limiter.OverLimit.String()}
+var codes = [...]string{failed: "UNKNOWN", allowed: limiter.OK.String(), denied: limiter.OverLimit.String()}
 
 func (r *run) verdict(a *replayedRequest, now, old verdict) *Verdict {
 	v := &Verdict{

@@ -55,7 +55,7 @@ func run(t *testing.T, o simulate.Options, lines ...string) *simulate.Report {
 	return r
 }
 
-func TestRefusals(t *testing.T) {
+func TestDenials(t *testing.T) {
 	var lines []string
 	for i := range 5 {
 		lines = append(lines, at(i, "a", ""), at(i, "b", "/x"))
@@ -72,16 +72,16 @@ func TestRefusals(t *testing.T) {
 			return nil
 		},
 	}, lines...)
-	want := simulate.Side{Allowed: 8, Refused: 5, NoRule: 1, Rules: 3}
+	want := simulate.Side{Allowed: 8, Denied: 5, NoRule: 1, Rules: 3}
 	if diff := cmp.Diff(want, r.New); diff != "" {
 		t.Error(diff)
 	}
-	if r.Lines != 14 || r.Requests != 13 || r.Skipped != 1 || r.Old != nil || r.NewlyRefused != nil {
+	if r.Lines != 14 || r.Requests != 13 || r.Skipped != 1 || r.Old != nil || r.NewlyDenied != nil {
 		t.Errorf("%+v", r)
 	}
 	if diff := cmp.Diff([]simulate.Rule{
-		{Rule: "edge.remote_address", File: "rules.yaml", Line: 3, New: &simulate.RuleCount{Requests: 12, Refused: 4, Limits: []simulate.Limit{{Limit: "3 per minute", Over: 4}}}},
-		{Rule: "edge.path_/x", File: "rules.yaml", Line: 4, New: &simulate.RuleCount{Requests: 5, Refused: 3, Limits: []simulate.Limit{{Limit: "2 per minute", Over: 3}}}},
+		{Rule: "edge.remote_address", File: "rules.yaml", Line: 3, New: &simulate.RuleCount{Requests: 12, Denied: 4, Limits: []simulate.Limit{{Limit: "3 per minute", Over: 4}}}},
+		{Rule: "edge.path_/x", File: "rules.yaml", Line: 4, New: &simulate.RuleCount{Requests: 5, Denied: 3, Limits: []simulate.Limit{{Limit: "2 per minute", Over: 3}}}},
 	}, r.ByRule); diff != "" {
 		t.Error(diff)
 	}
@@ -91,10 +91,10 @@ func TestRefusals(t *testing.T) {
 	first := start.Add(2 * time.Second)
 	later := start.Add(3 * time.Second)
 	if diff := cmp.Diff(simulate.Customers{Seen: 4, Exact: true, Rows: []simulate.Customer{
-		{Customer: "remote_address=b, path=/x", Requests: 5, Refused: 3, First: &first, RefusedBy: []simulate.RefusedBy{
+		{Customer: "remote_address=b, path=/x", Requests: 5, Denied: 3, First: &first, DeniedBy: []simulate.DeniedBy{
 			{Rule: "edge.path_/x", Limit: "2 per minute", Requests: 3}, {Rule: "edge.remote_address", Limit: "3 per minute", Requests: 2},
 		}},
-		{Customer: "remote_address=a", Requests: 6, Refused: 2, First: &later, RefusedBy: []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "3 per minute", Requests: 2}}},
+		{Customer: "remote_address=a", Requests: 6, Denied: 2, First: &later, DeniedBy: []simulate.DeniedBy{{Rule: "edge.remote_address", Limit: "3 per minute", Requests: 2}}},
 		{Customer: "path=/y", Requests: 1},
 		{Customer: "remote_address=c", Requests: 1},
 	}}, r.Customers); diff != "" {
@@ -105,9 +105,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The report names the rule, and the limit of the rule, that refused a customer most often, not the one that refused it last. A rule in
-// shadow mode refuses no customer.
-func TestRefusedBy(t *testing.T) {
+// The report names the rule, and the limit of the rule, that denied a customer most often, not the one that denied it last. A rule in
+// shadow mode denies no customer.
+func TestDeniedBy(t *testing.T) {
 	old := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}\n")
 	old.Folder = "old"
 	var lines []string
@@ -125,16 +125,16 @@ descriptors:
 `),
 		Against: &old,
 	}, lines...)
-	var all []simulate.RefusedBy
+	var all []simulate.DeniedBy
 	for _, c := range r.Customers.Rows {
-		all = append(all, c.NewlyRefusedBy...)
-		if diff := cmp.Diff(c.RefusedBy, c.NewlyRefusedBy); diff != "" || c.OldRefusedBy != nil {
+		all = append(all, c.NewlyDeniedBy...)
+		if diff := cmp.Diff(c.DeniedBy, c.NewlyDeniedBy); diff != "" || c.OldDeniedBy != nil {
 			t.Errorf("%s: all of it is new\n%s", c.Customer, diff)
 		}
 	}
-	if diff := cmp.Diff([]simulate.RefusedBy{
+	if diff := cmp.Diff([]simulate.DeniedBy{
 		{Rule: "edge.path_/x", Limit: "2 per minute", Requests: 6},
-		{Rule: "edge.remote_address", Name: "burst", Limit: "6 per minute", Requests: 2}, // the last one to refuse
+		{Rule: "edge.remote_address", Name: "burst", Limit: "6 per minute", Requests: 2}, // the last one to deny
 		// The same address asks for /y, which is another customer here.
 		{Rule: "edge.remote_address", Name: "burst", Limit: "6 per minute", Requests: 1},
 		{Rule: "edge.remote_address", Name: "sustained", Limit: "7 per hour", Requests: 1},
@@ -143,10 +143,10 @@ descriptors:
 	}
 	var newly []int64
 	for _, rule := range r.ByRule {
-		newly = append(newly, rule.NewlyRefused)
+		newly = append(newly, rule.NewlyDenied)
 	}
 	if diff := cmp.Diff([]int64{6, 4, 0}, newly); diff != "" {
-		t.Errorf("a newly refused request is counted with each rule that refuses it: %s", diff)
+		t.Errorf("a newly denied request is counted with each rule that denies it: %s", diff)
 	}
 }
 
@@ -162,29 +162,29 @@ func TestAgainst(t *testing.T) {
 		Rules:   rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 2}}\n- {key: path, rate_limit: {unit: minute, requests_per_unit: 5}}\n"),
 		Against: &old,
 	}, lines...)
-	if r.New.Refused != 5 || r.Old.Refused != 7 {
+	if r.New.Denied != 5 || r.Old.Denied != 7 {
 		t.Errorf("%+v %+v", r.New, r.Old)
 	}
-	if diff := cmp.Diff(&simulate.Change{Requests: 2, Customers: 1}, r.NewlyRefused); diff != "" {
+	if diff := cmp.Diff(&simulate.Change{Requests: 2, Customers: 1}, r.NewlyDenied); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(&simulate.Change{Requests: 4, Customers: 1}, r.NewlyPassed); diff != "" {
 		t.Error(diff)
 	}
 	type row struct {
-		Rule                  string
-		Now, Before           int64
-		HasNow, HasBefore     bool
-		NewlyRefused, NowPass int64
+		Rule                 string
+		Now, Before          int64
+		HasNow, HasBefore    bool
+		NewlyDenied, NowPass int64
 	}
 	var rows []row
 	for _, b := range r.ByRule {
-		x := row{Rule: b.Rule, HasNow: b.New != nil, HasBefore: b.Old != nil, NewlyRefused: b.NewlyRefused, NowPass: b.NewlyPassed}
+		x := row{Rule: b.Rule, HasNow: b.New != nil, HasBefore: b.Old != nil, NewlyDenied: b.NewlyDenied, NowPass: b.NewlyPassed}
 		if b.New != nil {
-			x.Now = b.New.Refused
+			x.Now = b.New.Denied
 		}
 		if b.Old != nil {
-			x.Before = b.Old.Refused
+			x.Before = b.Old.Denied
 		}
 		rows = append(rows, x)
 	}
@@ -197,13 +197,13 @@ func TestAgainst(t *testing.T) {
 	}
 	first := start.Add(2 * time.Second)
 	if diff := cmp.Diff([]simulate.Customer{
-		{Customer: "remote_address=a", Requests: 6, Refused: 4, OldRefused: 2, NewlyRefused: 2, First: &first,
-			RefusedBy:      []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute", Requests: 4}},
-			NewlyRefusedBy: []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute", Requests: 2}},
-			OldRefusedBy:   []simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "4 per minute", Requests: 2}}},
-		{Customer: "path=/x", Requests: 6, Refused: 1, OldRefused: 5, NewlyPassed: 4,
-			RefusedBy:    []simulate.RefusedBy{{Rule: "edge.path", Limit: "5 per minute", Requests: 1}},
-			OldRefusedBy: []simulate.RefusedBy{{Rule: "edge.path_/x", Limit: "1 per minute", Requests: 5}}},
+		{Customer: "remote_address=a", Requests: 6, Denied: 4, OldDenied: 2, NewlyDenied: 2, First: &first,
+			DeniedBy:      []simulate.DeniedBy{{Rule: "edge.remote_address", Limit: "2 per minute", Requests: 4}},
+			NewlyDeniedBy: []simulate.DeniedBy{{Rule: "edge.remote_address", Limit: "2 per minute", Requests: 2}},
+			OldDeniedBy:   []simulate.DeniedBy{{Rule: "edge.remote_address", Limit: "4 per minute", Requests: 2}}},
+		{Customer: "path=/x", Requests: 6, Denied: 1, OldDenied: 5, NewlyPassed: 4,
+			DeniedBy:    []simulate.DeniedBy{{Rule: "edge.path", Limit: "5 per minute", Requests: 1}},
+			OldDeniedBy: []simulate.DeniedBy{{Rule: "edge.path_/x", Limit: "1 per minute", Requests: 5}}},
 		{Customer: "remote_address=b", Requests: 1},
 	}, r.Customers.Rows); diff != "" {
 		t.Error(diff)
@@ -220,7 +220,7 @@ func TestRulesWithOnePath(t *testing.T) {
 	}
 }
 
-// What a rule in shadow mode would refuse is in the report, and so is what the global modes let through.
+// What a rule in shadow mode would deny is in the report, and so is what the global modes let through.
 func TestNotEnforced(t *testing.T) {
 	const rule = "domain: edge\ndescriptors:\n- {key: remote_address, %s rate_limit: {unit: minute, requests_per_unit: 2}}\n"
 	lines := []string{at(0, "a", ""), at(1, "a", ""), at(2, "a", ""), at(3, "a", "")}
@@ -231,22 +231,22 @@ func TestNotEnforced(t *testing.T) {
 		"both":   {Rules: shadow, Settings: limiter.Settings{Shadow: true}},
 	} {
 		r := run(t, o, lines...)
-		if r.New.Refused != 0 || r.New.NotEnforced != 2 || r.ByRule[0].New.NotEnforced != 2 || r.ByRule[0].New.Refused != 0 {
+		if r.New.Denied != 0 || r.New.NotEnforced != 2 || r.ByRule[0].New.NotEnforced != 2 || r.ByRule[0].New.Denied != 0 {
 			t.Errorf("%s: %+v %+v", name, r.New, r.ByRule[0].New)
 		}
 	}
-	if r := run(t, simulate.Options{Rules: plain}, lines...); r.New.Refused != 2 || r.New.NotEnforced != 0 || r.ByRule[0].New.NotEnforced != 0 {
+	if r := run(t, simulate.Options{Rules: plain}, lines...); r.New.Denied != 2 || r.New.NotEnforced != 0 || r.ByRule[0].New.NotEnforced != 0 {
 		t.Errorf("%+v", r.New)
 	}
-	// Of two descriptors one in quota mode is over: that refuses nothing.
+	// Of two descriptors one in quota mode is over: that denies nothing.
 	quota := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}\n- {key: path, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 3}}\n")
 	r := run(t, simulate.Options{Rules: quota}, at(0, "a", "/"), at(1, "a", "/"), at(2, "a", "/"), at(3, "a", "/"))
-	if r.New.Refused != 1 || r.New.NotEnforced != 2 || r.ByRule[0].New.Refused != 1 || r.ByRule[1].New.Refused != 1 {
+	if r.New.Denied != 1 || r.New.NotEnforced != 2 || r.ByRule[0].New.Denied != 1 || r.ByRule[1].New.Denied != 1 {
 		t.Errorf("%+v %+v", r.New, r.ByRule)
 	}
 }
 
-// Of several limits of a rule each shows how often it refused; a rule that another one replaces shows nothing.
+// Of several limits of a rule each shows how often it denied; a rule that another one replaces shows nothing.
 func TestLimitsAndReplaces(t *testing.T) {
 	r := run(t, simulate.Options{Rules: rules(t, `
 domain: edge
@@ -265,7 +265,7 @@ descriptors:
 		return lines
 	}()...)
 	got := r.ByRule[0]
-	if got.New.Requests != 8 || got.New.Refused != 3 || len(got.New.Limits) != 2 ||
+	if got.New.Requests != 8 || got.New.Denied != 3 || len(got.New.Limits) != 2 ||
 		got.New.Limits[0] != (simulate.Limit{Name: "burst", Limit: "3 per 10 seconds"}) || got.New.Limits[1] != (simulate.Limit{Name: "day", Limit: "5 per day", Over: 3}) {
 		t.Errorf("%+v %+v", got.New, got)
 	}
@@ -274,8 +274,8 @@ descriptors:
 	}
 }
 
-// A bucket's burst is shown with its rate, both for the rule and for the customers that it refused.
-// What a penalty refuses is refused by its limit, once for each request.
+// A bucket's burst is shown with its rate, both for the rule and for the customers that it denied.
+// What a penalty denies is denied by its limit, once for each request.
 func TestPenalty(t *testing.T) {
 	r := run(t, simulate.Options{Rules: rules(t, `
 domain: edge
@@ -286,7 +286,7 @@ descriptors:
 	if diff := cmp.Diff([]simulate.Limit{{Limit: "2 per minute, penalty 10m", Over: 4}}, r.ByRule[0].New.Limits); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "2 per minute, penalty 10m", Requests: 4}}, r.Customers.Rows[0].RefusedBy); diff != "" {
+	if diff := cmp.Diff([]simulate.DeniedBy{{Rule: "edge.remote_address", Limit: "2 per minute, penalty 10m", Requests: 4}}, r.Customers.Rows[0].DeniedBy); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -304,7 +304,7 @@ descriptors:
 	if diff := cmp.Diff([]simulate.Limit{{Limit: "6 per minute", Burst: "4 may wait"}}, r.ByRule[1].New.Limits); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]simulate.RefusedBy{{Rule: "edge.remote_address", Limit: "1 per minute", Burst: "2", Requests: 1}}, r.Customers.Rows[0].RefusedBy); diff != "" {
+	if diff := cmp.Diff([]simulate.DeniedBy{{Rule: "edge.remote_address", Limit: "1 per minute", Burst: "2", Requests: 1}}, r.Customers.Rows[0].DeniedBy); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -313,7 +313,7 @@ func TestHits(t *testing.T) {
 	m := mapping(t, jsonMapping+"hits: n\n")
 	r := run(t, simulate.Options{Mapping: m, Rules: rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 10}}\n")},
 		`{"t":0,"ip":"a","n":6}`+"\n", `{"t":1,"ip":"a","n":4}`+"\n", `{"t":2,"ip":"a","n":0}`+"\n", `{"t":3,"ip":"a"}`+"\n")
-	if r.New.Allowed != 3 || r.New.Refused != 1 {
+	if r.New.Allowed != 3 || r.New.Denied != 1 {
 		t.Errorf("%+v", r.New)
 	}
 }
@@ -346,10 +346,10 @@ func TestLimitsThatAreNotActive(t *testing.T) {
 	}
 	night, day := line(0, `,"ip":"a"`), line(12, `,"ip":"a"`)
 	for _, c := range []struct {
-		lines             []string
-		refused, inactive int64
-		noRule            int64
-		warning           string
+		lines            []string
+		denied, inactive int64
+		noRule           int64
+		warning          string
 	}{
 		{[]string{day, day}, 0, 2, 0, "no limit of the rules of rules is active at the time of a request that it matches: compare the times of the log with `active`"},
 		{[]string{night, day}, 1, 1, 0, "with the rules of rules 1 of 2 requests pass because no limit that matches them is `active` at their time"},
@@ -357,7 +357,7 @@ func TestLimitsThatAreNotActive(t *testing.T) {
 		{[]string{night, line(12, "")}, 1, 0, 1, ""},
 	} {
 		r := run(t, simulate.Options{Rules: atNight}, c.lines...)
-		if r.New.Refused != c.refused || r.New.Inactive != c.inactive || r.New.NoRule != c.noRule || strings.Join(r.Warnings, "; ") != c.warning {
+		if r.New.Denied != c.denied || r.New.Inactive != c.inactive || r.New.NoRule != c.noRule || strings.Join(r.Warnings, "; ") != c.warning {
 			t.Errorf("%q: %+v %q, want %+v", c.lines, r.New, r.Warnings, c)
 		}
 	}
@@ -386,7 +386,7 @@ func TestMoreCustomersThanAreKept(t *testing.T) {
 	for _, c := range r.Customers.Rows {
 		sum += c.Requests
 	}
-	if r.Customers.Exact || sum != r.Requests || r.Customers.Rows[0].Customer != "remote_address=busy" || r.Customers.Rows[0].Refused != r.New.Refused || r.Customers.Rows[0].Missing != 0 {
+	if r.Customers.Exact || sum != r.Requests || r.Customers.Rows[0].Customer != "remote_address=busy" || r.Customers.Rows[0].Denied != r.New.Denied || r.Customers.Rows[0].Missing != 0 {
 		t.Errorf("%+v", r.Customers)
 	}
 }
@@ -494,7 +494,7 @@ func TestSeveralLogs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.New.Refused != 1 || r.Order.Late != 1 || r.Order.FirstLate != "two:2" || r.Order.MostLateSeconds < 38 {
+	if r.New.Denied != 1 || r.Order.Late != 1 || r.Order.FirstLate != "two:2" || r.Order.MostLateSeconds < 38 {
 		t.Errorf("%+v %+v", r.New, r.Order)
 	}
 	if !strings.HasPrefix(r.Warnings[len(r.Warnings)-1], "1 lines are older than others before them by up to 38.9") {
@@ -530,7 +530,7 @@ func TestOutcomeDoesNotDependOnOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.New.Refused == 0 || r.Order.Late > 0 {
+		if r.New.Denied == 0 || r.Order.Late > 0 {
 			t.Errorf("%+v %+v", r.New, r.Order)
 		}
 		sum := *r
@@ -548,8 +548,8 @@ func TestOutcomeDoesNotDependOnOrder(t *testing.T) {
 		t.Errorf("%d lines were put in order, and the reports are\n%s\n%s", r.Order.Reordered, inOrder, displaced)
 	}
 	same, _ := report(true)
-	if same.NewlyRefused.Requests != 0 || same.NewlyPassed.Requests != 0 || same.Old.Refused != same.New.Refused || same.New.Refused != r.New.Refused {
-		t.Errorf("rules differ from themselves: %+v %+v", same.NewlyRefused, same.NewlyPassed)
+	if same.NewlyDenied.Requests != 0 || same.NewlyPassed.Requests != 0 || same.Old.Denied != same.New.Denied || same.New.Denied != r.New.Denied {
+		t.Errorf("rules differ from themselves: %+v %+v", same.NewlyDenied, same.NewlyPassed)
 	}
 }
 
@@ -591,17 +591,17 @@ func TestRequestsInFlight(t *testing.T) {
 	lines = append(lines, at(60, "a", ""), at(61, "a", ""), at(62, "a", ""))
 	for _, c := range []struct {
 		lasts   time.Duration
-		refused int64
+		denied  int64
 		warning string
 	}{
 		{0, 4, "under edge.remote_address (rules of rules) each request keeps its place for the whole `ttl`"},
 		{time.Hour, 4, "is assumed to be in flight for 1h0m0s, or for the `ttl` of the rule if that is shorter (--duration)"},
-		{2001 * time.Millisecond, 2, "is assumed to be in flight for 2.001s"}, // a third one within two seconds is refused
+		{2001 * time.Millisecond, 2, "is assumed to be in flight for 2.001s"}, // a third one within two seconds is denied
 		{2 * time.Second, 0, "for that long it keeps its place under edge.remote_address"},
 	} {
 		r := run(t, simulate.Options{Rules: folder, Duration: c.lasts}, lines...)
-		if n := r.New.Refused; n != c.refused || r.ByRule[0].New.Limits[0].Over != n || !strings.Contains(strings.Join(r.Warnings, "\n"), c.warning) {
-			t.Errorf("%v: %d refused, %+v, %q", c.lasts, n, r.ByRule[0].New, r.Warnings)
+		if n := r.New.Denied; n != c.denied || r.ByRule[0].New.Limits[0].Over != n || !strings.Contains(strings.Join(r.Warnings, "\n"), c.warning) {
+			t.Errorf("%v: %d denied, %+v, %q", c.lasts, n, r.ByRule[0].New, r.Warnings)
 		}
 	}
 	if r := run(t, simulate.Options{Rules: folder}, at(0, "", "/")); strings.Contains(strings.Join(r.Warnings, "\n"), "in flight") {

@@ -31,7 +31,7 @@ func (r *run) report(in *intake) *Report {
 		out.Against = o.Against.Folder
 		side := r.old.side(r.outcomes[1])
 		out.Old = &side
-		out.NewlyRefused, out.NewlyPassed = r.changes()
+		out.NewlyDenied, out.NewlyPassed = r.changes()
 	}
 	for _, e := range in.missed.Errors(o.Mapping) {
 		out.Warnings = append(out.Warnings, e.Error())
@@ -71,7 +71,7 @@ func (o *order) reported(options *Options) Order {
 
 func (e *engine) side(outcomes [3]int64) Side {
 	s := Side{
-		Allowed: outcomes[allowed], Refused: outcomes[refused], Failed: outcomes[failed],
+		Allowed: outcomes[allowed], Denied: outcomes[denied], Failed: outcomes[failed],
 		NotEnforced: e.notEnforced, NoRule: e.noRule, Inactive: e.inactive, UnknownDomain: e.unknown, Rules: len(e.tree.Rules), Overridden: e.overridden,
 	}
 	if e.failure != nil {
@@ -100,7 +100,7 @@ func (r *run) reportedCustomers() Customers {
 	out := Customers{Seen: int64(len(all)), Exact: r.customers.dropped == 0}
 	others := r.customers.others
 	for i, c := range all {
-		quiet := c.refused == 0 && c.old == 0
+		quiet := c.denied == 0 && c.old == 0
 		if quiet && i >= busiest {
 			others.requests += c.requests
 			continue
@@ -117,13 +117,13 @@ func (r *run) reportedCustomers() Customers {
 
 func (r *run) reportedCustomer(c *customerRow) Customer {
 	out := Customer{
-		Customer: c.name, Requests: c.requests, Refused: c.refused, OldRefused: c.old,
-		NewlyRefused: c.newly, NewlyPassed: c.passed, Missing: c.missed,
+		Customer: c.name, Requests: c.requests, Denied: c.denied, OldDenied: c.old,
+		NewlyDenied: c.newly, NewlyPassed: c.passed, Missing: c.missed,
 	}
-	out.RefusedBy = c.by.reported(r.now)
-	out.NewlyRefusedBy = c.byNewly.reported(r.now)
+	out.DeniedBy = c.by.reported(r.now)
+	out.NewlyDeniedBy = c.byNewly.reported(r.now)
 	if r.old != nil {
-		out.OldRefusedBy = c.byOld.reported(r.old)
+		out.OldDeniedBy = c.byOld.reported(r.old)
 	}
 	if c.first > 0 {
 		at := instant(c.first)

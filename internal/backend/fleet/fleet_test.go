@@ -308,7 +308,7 @@ func TestMeasure(t *testing.T) {
 	if got := f.says(now).PerSecond; got != (Rates{}) {
 		t.Errorf("%+v before there are two numbers", got)
 	}
-	self.Decisions = Decisions{Passed: 100, Refused: 10, Failed: 5, OnError: 1}
+	self.Decisions = Decisions{Passed: 100, Denied: 10, Failed: 5, OnError: 1}
 	self.Overrides = Overrides{Source: OverridesInRedis, Version: 3}
 	f.measure(now.Add(5 * time.Second))
 	if got := f.says(now).PerSecond; got != (Rates{20, 2, 1, .2}) {

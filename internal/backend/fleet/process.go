@@ -85,12 +85,12 @@ type Cache struct {
 }
 
 // Decisions are numbers of requests.
-type Decisions struct{ Passed, Refused, Failed, OnError uint64 }
+type Decisions struct{ Passed, Denied, Failed, OnError uint64 }
 
 // Rates are requests per second.
 type Rates struct {
 	Passed  float64 `json:"passed"`
-	Refused float64 `json:"refused"`
+	Denied  float64 `json:"denied"`
 	Failed  float64 `json:"failed"`   // the backend could not answer
 	OnError float64 `json:"on_error"` // of the passed and denied ones: decided without the backend
 }
@@ -103,7 +103,7 @@ func (d Decisions) since(before Decisions, took time.Duration) Rates {
 		}
 		return float64(now-before) / took.Seconds()
 	}
-	return Rates{rate(d.Passed, before.Passed), rate(d.Refused, before.Refused), rate(d.Failed, before.Failed), rate(d.OnError, before.OnError)}
+	return Rates{rate(d.Passed, before.Passed), rate(d.Denied, before.Denied), rate(d.Failed, before.Failed), rate(d.OnError, before.OnError)}
 }
 
 // The bounds of what a replica says. Together they keep a list of 1,000 replicas below the 4 MiB that a gRPC client takes.
@@ -192,7 +192,7 @@ func (p *Process) check() error {
 	for _, c := range p.Caches {
 		ok = ok && len(c.Name) <= maxName && c.Entries <= maxCount
 	}
-	for _, rate := range []float64{p.PerSecond.Passed, p.PerSecond.Refused, p.PerSecond.Failed, p.PerSecond.OnError} {
+	for _, rate := range []float64{p.PerSecond.Passed, p.PerSecond.Denied, p.PerSecond.Failed, p.PerSecond.OnError} {
 		ok = ok && rate >= 0 && rate <= maxPerSec
 	}
 	if !ok {

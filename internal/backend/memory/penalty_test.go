@@ -130,7 +130,7 @@ func TestNoPenaltyWithoutRoom(t *testing.T) {
 			}
 		}
 		if p, o := take("0", 3); o.Allowed || p != (backend.Outcome{Allowed: true}) {
-			t.Errorf("%s: %+v, penalty %+v; want refused without a penalty", what, o, p)
+			t.Errorf("%s: %+v, penalty %+v; want denied without a penalty", what, o, p)
 		}
 		now = now.Add(time.Minute)
 		if p, o := take("0", 1); !p.Allowed || !o.Allowed {

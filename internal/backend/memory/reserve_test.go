@@ -28,7 +28,7 @@ func reservation(key, limit string, hits int64, h backend.Reservation) backend.T
 	return backend.Take{Key: []byte(key), Limit: backendtest.Limit(limit), Hits: hits, Reservation: &h}
 }
 
-// Reservations take up the places of counters. A store without room refuses a reservation as a whole, and when everything has ended,
+// Reservations take up the places of counters. A store without room denies a reservation as a whole, and when everything has ended,
 // nothing is left.
 func TestReservationsAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

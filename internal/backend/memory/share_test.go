@@ -152,8 +152,8 @@ func TestNewCountersInheritFromSharedOnes(t *testing.T) {
 	}
 }
 
-// A refused hit that counts is not lost when the caller gets its own counter, even if the used number stays the same.
-func TestInheritedLogCountsRefusedHits(t *testing.T) {
+// A denied hit that counts is not lost when the caller gets its own counter, even if the used number stays the same.
+func TestInheritedLogCountsDeniedHits(t *testing.T) {
 	l := descriptor.Limit{Requests: 1, Algorithm: descriptor.SlidingLog, Window: descriptor.Window{Unit: descriptor.Minute}}
 	if err := l.Compile(); err != nil {
 		t.Fatal(err)
@@ -175,11 +175,11 @@ func TestInheritedLogCountsRefusedHits(t *testing.T) {
 		log(march, "a")
 		s.Sweep(march.Add(40 * time.Second)) // removes old counters
 		if o := log(march.Add(50*time.Second), "a"); o.Allowed {
-			t.Fatalf("%+v, want refused", o)
+			t.Fatalf("%+v, want denied", o)
 		}
 		s.Sweep(march.Add(70 * time.Second))
 		if o := log(march.Add(70*time.Second), "a"); o.Allowed {
-			t.Errorf("together %v: 20 s after a refused hit that counts: %+v, want refused", together, o)
+			t.Errorf("together %v: 20 s after a denied hit that counts: %+v, want denied", together, o)
 		}
 	}
 }
@@ -200,7 +200,7 @@ func TestWindowsOfRequestsDoNotUseUpSharedCounters(t *testing.T) {
 		}
 	}
 	if full == 0 || s.shares.free < 400 {
-		t.Errorf("%d windows were refused, %d of 1000 cells are left for rules", full, s.shares.free)
+		t.Errorf("%d windows were denied, %d of 1000 cells are left for rules", full, s.shares.free)
 	}
 	for i := range 5000 {
 		if o := ask(t, s, ruleOf("d", fmt.Sprint(i)), march, "a", 1); !o.Allowed {

@@ -42,7 +42,7 @@ func TestSprayedKeysNeitherGrowTheStoreNorResetCounters(t *testing.T) {
 		}
 	}
 	if s.Len() != bound || full != 9*bound+1 {
-		t.Errorf("%d counters after %d refusals, want %d after %d", s.Len(), full, bound, 9*bound+1)
+		t.Errorf("%d counters after %d denials, want %d after %d", s.Len(), full, bound, 9*bound+1)
 	}
 	if o, err := take(s, now, "victim", 1); err != nil || o.Allowed {
 		t.Errorf("the victim's counter was reset: %+v %v", o, err)

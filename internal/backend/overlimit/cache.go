@@ -46,10 +46,10 @@ const (
 )
 
 type shard struct {
-	mu       sync.Mutex
-	refusals map[string]refusal
-	bytes    int64
-	refunds  uint64 // number of refunds that have begun or ended: a denial that began at another number may be out of date
+	mu      sync.Mutex
+	denials map[string]denial
+	bytes   int64
+	refunds uint64 // number of refunds that have begun or ended: a denial that began at another number may be out of date
 }
 
 // earlier is what the cache knew before a take went to the backend.
@@ -58,10 +58,10 @@ type earlier struct {
 	known   bool   // the take gives hits back: a denial of the counter was known
 }
 
-// refusal is a denial of a counter. A counter has one, although several limits may use it (plans, overrides, classes) and requests of any
-// number of hits: so the refusal says which limit denied how many hits, and is used for no other limit and no fewer hits. What has not
-// changed when the counter is given hits back is another matter: every refusal of a counter is forgotten then, whoever gave them back.
-type refusal struct {
+// denial is a denial of a counter. A counter has one, although several limits may use it (plans, overrides, classes) and requests of any
+// number of hits: so the denial says which limit denied how many hits, and is used for no other limit and no fewer hits. What has not
+// changed when the counter is given hits back is another matter: every denial of a counter is forgotten then, whoever gave them back.
+type denial struct {
 	until    int64 // an elapsed time: a clock that is set back does not make a denial longer
 	reset    int64
 	hits     int64 // the smallest number of hits that is denied
@@ -101,7 +101,7 @@ func New(opts Options) *Cache {
 		return a
 	}
 	for i := range c.shards {
-		c.shards[i].refusals = make(map[string]refusal)
+		c.shards[i].denials = make(map[string]denial)
 	}
 	metric.Register(opts.Metrics,
 		metric.Counter("ratelimitd_over_limit_cache_hits_total", "Attempts that the denial cache denied.", c.Hits))
@@ -131,7 +131,7 @@ func (c *Cache) ask(now time.Time, r *backend.Request) *asked {
 
 	for start := 0; start < len(r.Takes); {
 		end := r.Group(start)
-		answered, peek := c.refuse(at, r, start, end)
+		answered, peek := c.deny(at, r, start, end)
 		if peek {
 			a.Together = false // these takes only read, or are refunds, which happen whatever the other takes do
 		}
@@ -194,11 +194,11 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// refuse answers a group if the cache knows that all its takes are denied. For the limits of one descriptor, one known denial is
+// deny answers a group if the cache knows that all its takes are denied. For the limits of one descriptor, one known denial is
 // enough if it has a vote: then the other limits count nothing. peek means that only the takes with a known denial are answered; the
 // others are only read, and have an outcome that is allowed.
-func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered, peek bool) {
-	refused, answers, enough := 0, 0, false
+func (c *Cache) deny(now int64, r *backend.Request, start, end int) (answered, peek bool) {
+	denied, answers, enough := 0, 0, false
 	for i := start; i < end; i++ {
 		if r.Takes[i].Corrects() || r.Takes[i].Settled {
 			return false, false // it is carried out whatever the others do
@@ -209,7 +209,7 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 			return false, false // a penalty may begin, even if another limit denies the group: only the store begins one
 		}
 		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
-			refused++
+			denied++
 			enough = enough || r.Takes[i].Vote != backend.VoteNone
 			continue
 		}
@@ -221,17 +221,17 @@ func (c *Cache) refuse(now int64, r *backend.Request, start, end int) (answered,
 			answers++ // it adds nothing, whatever its counter holds
 		}
 	}
-	all := refused+answers == end-start
-	if refused == 0 || !r.Together && !enough && !all {
+	all := denied+answers == end-start
+	if denied == 0 || !r.Together && !enough && !all {
 		return false, false
 	}
 	if r.Together && !all {
-		if !r.PeekWhenKnown || !backend.Refused(r.Takes[start:end], r.Outcomes[start:end]) {
+		if !r.PeekWhenKnown || !backend.Denied(r.Takes[start:end], r.Outcomes[start:end]) {
 			return false, false
 		}
 		peek = true
 	}
-	c.hits.Add(uint64(refused))
+	c.hits.Add(uint64(denied))
 	return !peek, peek
 }
 
@@ -243,7 +243,7 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	e, ok := sh.refusals[string(t.Key)]
+	e, ok := sh.denials[string(t.Key)]
 	if !ok {
 		return false
 	}
@@ -311,16 +311,16 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 // note takes in an outcome that takes nothing back. The shard is locked.
 func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, b earlier) {
 	if o.Allowed {
-		if e, ok := sh.refusals[string(t.Key)]; ok && e.of(t.Limit) && e.used < o.Used {
+		if e, ok := sh.denials[string(t.Key)]; ok && e.of(t.Limit) && e.used < o.Used {
 			e.used = o.Used
-			sh.refusals[string(t.Key)] = e
+			sh.denials[string(t.Key)] = e
 		}
 		return
 	}
-	if sh.refunds != b.refunds || !backend.RefusalLasts(t) {
+	if sh.refunds != b.refunds || !backend.DenialLasts(t) {
 		return
 	}
-	e := refusal{
+	e := denial{
 		until: now + o.RetryAfter.Microseconds(), reset: now + o.ResetAfter.Microseconds(),
 		hits: t.Hits, used: o.Used, kept: o.Kept, requests: t.Limit.Requests, burst: t.Limit.Burst, classes: t.Limit.Classes,
 	}
@@ -333,7 +333,7 @@ func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, 
 		}
 		e.until = now + again(t)
 	}
-	old, ok := sh.refusals[string(t.Key)]
+	old, ok := sh.denials[string(t.Key)]
 	if ok && old.of(t.Limit) && old.hits < e.hits && now < old.until {
 		return // what is known already denies more takes
 	}
@@ -356,36 +356,36 @@ func (c *Cache) refund(t *backend.Take, o *backend.Outcome, b earlier) {
 	}
 }
 
-func (e *refusal) of(l *descriptor.Limit) bool {
+func (e *denial) of(l *descriptor.Limit) bool {
 	return e.requests == l.Requests && e.burst == l.Burst && e.classes == l.Classes
 }
 
 // forget removes the denial of a counter and reports whether there was one.
 func (sh *shard) forget(key []byte) bool {
-	_, ok := sh.refusals[string(key)]
+	_, ok := sh.denials[string(key)]
 	if ok {
-		delete(sh.refusals, string(key))
+		delete(sh.denials, string(key))
 		sh.bytes -= int64(len(key)) + overhead
 	}
 	return ok
 }
 
-func (sh *shard) remember(key []byte, e refusal, bound int64) {
+func (sh *shard) remember(key []byte, e denial, bound int64) {
 	size := int64(len(key)) + overhead
 	if size > bound {
 		return
 	}
-	if _, ok := sh.refusals[string(key)]; !ok {
-		for other := range sh.refusals { // in random order
+	if _, ok := sh.denials[string(key)]; !ok {
+		for other := range sh.denials { // in random order
 			if sh.bytes+size <= bound {
 				break
 			}
-			delete(sh.refusals, other)
+			delete(sh.denials, other)
 			sh.bytes -= int64(len(other)) + overhead
 		}
 		sh.bytes += size
 	}
-	sh.refusals[string(key)] = e
+	sh.denials[string(key)] = e
 }
 
 func (c *Cache) shard(key []byte) *shard {
@@ -398,7 +398,7 @@ func (c *Cache) Len() int {
 	for i := range c.shards {
 		sh := &c.shards[i]
 		sh.mu.Lock()
-		n += len(sh.refusals)
+		n += len(sh.denials)
 		sh.mu.Unlock()
 	}
 	return n

@@ -53,7 +53,7 @@ func take(key string, l *descriptor.Limit, hits int64) backend.Take {
 	return backend.Take{Key: []byte(key), Limit: l, Hits: hits}
 }
 
-func TestRefusalIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
+func TestDenialIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store})
 	l := fixed(5)
@@ -70,10 +70,10 @@ func TestRefusalIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
 		t.Errorf("6 of 5: %+v, want an outcome that says it never passes", o)
 	}
 	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed || o.Used != 4 {
-		t.Errorf("1 of the 2 left: %+v, want allowed: fewer hits than were refused", o)
+		t.Errorf("1 of the 2 left: %+v, want allowed: fewer hits than were denied", o)
 	}
 	if o := settle(t, c, noon, false, take("k", l, 4))[0]; !o.Cached || o.Used != 4 {
-		t.Errorf("4 of the 1 left: %+v, want refused with what is used by now", o)
+		t.Errorf("4 of the 1 left: %+v, want denied with what is used by now", o)
 	}
 	if o := settle(t, c, noon.Add(time.Minute), false, take("k", l, 4))[0]; !o.Allowed {
 		t.Errorf("in the next window: %+v", o)
@@ -109,7 +109,7 @@ func TestMoreHitsWaitLonger(t *testing.T) {
 		}
 		asked := store.takes
 		if o := settle(t, c, noon.Add(8*time.Second), false, take("k", l, smallest))[0]; o.Allowed || !o.Cached || store.takes != asked {
-			t.Errorf("%s: after larger refusals the smallest is forgotten: %+v", algorithm, o)
+			t.Errorf("%s: after larger denials the smallest is forgotten: %+v", algorithm, o)
 		}
 	}
 }
@@ -149,8 +149,8 @@ func TestLoweredLimitIsDeniedNoLonger(t *testing.T) {
 	}
 }
 
-// A refusal that is in flight during a refund must not be cached: it may be older than the refund.
-func TestRefundWhileARefusalIsOnItsWay(t *testing.T) {
+// A denial that is in flight during a refund must not be cached: it may be older than the refund.
+func TestRefundWhileADenialIsOnItsWay(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store})
 	l := fixed(1)
@@ -193,12 +193,12 @@ func TestMemoryIsBounded(t *testing.T) {
 		used += c.shards[i].bytes
 	}
 	if n := c.Len(); used > bytes || n < bytes/overhead/2 {
-		t.Errorf("%d refusals in %d bytes, want at most %d bytes and not far below", n, used, bytes)
+		t.Errorf("%d denials in %d bytes, want at most %d bytes and not far below", n, used, bytes)
 	}
 }
 
-// If the cache knows that one limit refuses a request, the request uses nothing of its other limits.
-func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
+// If the cache knows that one limit denies a request, the request uses nothing of its other limits.
+func TestOthersOnlyReadWhenADenialIsKnown(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store})
 	a, b := take("a", fixed(8), 100), take("b", fixed(0), 100)
@@ -216,12 +216,12 @@ func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 		t.Errorf("the limit that has all left: %+v", o)
 	}
 	if o := r.Outcomes[1]; o.Allowed || !o.Cached || c.Hits() != hits+1 {
-		t.Errorf("the limit that is known to refuse: %+v", o)
+		t.Errorf("the limit that is known to deny: %+v", o)
 	}
 	if o := settle(t, c, noon, false, take("a", fixed(8), 1))[0]; !o.Allowed || o.Used != 1 {
 		t.Errorf("the first hit of the other limit: %+v", o)
 	}
-	// A refusal without a vote in the request (a shadow rule) stops no other counter.
+	// A denial without a vote in the request (a shadow rule) stops no other counter.
 	b.Vote = backend.VoteNone
 	r = backend.Request{Takes: []backend.Take{take("a", fixed(8), 1), b}, Outcomes: make([]backend.Outcome, 2), Together: true, PeekWhenKnown: true}
 	if err := backend.Await(t.Context(), c, noon, &r); err != nil {
@@ -232,8 +232,8 @@ func TestOthersOnlyReadWhenARefusalIsKnown(t *testing.T) {
 	}
 }
 
-// A commit is carried out although another limit of its request is known to refuse.
-func TestCommitPassesAKnownRefusal(t *testing.T) {
+// A commit is carried out although another limit of its request is known to deny.
+func TestCommitPassesAKnownDenial(t *testing.T) {
 	tokens := &descriptor.Limit{
 		Requests: 5_000, Window: descriptor.Window{Unit: descriptor.Day},
 		Reservations: &descriptor.Reservations{TTL: time.Minute, MaxTTL: time.Hour, MaxShare: descriptor.MaxShareWhole, MaxOutstanding: 1},
@@ -254,7 +254,7 @@ func TestCommitPassesAKnownRefusal(t *testing.T) {
 				settle(t, cache, noon, false, over)
 			}
 			if o := settle(t, cache, noon, false, over)[0]; !o.Cached {
-				t.Fatalf("the refusal is not known: %+v", o)
+				t.Fatalf("the denial is not known: %+v", o)
 			}
 			rate := over
 			if rate.Hits = 0; together {
@@ -278,8 +278,8 @@ func TestCommitPassesAKnownRefusal(t *testing.T) {
 	}
 }
 
-// A known refusal of a limit without a vote decides nothing for the limits next to it.
-func TestKnownRefusalWithoutAVote(t *testing.T) {
+// A known denial of a limit without a vote decides nothing for the limits next to it.
+func TestKnownDenialWithoutAVote(t *testing.T) {
 	for _, together := range []bool{false, true} {
 		store := &asking{Store: memory.New(memory.Options{})}
 		c := New(Options{Store: store})
@@ -296,13 +296,13 @@ func TestKnownRefusalWithoutAVote(t *testing.T) {
 		hits := c.Hits()
 		settle(t, c, noon, together, enforced)
 		if o := settle(t, c, noon, together, shadow, enforced)[1]; o.Allowed || !o.Cached || c.Hits() <= hits {
-			t.Errorf("together %t: a known refusal of the limit that votes: %+v", together, o)
+			t.Errorf("together %t: a known denial of the limit that votes: %+v", together, o)
 		}
 	}
 }
 
-// Where no limit of a descriptor has a vote, a known refusal of one keeps no other from counting.
-func TestKnownRefusalWhereNoneVotes(t *testing.T) {
+// Where no limit of a descriptor has a vote, a known denial of one keeps no other from counting.
+func TestKnownDenialWhereNoneVotes(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store})
 	short, long := take("a", fixed(1), 1), take("b", fixed(3), 1)
@@ -315,12 +315,12 @@ func TestKnownRefusalWhereNoneVotes(t *testing.T) {
 	settle(t, c, noon, false, short, long)
 	hits := c.Hits()
 	if o := settle(t, c, noon, false, short, long); o[0].Allowed || o[1].Allowed || !o[0].Cached || !o[1].Cached || c.Hits() != hits+2 {
-		t.Errorf("both refusals are known: %+v", o)
+		t.Errorf("both denials are known: %+v", o)
 	}
 }
 
-// A clock that is set back does not make a refusal last longer, and one that is set ahead does not end it.
-func TestRefusalWhileClockIsSet(t *testing.T) {
+// A clock that is set back does not make a denial last longer, and one that is set ahead does not end it.
+func TestDenialWhileClockIsSet(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store})
 	l := backendtest.Limit("5/1m,log")

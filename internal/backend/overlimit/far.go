@@ -76,7 +76,7 @@ func fitsNever(t *backend.Take, o *backend.Outcome) bool {
 func again(t *backend.Take) int64 { return t.Limit.Window.Length().Microseconds() / 2 }
 
 // asks reports whether a take goes to the store although its counter was denied. If not, asks may send a question. The shard is locked.
-func (c *Cache) asks(sh *shard, now int64, t *backend.Take, e *refusal) bool {
+func (c *Cache) asks(sh *shard, now int64, t *backend.Take, e *denial) bool {
 	d := e.overdue
 	switch {
 	case now-d.heard > max(d.window, coldAfter.Microseconds()):
@@ -127,7 +127,7 @@ func (c *Cache) told(sent int64, t *backend.Take, o *backend.Outcome) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	e, ok := sh.refusals[string(t.Key)]
+	e, ok := sh.denials[string(t.Key)]
 	if !ok || e.overdue == nil || !e.of(t.Limit) {
 		return
 	}
@@ -150,7 +150,7 @@ func (c *Cache) told(sent int64, t *backend.Take, o *backend.Outcome) {
 	default:
 		d.room = c.far.part(free)
 	}
-	sh.refusals[string(t.Key)] = e
+	sh.denials[string(t.Key)] = e
 }
 
 // part is a part of some hits for this cache: on average, all caches together get all of them.

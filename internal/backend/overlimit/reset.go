@@ -38,7 +38,7 @@ func (c *Cache) ForgetAll() {
 		sh := &c.shards[i]
 		sh.mu.Lock()
 		sh.refunds++
-		clear(sh.refusals)
+		clear(sh.denials)
 		sh.bytes = 0
 		sh.mu.Unlock()
 	}

@@ -19,7 +19,7 @@ func reset(t *testing.T, c *Cache, key string, l *descriptor.Limit) {
 	}
 }
 
-func TestResetForgetsRefusals(t *testing.T) {
+func TestResetForgetsDenials(t *testing.T) {
 	c := New(Options{Store: memory.New(memory.Options{})})
 	l := fixed(1)
 	for _, key := range []string{"k", "other"} {
@@ -27,14 +27,14 @@ func TestResetForgetsRefusals(t *testing.T) {
 		settle(t, c, noon, false, take(key, l, 1))
 	}
 	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Cached {
-		t.Fatalf("before the reset: %+v, want a remembered refusal", o)
+		t.Fatalf("before the reset: %+v, want a remembered denial", o)
 	}
 	reset(t, c, "k", l)
 	if o := settle(t, c, noon, false, take("k", l, 1))[0]; !o.Allowed || o.Before != 0 {
 		t.Errorf("after the reset: %+v", o)
 	}
 	if o := settle(t, c, noon, false, take("other", l, 1))[0]; !o.Cached {
-		t.Errorf("another counter: %+v, want its refusal remembered", o)
+		t.Errorf("another counter: %+v, want its denial remembered", o)
 	}
 }
 
@@ -49,8 +49,8 @@ func (s *slow) Reset(ctx context.Context, counters []backend.Counter) error {
 	return s.Store.Reset(ctx, counters)
 }
 
-// A refusal that is cached while the counter is being cleared must be forgotten, too.
-func TestRefusalWhileAResetIsOnItsWay(t *testing.T) {
+// A denial that is cached while the counter is being cleared must be forgotten, too.
+func TestDenialWhileAResetIsOnItsWay(t *testing.T) {
 	store := &slow{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store})
 	l := fixed(1)
@@ -60,7 +60,7 @@ func TestRefusalWhileAResetIsOnItsWay(t *testing.T) {
 			settle(t, c, noon, false, take("k", l, 1))
 		}
 		if c.Len() != 1 {
-			t.Errorf("%d refusals remembered before the reset, want 1", c.Len())
+			t.Errorf("%d denials remembered before the reset, want 1", c.Len())
 		}
 	}
 	reset(t, c, "k", l)
@@ -69,8 +69,8 @@ func TestRefusalWhileAResetIsOnItsWay(t *testing.T) {
 	}
 }
 
-// A refusal that was in flight while the counter was cleared must not be cached: it is older than the reset.
-func TestResetWhileARefusalIsOnItsWay(t *testing.T) {
+// A denial that was in flight while the counter was cleared must not be cached: it is older than the reset.
+func TestResetWhileADenialIsOnItsWay(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store})
 	l := fixed(1)
@@ -84,8 +84,8 @@ func TestResetWhileARefusalIsOnItsWay(t *testing.T) {
 	}
 }
 
-// What another process says must be forgotten, also while the refusal is on its way.
-func TestForgetWhileARefusalIsOnItsWay(t *testing.T) {
+// What another process says must be forgotten, also while the denial is on its way.
+func TestForgetWhileADenialIsOnItsWay(t *testing.T) {
 	for name, forget := range map[string]func(*Cache){
 		"one": func(c *Cache) { c.Forget([]byte("k")) },
 		"all": (*Cache).ForgetAll,
@@ -96,10 +96,10 @@ func TestForgetWhileARefusalIsOnItsWay(t *testing.T) {
 		settle(t, c, noon, false, take("k", l, 1))
 		store.during = func() { forget(c) }
 		if o := settle(t, c, noon, false, take("k", l, 1))[0]; o.Allowed || c.Len() != 0 {
-			t.Errorf("%s: %+v; %d refusals are remembered, want none", name, o, c.Len())
+			t.Errorf("%s: %+v; %d denials are remembered, want none", name, o, c.Len())
 		}
 		if o := settle(t, c, noon, false, take("k", l, 1))[0]; o.Cached || c.Len() != 1 {
-			t.Errorf("%s: %+v; %d refusals are remembered, want 1", name, o, c.Len())
+			t.Errorf("%s: %+v; %d denials are remembered, want 1", name, o, c.Len())
 		}
 		forget(c)
 		if o := settle(t, c, noon, false, take("k", l, 1))[0]; o.Cached {
@@ -144,9 +144,9 @@ func TestRefundsReachOtherReplicas(t *testing.T) {
 	settle(t, c, noon, false, take("k", l, 3))
 	settle(t, c, noon, false, take("k", l, -1))
 	check("nothing was left", "k")
-	settle(t, c, noon, false, take("k", l, 2)) // refused
+	settle(t, c, noon, false, take("k", l, 2)) // denied
 	settle(t, c, noon, false, take("k", l, -1))
-	check("a refusal was remembered", "k")
+	check("a denial was remembered", "k")
 
 	c = New(Options{Store: failing{store}, Refunded: record})
 	r := backend.Request{Takes: []backend.Take{take("k", l, -1)}, Outcomes: make([]backend.Outcome, 1)}

@@ -76,7 +76,7 @@ func TestBatchIsOneRoundTrip(t *testing.T) {
 	}
 }
 
-// A refusal that the denial cache knows is answered while the rest of its batch waits.
+// A denial that the denial cache knows is answered while the rest of its batch waits.
 func TestBatchDoesNotHoldUpWhatTheCacheKnows(t *testing.T) {
 	s, _ := openStore(t, redis.Options{})
 	c := overlimit.New(overlimit.Options{Store: s})

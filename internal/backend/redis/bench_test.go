@@ -212,9 +212,9 @@ func BenchmarkCPU(b *testing.B) {
 		}
 	}
 	for _, c := range []struct {
-		name            string
-		admits, refuses string
-		filled          int64 // hits that a counter holds from the start
+		name           string
+		admits, denies string
+		filled         int64 // hits that a counter holds from the start
 	}{
 		{"fixed window", "1000000000/1h", "1/1h", 1},
 		{"fixed window, first hit", "1000000000/1h,first_hit", "1/1h,first_hit", 1},
@@ -228,7 +228,7 @@ func BenchmarkCPU(b *testing.B) {
 		{"token bucket, interval", "1000/1h,token,interval,burst=1000000", "1/1h,token,interval", 1},
 		{"leaky bucket", "1000000/1s,leaky,burst=1000000000", "1/1h,leaky,burst=0", 1},
 	} {
-		for verdict, text := range map[string]string{"admitted": c.admits, "refused": c.refuses} {
+		for verdict, text := range map[string]string{"admitted": c.admits, "denied": c.denies} {
 			b.Run(c.name+", "+verdict, func(b *testing.B) {
 				l := backendtest.Limit(text)
 				measure(b, take(func(i int) *backend.Request {

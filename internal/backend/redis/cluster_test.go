@@ -44,7 +44,7 @@ func TestClusterIsExact(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if !backend.Refused(r.Takes, r.Outcomes) {
+				if !backend.Denied(r.Takes, r.Outcomes) {
 					admitted.Add(1)
 					passed[n].Add(1)
 				}
@@ -52,7 +52,7 @@ func TestClusterIsExact(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Between a reservation and its return other requests may be refused. No more than the limit is admitted.
+	// Between a reservation and its return other requests may be denied. No more than the limit is admitted.
 	if n := admitted.Load(); n > hot || n < hot*9/10 {
 		t.Errorf("admitted %d of %d", n, hot)
 	}

@@ -24,7 +24,7 @@ func TestSharedCallsAnswerAsCallsAlone(t *testing.T) {
 	limits := everyShape(5)
 	names := slices.Sorted(maps.Keys(limits))
 	r := rand.New(rand.NewPCG(1, 1))
-	now, refused := time.Date(2026, 3, 10, 12, 0, 10, 0, time.UTC), 0
+	now, denied := time.Date(2026, 3, 10, 12, 0, 10, 0, time.UTC), 0
 	for range rapidtest.Cases(100, 400) {
 		now = now.Add(time.Duration(r.IntN(20_000)) * time.Millisecond)
 		if r.IntN(40) == 0 {
@@ -54,7 +54,7 @@ func TestSharedCallsAnswerAsCallsAlone(t *testing.T) {
 				t.Fatalf("%s, %d hits (- alone, + in one call):\n%s", together[i].Takes[0].Key, request.Takes[0].Hits, diff)
 			}
 			if !request.Outcomes[0].Allowed {
-				refused++
+				denied++
 			}
 		}
 		for i, request := range alone {
@@ -67,8 +67,8 @@ func TestSharedCallsAnswerAsCallsAlone(t *testing.T) {
 			}
 		}
 	}
-	if refused < 200 {
-		t.Errorf("only %d requests were refused", refused)
+	if denied < 200 {
+		t.Errorf("only %d requests were denied", denied)
 	}
 }
 

@@ -127,8 +127,8 @@ func (q *queue) finishAll(batch []*inFlight, err error) {
 // reservationsFailed reports whether a call did nothing, and may have failed because of requests that concern reservations: these need
 // more rights, and reservations that can be read.
 func reservationsFailed(batch []*inFlight, err error) bool {
-	var refused goredis.Error
-	return errors.As(err, &refused) && !goredis.HasErrorPrefix(err, partlyWritten) && slices.ContainsFunc(batch, (*inFlight).concernsReservations)
+	var denied goredis.Error
+	return errors.As(err, &denied) && !goredis.HasErrorPrefix(err, partlyWritten) && slices.ContainsFunc(batch, (*inFlight).concernsReservations)
 }
 
 func (f *inFlight) concernsReservations() bool {

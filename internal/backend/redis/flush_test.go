@@ -33,7 +33,7 @@ func openStore(t *testing.T, opts redis.Options) (*redis.Store, *redistest.Serve
 }
 
 // Many requests share a call, equal or not, with one take or several. The counters then hold what the outcomes say was added,
-// each refusal had a reason, and no limit is exceeded.
+// each denial had a reason, and no limit is exceeded.
 func TestRequestsShareACall(t *testing.T) {
 	store, _ := openStore(t, redis.Options{CallerClock: true})
 	now := time.Now()
@@ -81,7 +81,7 @@ func TestRequestsShareACall(t *testing.T) {
 					case o.Allowed && (o.Used != o.Before+take.Hits || o.Used > capacity):
 						rt.Fatalf("%s allowed %d hits: %+v", take.Key, take.Hits, o)
 					case !o.Allowed && (o.Used != o.Before || o.Before+take.Hits <= capacity):
-						rt.Fatalf("%s refused %d hits: %+v", take.Key, take.Hits, o)
+						rt.Fatalf("%s denied %d hits: %+v", take.Key, take.Hits, o)
 					case o.Allowed:
 						used[string(take.Key)] += take.Hits
 					}

@@ -41,7 +41,7 @@ func listen(t *testing.T, where redisconn.Options) *listener {
 			if cleared {
 				l.hear("all")
 			} else {
-				l.hear("all refusals")
+				l.hear("all denials")
 			}
 		},
 	})
@@ -237,7 +237,7 @@ func TestMissedInvalidations(t *testing.T) {
 	}
 }
 
-// While Redis is unreachable messages wait. If too many wait, the others forget all refusals, but keep their permits.
+// While Redis is unreachable messages wait. If too many wait, the others forget all denials, but keep their permits.
 func TestInvalidationsWait(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -276,7 +276,7 @@ func TestInvalidationsWait(t *testing.T) {
 	if err := client.XAdd(t.Context(), &goredis.XAddArgs{Stream: invalidationsKey, Values: []any{"n", fmt.Sprint(client.XLen(t.Context(), invalidationsKey).Val() + 1), "by", "x", "all", "refunds"}}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	b.await(t, "all refusals")
+	b.await(t, "all denials")
 }
 
 // The stream is bounded, whatever is sent.

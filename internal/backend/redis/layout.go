@@ -89,7 +89,7 @@ func probe(ctx context.Context, client goredis.UniversalClient, prefix string) (
 		_, _ = pipe.Exec(ctx) // what is left expires
 	}()
 
-	var moved, failed, crossed, refused, unwritten error
+	var moved, failed, crossed, denied, unwritten error
 	marks, changes, before, answers := make(map[string]bool), 0, "", 0
 	for i := range one {
 		if err := one[i].Err(); err != nil {
@@ -109,8 +109,8 @@ func probe(ctx context.Context, client goredis.UniversalClient, prefix string) (
 			marks[mark], before = true, mark
 		case isCrossSlot(err):
 			crossed = err
-		case isRefusal(err):
-			refused = err
+		case isDenial(err):
+			denied = err
 		default:
 			unwritten = err
 		}
@@ -124,15 +124,15 @@ func probe(ctx context.Context, client goredis.UniversalClient, prefix string) (
 		return LayoutUnknown, nil, failed
 	case crossed != nil:
 		return Slots, crossed, nil
-	case refused != nil && len(marks) == 0:
-		return Slots, refused, nil
+	case denied != nil && len(marks) == 0:
+		return Slots, denied, nil
 	case len(marks) > 1 && changes < len(marks): // a mark that expires, because the server's clock is set, has another one after it
 		return LayoutUnknown, nil, errClockSet
 	case len(marks) > 1:
 		return Servers, fmt.Errorf("%d keys led to %d servers", probeKeys, len(marks)), nil
 	case len(marks) == 0 && !goredis.HasErrorPrefix(unwritten, "OOM"): // a full server still denies
 		return LayoutUnknown, nil, unwritten
-	case failed != nil || refused != nil || unwritten != nil:
+	case failed != nil || denied != nil || unwritten != nil:
 		return LayoutUnknown, nil, nil
 	}
 	return findProxy(ctx, client, name)
@@ -145,8 +145,8 @@ func findProxy(ctx context.Context, client goredis.UniversalClient, key string) 
 		switch {
 		case reason == nil:
 			return OneServer, nil, nil
-		case isRefusal(reason):
-			return Servers, fmt.Errorf("a script without keys was refused: %w", reason), nil
+		case isDenial(reason):
+			return Servers, fmt.Errorf("a script without keys was denied: %w", reason), nil
 		case redisconn.IsTimeout(reason) || errors.As(reason, new(goredis.Error)):
 			return LayoutUnknown, nil, nil
 		}
@@ -157,7 +157,7 @@ func findProxy(ctx context.Context, client goredis.UniversalClient, key string) 
 	return Servers, fmt.Errorf("a script without keys ends the connection: %w", reason), nil
 }
 
-// ErrServers is the reason for refusing a feature that needs all keys on one server.
+// ErrServers is the reason for denying a feature that needs all keys on one server.
 var ErrServers = errors.New("a proxy that sends each key to one of several servers is behind this address")
 
 // OneKeyspace returns ErrServers if a client's keys are on servers that know nothing of each other: streams and scripts of several keys
@@ -181,8 +181,8 @@ func isCrossSlot(err error) bool {
 	return errors.As(err, &answer) && (goredis.HasErrorPrefix(err, "CROSSSLOT") || strings.Contains(err.Error(), "same slot"))
 }
 
-// isRefusal reports whether a server, or a proxy, will always answer so, and not because of the user's rights.
-func isRefusal(err error) bool {
+// isDenial reports whether a server, or a proxy, will always answer so, and not because of the user's rights.
+func isDenial(err error) bool {
 	var answer goredis.Error
 	return errors.As(err, &answer) && !redisconn.IsTransient(answer) && !isDeniedRight(err) && !goredis.HasErrorPrefix(err, "MOVED") && !goredis.HasErrorPrefix(err, "ASK")
 }

@@ -143,7 +143,7 @@ func TestLayoutsLoseNoHits(t *testing.T) {
 					}}
 					if err := backend.Await(t.Context(), s, time.Now(), r); err != nil {
 						t.Error(err)
-					} else if !backend.Refused(r.Takes, r.Outcomes) {
+					} else if !backend.Denied(r.Takes, r.Outcomes) {
 						passed[v].Add(1)
 					}
 				}

@@ -39,7 +39,7 @@ func (r *reference) hit(ctx context.Context, value string, unit time.Duration, l
 	return count.Val() <= limit, nil
 }
 
-// lyftTake is one hit on d_k_<value>. It counts even if it is refused, as in envoyproxy/ratelimit.
+// lyftTake is one hit on d_k_<value>. It counts even if it is denied, as in envoyproxy/ratelimit.
 func lyftTake(value string, l *descriptor.Limit, hits int64) *backend.Request {
 	key := descriptor.KeyBuilder{Format: descriptor.KeysLyft}.AppendKey(nil, "d", []descriptor.Entry{{Key: "k", Value: value}}, nil, l)
 	r := take(string(key), l, hits)
@@ -267,7 +267,7 @@ func TestLyftKeysArePoisoned(t *testing.T) {
 	}
 }
 
-// A refund works on a shared counter too, and gives back no more than is used. A refused all-or-nothing request
+// A refund works on a shared counter too, and gives back no more than is used. A denied all-or-nothing request
 // leaves nothing; a peek writes nothing.
 func TestLyftKeysGiveBack(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true})
@@ -316,7 +316,7 @@ func TestLyftKeysGiveBack(t *testing.T) {
 	holds("a", "2")
 	holds("b", "2")
 
-	stop := both(2) // the refused counter itself counts, as with envoyproxy/ratelimit's STOP flag
+	stop := both(2) // the denied counter itself counts, as with envoyproxy/ratelimit's STOP flag
 	stop.Takes[0].CountDenied, stop.Takes[1].CountDenied = true, true
 	do(stop)
 	holds("a", "2")

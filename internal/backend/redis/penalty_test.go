@@ -95,7 +95,7 @@ func TestPenaltyBeginsOnce(t *testing.T) {
 	first, server := openStore(t, redis.Options{})
 	second := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
 	l := limit(40, descriptor.Year)
-	var began, passed, refused atomic.Int64
+	var began, passed, denied atomic.Int64
 	var wg sync.WaitGroup
 	for g := range 20 {
 		store := first
@@ -115,14 +115,14 @@ func TestPenaltyBeginsOnce(t *testing.T) {
 				case p.Allowed && o.Allowed:
 					passed.Add(1)
 				default:
-					refused.Add(1)
+					denied.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if began.Load() != 1 || passed.Load() != 40 || refused.Load() != 159 {
-		t.Errorf("%d began, %d passed, %d were refused", began.Load(), passed.Load(), refused.Load())
+	if began.Load() != 1 || passed.Load() != 40 || denied.Load() != 159 {
+		t.Errorf("%d began, %d passed, %d were denied", began.Load(), passed.Load(), denied.Load())
 	}
 }
 
@@ -166,7 +166,7 @@ func TestPenaltiesOfOneCall(t *testing.T) {
 	}
 }
 
-// When Redis has no memory left, no penalty begins. What only such a penalty would refuse has no answer.
+// When Redis has no memory left, no penalty begins. What only such a penalty would deny has no answer.
 func TestNoPenaltyWithoutMemory(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := limit(3, descriptor.Year)

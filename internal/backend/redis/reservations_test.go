@@ -405,7 +405,7 @@ func TestARequestThatCannotBeSentFailsAlone(t *testing.T) {
 	}
 }
 
-// Without the rights for reservations, these fail. What shares their call does not. If Redis refuses a command when the counters
+// Without the rights for reservations, these fail. What shares their call does not. If Redis rejects a command when the counters
 // are written already, nothing is sent again, because it would count twice.
 func TestReservationsWithoutRights(t *testing.T) {
 	for _, c := range []struct {
@@ -415,7 +415,7 @@ func TestReservationsWithoutRights(t *testing.T) {
 		fails   bool  // they have no answer
 	}{
 		{"", false, 3, false},
-		{"+setrange", true, 3, true}, // pexpire is refused, after the counters are written
+		{"+setrange", true, 3, true}, // pexpire is denied, after the counters are written
 	} {
 		args := append(strings.Fields("--user default on nopass ~* -@all +evalsha +eval +get +mget +set +incrby +del +pttl +time +ping"), strings.Fields(c.rights)...)
 		s := redis.New(redis.Options{Client: dial(t, redistest.Start(t, args...)), Timeout: patience})
@@ -509,10 +509,10 @@ func TestReservationsOnACluster(t *testing.T) {
 		}
 	}
 	mustTake(t, s, "e", l, 50)
-	if r := group(60, func() *backend.Reservation { return reserve("x") }); !backend.Refused(r.Takes, r.Outcomes) {
+	if r := group(60, func() *backend.Reservation { return reserve("x") }); !backend.Denied(r.Takes, r.Outcomes) {
 		t.Errorf("%+v", r.Outcomes)
 	}
-	check("refused in one slot", 0, 0, 0, 0, 50)
+	check("denied in one slot", 0, 0, 0, 0, 50)
 	r := group(60, func() *backend.Reservation { h := reserve("y"); h.Least = 20; return h })
 	for i := range r.Takes {
 		if h := r.Takes[i].Reservation; h.Granted != 50 {

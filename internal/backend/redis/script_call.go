@@ -616,14 +616,14 @@ func (g *takeGroup) fail() {
 
 // changes reports whether a group adds or gives back hits. Hits of a denial that are counted are not considered.
 func (g *takeGroup) changes() bool {
-	refused := backend.Refused(g.takes, g.outcomes)
+	denied := backend.Denied(g.takes, g.outcomes)
 	if len(g.takes) == 1 {
-		refused = !g.outcomes[0].Allowed
+		denied = !g.outcomes[0].Allowed
 	}
 	return slices.ContainsFunc(g.takes, func(t backend.Take) bool {
 		if h := t.Reservation; h != nil && h.Op != backend.OpReserve {
 			return h.Result == backend.ReservationDone || h.Final && h.ChargeUnknown
 		}
-		return t.Hits < 0 || (t.Hits > 0 || t.Reservation != nil) && !refused
+		return t.Hits < 0 || (t.Hits > 0 || t.Reservation != nil) && !denied
 	})
 }

@@ -34,7 +34,7 @@ func TestShortSlidingWindows(t *testing.T) {
 			}
 			ask(1)
 			if o := ask(0); o.Used != requests {
-				t.Errorf("%d per %d ms: %d are used after a refused hit", requests, millis, o.Used)
+				t.Errorf("%d per %d ms: %d are used after a denied hit", requests, millis, o.Used)
 			}
 		}
 	}

@@ -73,7 +73,7 @@ type Store struct {
 	search    search
 	movedSaid atomic.Bool // it was logged that other nodes of a cluster have other counters
 
-	refused atomic.Bool // Redis has refused a call since Refused was called last
+	rejected atomic.Bool // Redis has rejected a call since Rejected was called last
 }
 
 // New returns a store. Nothing is sent before the first take.
@@ -214,14 +214,14 @@ func (s *Store) failed(what string, err error) error {
 		return nil
 	}
 	s.failures.add(err)
-	if redisconn.Refuses(err) {
-		s.refused.Store(true)
+	if redisconn.Rejects(err) {
+		s.rejected.Store(true)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Refused reports whether Redis has refused a call since Refused was called last: it answers, and does not let this user count.
-func (s *Store) Refused() bool { return s.refused.Swap(false) }
+// Rejected reports whether Redis has rejected a call since Rejected was called last: it answers, and does not let this user count.
+func (s *Store) Rejected() bool { return s.rejected.Swap(false) }
 
 // read decides takes whose counters can be read in one call. It sends takes without hits: the script then returns the
 // counters and does not change them.

@@ -182,8 +182,8 @@ func redisTime(t testing.TB, client *goredis.Client) time.Time {
 	return now
 }
 
-// Refusals and peeks change no key, byte by byte, and no expiry.
-func TestRefusedAndPeekedWriteNothing(t *testing.T) {
+// Denials and peeks change no key, byte by byte, and no expiry.
+func TestDeniedAndPeekedWriteNothing(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
@@ -531,7 +531,7 @@ func TestLoweredLog(t *testing.T) {
 }
 
 // Some servers do not give scripts the time. The caller's clock decides then.
-func TestTimeRefused(t *testing.T) {
+func TestTimeDenied(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no such command": {"--rename-command", "TIME", ""},
 		"no permission":   {"--user", "default", "on", "nopass", "~*", "+@all", "-time"},
@@ -659,9 +659,9 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// When Redis has no memory left, nothing can be counted, but callers over the limit stay refused: alone, together with
+// When Redis has no memory left, nothing can be counted, but callers over the limit stay denied: alone, together with
 // others in one call, and among several limits.
-func TestRefusalsNeedNoMemory(t *testing.T) {
+func TestDenialsNeedNoMemory(t *testing.T) {
 	server := redistest.Start(t)
 	s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
 	l := limit(2, descriptor.Year)
@@ -698,8 +698,8 @@ func TestRefusalsNeedNoMemory(t *testing.T) {
 		{"a refund", one("reached", -1, false), false},
 	} {
 		err := backend.Await(t.Context(), s, time.Time{}, c.request)
-		refused := !c.request.Outcomes[0].Allowed || c.request.Takes[0].Hits == 0
-		if answered := err == nil && !c.request.Outcomes[0].Failed && refused; answered != c.answered || !answered && !errors.Is(err, backend.ErrUnavailable) {
+		denied := !c.request.Outcomes[0].Allowed || c.request.Takes[0].Hits == 0
+		if answered := err == nil && !c.request.Outcomes[0].Failed && denied; answered != c.answered || !answered && !errors.Is(err, backend.ErrUnavailable) {
 			t.Errorf("%s: %v %+v", c.what, err, c.request.Outcomes)
 		}
 	}

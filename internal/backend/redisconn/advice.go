@@ -59,14 +59,14 @@ var rights = []mistake{
 	{"can't run this command or subcommand", "Redis lets this user do too little: give it the rights in docs/reference/redis-keys.md#rights"},
 }
 
-// Refuses reports whether Redis answers, but lets this user run no command or no script. That does not end by waiting.
-func Refuses(err error) bool {
+// Rejects reports whether Redis answers, but lets this user run no command or no script. That does not end by waiting.
+func Rejects(err error) bool {
 	if err == nil {
 		return false
 	}
 	text := err.Error()
 	return slices.ContainsFunc([]string{"NOPERM", "NOAUTH", "WRONGPASS", "can't run this command or subcommand", "unknown command 'eval"},
-		func(refusal string) bool { return strings.Contains(text, refusal) })
+		func(rejection string) bool { return strings.Contains(text, rejection) })
 }
 
 // IsMistake reports whether wrong settings cause an error, whatever is asked for. Who waits for Redis logs them, with advice.

@@ -18,8 +18,8 @@ type conn struct {
 	onClose    func() // safe to call more than once
 	heard      bool   // the server has sent something
 
-	replies replies
-	refused error // what the server sent is out of bounds: nothing more is read
+	replies  replies
+	rejected error // what the server sent is out of bounds: nothing more is read
 
 	breaker   *breaker  // of the server; may be nil
 	readBy    time.Time // when the answer that is being read has to be there; zero: whenever
@@ -70,8 +70,8 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *conn) Read(p []byte) (int, error) {
-	if c.refused != nil {
-		return 0, c.refused
+	if c.rejected != nil {
+		return 0, c.rejected
 	}
 	n, err := c.Conn.Read(p)
 	for err != nil && n == 0 && IsTimeout(err) && c.extendRead() {
@@ -87,9 +87,9 @@ func (c *conn) Read(p []byte) (int, error) {
 			c.breaker.received()
 		}
 	}
-	if c.refused = c.replies.scan(p[:n]); c.refused != nil {
+	if c.rejected = c.replies.scan(p[:n]); c.rejected != nil {
 		c.dialer.broken()
-		return 0, c.refused
+		return 0, c.rejected
 	}
 	if err != nil {
 		c.dialer.broken()

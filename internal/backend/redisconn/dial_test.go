@@ -96,7 +96,7 @@ func TestDialReaches(t *testing.T) {
 	}
 }
 
-func TestDialRefuses(t *testing.T) {
+func TestDialRejects(t *testing.T) {
 	dir := t.TempDir()
 	empty, junk := filepath.Join(dir, "empty"), filepath.Join(dir, "junk")
 	redistest.Replace(t, empty, []byte("\n"))
@@ -239,8 +239,8 @@ func TestDialTLS(t *testing.T) {
 	strict := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "127.0.0.1", "localhost"), true)})
 	named := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "redis.example"), false)})
 
-	// A server that refuses the client's certificate sends an alert and hangs up; which of the two is seen is a race.
-	const refusal = "any error"
+	// A server that rejects the client's certificate sends an alert and hangs up; which of the two is seen is a race.
+	const rejection = "any error"
 	for name, c := range map[string]struct {
 		url  string
 		tls  redisconn.TLSOptions
@@ -254,16 +254,16 @@ func TestDialTLS(t *testing.T) {
 		"any name":                     {named.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File, SkipHostnameVerification: true}, ""},
 		"any name, another authority":  {named.Addr, redisconn.TLSOptions{Enabled: true, CACert: otherCA.File, SkipHostnameVerification: true}, "unknown authority"},
 		"any name, system authorities": {named.Addr, redisconn.TLSOptions{Enabled: true, SkipHostnameVerification: true}, "unknown authority"},
-		"no certificate":               {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File}, refusal},
+		"no certificate":               {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File}, rejection},
 		"a certificate":                {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: client.Cert, ClientKey: client.Key}, ""},
-		"a forged certificate":         {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: forged.Cert, ClientKey: forged.Key}, refusal},
+		"a forged certificate":         {strict.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File, ClientCert: forged.Cert, ClientKey: forged.Key}, rejection},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := connect(t, redisconn.Options{URL: c.url, TLS: c.tls}).Ping(bounded(t)).Err()
 			if (err != nil) != (c.want != "") {
 				t.Fatal(err)
 			}
-			if err != nil && c.want != refusal && !strings.Contains(err.Error(), c.want) {
+			if err != nil && c.want != rejection && !strings.Contains(err.Error(), c.want) {
 				t.Error(err)
 			}
 		})
@@ -434,7 +434,7 @@ func TestCertificatesRotate(t *testing.T) {
 	}
 	copyTo(next.File, authority)
 	if ask() == nil {
-		t.Error("with the old certificate it should be refused")
+		t.Error("with the old certificate it should be rejected")
 	}
 
 	// One file arrives before the other: neither half of such a pair is used.
@@ -442,7 +442,7 @@ func TestCertificatesRotate(t *testing.T) {
 	copyTo(fresh.Cert, mine.Cert)
 	for range 2 {
 		if ask() == nil {
-			t.Error("with half a pair it should be refused")
+			t.Error("with half a pair it should be rejected")
 		}
 	}
 	copyTo(fresh.Key, mine.Key)

@@ -17,7 +17,7 @@ const (
 	maxLine     = 64 << 10 // bytes of a line: an error, a status, a number
 )
 
-// replies follows the framing of what a server sends (RESP2 and RESP3) and refuses what is out of bounds before the client library sees it.
+// replies follows the framing of what a server sends (RESP2 and RESP3) and rejects what is out of bounds before the client library sees it.
 // It looks at the first line of each element only: the bytes of texts are skipped. What is not RESP passes, within the same bounds, because
 // the client library's error says what was sent.
 //

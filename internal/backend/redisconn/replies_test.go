@@ -27,7 +27,7 @@ func scanned(stream string, step int) error {
 	return nil
 }
 
-// What a server may send passes, and the next answer is found behind it: a length that is too large is refused there, however the bytes
+// What a server may send passes, and the next answer is found behind it: a length that is too large is rejected there, however the bytes
 // arrive.
 func TestRepliesPass(t *testing.T) {
 	for _, stream := range []string{
@@ -56,7 +56,7 @@ func TestRepliesPass(t *testing.T) {
 	}
 }
 
-func TestRepliesRefused(t *testing.T) {
+func TestRepliesRejected(t *testing.T) {
 	for stream, want := range map[string]string{
 		"$16777217\r\n":                             "a text of 16777217 bytes; at most 16777216",
 		"=16777217\r\n":                             "a text of 16777217 bytes; at most 16777216",
@@ -111,7 +111,7 @@ func TestRepliesOfManyCommands(t *testing.T) {
 	}
 }
 
-// However a stream is cut into reads, it is refused for the same reason or passes, with the same state after it.
+// However a stream is cut into reads, it is rejected for the same reason or passes, with the same state after it.
 func FuzzReplies(f *testing.F) {
 	for _, stream := range []string{"+OK\r\n$5\r\nhello\r\n", "*2\r\n$1\r\na\r\n*1\r\n:1\r\n", "|1\r\n+a\r\n+b\r\n%1\r\n+k\r\n_\r\n", "$2000000000\r\n", "-ERR\r\n*-1\r\n"} {
 		f.Add([]byte(stream), uint8(3))

@@ -44,7 +44,7 @@ func variants(t *testing.T) map[string]variant {
 	}
 }
 
-// wrong changes one option at a time. The client must be refused, with an error that contains no password.
+// wrong changes one option at a time. The client must be rejected, with an error that contains no password.
 func wrong(t *testing.T, opts redisconn.Options) {
 	t.Helper()
 	for name, change := range map[string]func(*redisconn.Options){

@@ -1,4 +1,4 @@
--- The usual take of a fixed window: its hits fit into the window that the key holds, or begin a new one, or are refused. This part
+-- The usual take of a fixed window: its hits fit into the window that the key holds, or begin a new one, or are denied. This part
 -- returns then. In all other cases it has changed nothing, and the parts below decide.
 --
 -- To define the functions below takes Redis as long as the commands of such a call. So this part defines none. It does for the usual take

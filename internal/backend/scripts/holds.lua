@@ -11,7 +11,7 @@
 --
 -- KEYS     the counters, the books, and then, for calls that may meet large books, the hash and the sorted set of each book
 -- ARGV[1]  as in many.lua, without the takes that are steps or that commit or extend. A take that reserves has a 2 where other takes say
---          whether refused hits count, and its number in its group where other takes say how often they are repeated
+--          whether denied hits count, and its number in its group where other takes say how often they are repeated
 -- ARGV[2]  packed, little-endian: how many counters and books there are, how many records a small book may have, how many runs
 --          of steps and how many open books follow (16 bit each), and where the open books begin (32 bit).
 --          A step is the only take of its counter, and reserves or commits. A run is of steps under equal limits: how many
@@ -50,7 +50,7 @@ local EXTRA = 60000000      -- a book lives longer than needed, so that its time
 local SPARE = 600           -- bytes that a book may have after its records before it is written anew
 local RESERVE, REPORT, COMMIT_OR_CHARGE, EXTEND, BEGINS = 0, 1, 3, 4, 128
 local FIXED, LOG, IN_FLIGHT, LYFT = byte('f'), byte('l'), byte('c'), byte('y')
-local RESERVES_HITS = 2 -- in the field that says for other takes whether refused hits count
+local RESERVES_HITS = 2 -- in the field that says for other takes whether denied hits count
 local SETTLED = 8       -- records that a step settles at most
 local NO_RECORD, A_RECORD, TOO_MANY = '\0', '\1', '\2'
 
@@ -215,7 +215,7 @@ for _ = 1, runs do
               .. sub(text, i + RECORD_SIZE, HEAD_SIZE + n * RECORD_SIZE)
             done = call('SETRANGE', book, '0', text)
           end
-          if type(done) == 'table' then -- Redis refuses only the first write for lack of memory, and not one that frees some
+          if type(done) == 'table' then -- Redis rejects only the first write for lack of memory, and not one that frees some
             if not full(done) then return failed(done) end
             redis.call('DEL', book)
             if n > 1 then

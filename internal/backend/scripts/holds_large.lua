@@ -86,7 +86,7 @@ function LARGE.settle(book)
   end
   local ended = redis.call('ZRANGEBYSCORE', book.set, '0', number(now), 'LIMIT', 0, book.settled)
   for _, member in ipairs(ended) do
-    -- First, because it needs no memory, and Redis refuses only the first write for lack of it.
+    -- First, because it needs no memory, and Redis rejects only the first write for lack of it.
     redis.call('ZREM', book.set, member)
     local r, id = of_member(book, member)
     if r then

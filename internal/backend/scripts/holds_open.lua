@@ -57,7 +57,7 @@ local function put(j)
   end
   if type(done) ~= 'table' or not done.err then return end
   if not removes[j] or not full(done) then error(done.err, 0) end
-  -- Redis refuses only the first write for lack of memory, and not one that frees some.
+  -- Redis rejects only the first write for lack of memory, and not one that frees some.
   redis.call('DEL', key)
   if sizes[j] == 0 then
     texts[j], values[counters + j] = false, false
@@ -260,7 +260,7 @@ local function found(r)
   return A_RECORD .. pack(FIELDS, r.charged, r.reported, r.mark, r.expires, r.keep)
 end
 
--- Commits, reports and extends. These never refuse.
+-- Commits, reports and extends. These never deny.
 local function correct(o)
   local book = o.book
   local list = records(book, o.id)
@@ -378,7 +378,7 @@ end
 -- accept fewer hits all get the same number, the smallest that any of them gets, because they stand for the same request.
 local function vote(from, to, reservations)
   local together, ahead, allowed, least = reservations[1], {}, {}, nil
-  local member_passed, refused, any_voted, any_passed = nil, false, false, false
+  local member_passed, denied, any_voted, any_passed = nil, false, false, false
   for at = from, to, SIZE do
     local k, shape, count_denied, vote, last, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, at)
     local o = count_denied == RESERVES_HITS and reservations[times]
@@ -402,13 +402,13 @@ local function vote(from, to, reservations)
     if together then ahead[k] = (ahead[k] or 0) + adds end
     allowed[at] = passed
     if vote == 0 then
-      refused = refused or not passed
+      denied = denied or not passed
     elseif vote == 1 then
       any_voted, member_passed = true, member_passed ~= false and passed
     end
     if last > 0 then any_passed, member_passed = any_passed or member_passed, nil end
   end
-  refused = refused or (any_voted and not any_passed)
+  denied = denied or (any_voted and not any_passed)
   local penalised = false
   for at = from, to, SIZE do
     local k, shape, count_denied, _, _, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, at)
@@ -418,8 +418,8 @@ local function vote(from, to, reservations)
       punish(k, shape, at, allowed, times, p1)
     else
       if o then
-        if not refused then charge(o, k, shape, o.least > 0 and allowed[at] and least or hits, limit, p1, p2, p3) end
-      elseif hits < 0 or (not penalised and (not refused or (count_denied == 1 and not allowed[at]))) then
+        if not denied then charge(o, k, shape, o.least > 0 and allowed[at] and least or hits, limit, p1, p2, p3) end
+      elseif hits < 0 or (not penalised and (not denied or (count_denied == 1 and not allowed[at]))) then
         add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
       else
         prepare(k, shape, times, limit, p1, p2, p3)

@@ -50,7 +50,7 @@ local function try(a, b, c, hits, limit, p1, p2, p3, judge)
   if hits < 0 then return allowed, a, sub(b, 1, 8 + 4 * (c + used + hits)), c end
 
   local keep, at = hits, ceil(now / p2)
-  if not allowed then -- a refused take that counts: more entries than the limit would change no decision
+  if not allowed then -- a denied take that counts: more entries than the limit would change no decision
     keep = min(hits, limit)
   end
   if used > 0 then at = max(at, a + unpack_from('>I4', b, #b - 3)) end -- the entries stay sorted when the clock goes back

@@ -11,7 +11,7 @@ end
 if any then
   write(key, value, a, b, c, p1, p2, p3)
 elseif changed or (moved and times > 0) then
-  -- A refusal holds whether or not there is memory to count it.
+  -- A denial holds whether or not there is memory to count it.
   local written, err = pcall(write, key, value, a, b, c, p1, p2, p3)
   if not written and not full(err) then error(err, 0) end
 end

@@ -1,6 +1,6 @@
 -- Reads the arguments and the counter of one take, or of several identical takes of one counter.
 --
--- ARGV[1]  after the time: how many there are (16 bit; 0: this only reads), whether refused hits count (0, 1), the hits
+-- ARGV[1]  after the time: how many there are (16 bit; 0: this only reads), whether denied hits count (0, 1), the hits
 --          of each, the limit, p1 to p3 (64 bit each)
 
 local times, count_denied, hits, limit, p1, p2, p3 = unpack_from('<I2Bi8I8I8I8I8', packed, 9)

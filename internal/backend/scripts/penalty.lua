@@ -1,4 +1,4 @@
--- Penalties: a caller that exceeded a limit is refused until the penalty ends. punish in many.lua begins a penalty.
+-- Penalties: a caller that exceeded a limit is denied until the penalty ends. punish in many.lua begins a penalty.
 --
 -- p1  how long a penalty lasts
 -- a   when the penalty ends, 0 if none is in force

@@ -11,7 +11,7 @@ local CALLER_SLACK = 60000 -- ms: callers' clocks differ, so their counters stay
 local SLACK_WINDOWS = 2000 -- the most windows in CALLER_SLACK: some states keep only the last digits of a window's number
 
 -- A state may lie this far in the future, in microseconds. A read moves one that lies further to the present, and sets
--- moved: it is to be written, even if the take is refused. slack in package backend explains it.
+-- moved: it is to be written, even if the take is denied. slack in package backend explains it.
 local SLACK = 1000000
 local moved
 

@@ -3,7 +3,7 @@
 
 -- The takes of the group that is being read, and what its members said so far. member_passed is nil if no take of the member
 -- that is being read votes any.
-local group, allowed, member_passed, refused, any_voted, any_passed = nil, {}, nil, false, false, false
+local group, allowed, member_passed, denied, any_voted, any_passed = nil, {}, nil, false, false, false
 
 for at = from, to, SIZE do
   local k, shape, count_denied, vote, last, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, at)
@@ -21,13 +21,13 @@ for at = from, to, SIZE do
     local passed = TRY[shape](A[k], B[k], C[k], hits, limit, p1, p2, p3, true) ~= false
     allowed[at] = passed
     if vote == 0 then
-      refused = refused or not passed
+      denied = denied or not passed
     elseif vote == 1 then
       any_voted, member_passed = true, member_passed ~= false and passed
     end
     if last > 0 then any_passed, member_passed = any_passed or member_passed, nil end
     if last == 2 then
-      refused = refused or (any_voted and not any_passed)
+      denied = denied or (any_voted and not any_passed)
       local penalised = false
       for i = group, at, SIZE do
         local k, shape, count_denied, _, _, times, hits, limit, p1, p2, p3 = unpack_from(TAKE, packed, i)
@@ -35,7 +35,7 @@ for at = from, to, SIZE do
           penalised = not allowed[i]
           punish(k, shape, i, allowed, times, p1)
         else
-          if hits < 0 or (not penalised and (not refused or (count_denied == 1 and not allowed[i]))) then
+          if hits < 0 or (not penalised and (not denied or (count_denied == 1 and not allowed[i]))) then
             add(k, shape, count_denied, times, hits, limit, p1, p2, p3)
           else
             prepare(k, shape, times, limit, p1, p2, p3) -- an earlier take may have moved the state since
@@ -43,7 +43,7 @@ for at = from, to, SIZE do
           penalised = false
         end
       end
-      group, refused, any_voted, any_passed = nil, false, false, false
+      group, denied, any_voted, any_passed = nil, false, false, false
     end
   end
 end

@@ -28,10 +28,10 @@ func spread(wait time.Duration, factor, r float64) time.Duration {
 	return wait + time.Duration(float64(wait)*factor*(2*r-1))
 }
 
-// refusals decides when a NACK is sent. Some servers answer a NACK at once with the same rules. If each were answered
+// rejections decides when a NACK is sent. Some servers answer a NACK at once with the same rules. If each were answered
 // at once, both sides would do nothing else. So the first NACK is sent at once, and each further one for the same rules
 // waits twice as long as the one before.
-type refusals struct {
+type rejections struct {
 	first, most time.Duration // the shortest and the longest wait
 
 	version string
@@ -42,13 +42,13 @@ type refusals struct {
 }
 
 // known returns the reason for which this content was rejected before, if it was.
-func (r *refusals) known(content sum) (reason string, known bool) {
+func (r *rejections) known(content sum) (reason string, known bool) {
 	return r.reason, r.reason != "" && r.content == content
 }
 
-// refuse records rejected rules, and returns how long to wait before the NACK. Rules with the same version or the same
+// reject records rejected rules, and returns how long to wait before the NACK. Rules with the same version or the same
 // content are the same rules.
-func (r *refusals) refuse(version string, content sum, reason string, now time.Time) time.Duration {
+func (r *rejections) reject(version string, content sum, reason string, now time.Time) time.Duration {
 	same := r.reason != "" && (r.content == content || r.version == version && version != "")
 	if !same {
 		r.nacks = 0
@@ -69,7 +69,7 @@ func (r *refusals) refuse(version string, content sum, reason string, now time.T
 }
 
 // sent records that the NACK was sent.
-func (r *refusals) sent(now time.Time) { r.last = now }
+func (r *rejections) sent(now time.Time) { r.last = now }
 
 // accepted records an ACK: no rules are rejected any more.
-func (r *refusals) accepted() { r.reason, r.nacks = "", 0 }
+func (r *rejections) accepted() { r.reason, r.nacks = "", 0 }

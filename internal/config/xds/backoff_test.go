@@ -33,11 +33,11 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// The server gets at most one refusal per shortest wait, whatever is refused and when. The next refusal goes out no later
+// The server gets at most one rejection per shortest wait, whatever is rejected and when. The next rejection goes out no later
 // than the longest wait after the one before. The waits for one version or one content grow.
-func TestRefusals(t *testing.T) {
+func TestRejections(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := refusals{first: time.Second, most: 30 * time.Second}
+		r := rejections{first: time.Second, most: 30 * time.Second}
 		now := time.Unix(1e9, 0)
 		last, again := time.Time{}, 0
 		version, content := "", sum{}
@@ -54,20 +54,20 @@ func TestRefusals(t *testing.T) {
 			}
 			again++
 			version, content = v, c
-			at := now.Add(r.refuse(v, c, "bad", now))
+			at := now.Add(r.reject(v, c, "bad", now))
 			if got, known := r.known(c); !known || got != "bad" {
-				t.Fatalf("what is refused is not known")
+				t.Fatalf("what is rejected is not known")
 			}
 			if !last.IsZero() {
 				wait := min(time.Second<<max(again-2, 0), 30*time.Second)
 				if gap := at.Sub(last); at != now && (gap < wait*3/4 || gap > wait*5/4) {
-					t.Fatalf("refusal %d in a row after %s, want about %s", again, gap, wait)
+					t.Fatalf("rejection %d in a row after %s, want about %s", again, gap, wait)
 				}
 				if at.Sub(last) < 750*time.Millisecond {
-					t.Fatalf("refused twice within %s", at.Sub(last))
+					t.Fatalf("rejected twice within %s", at.Sub(last))
 				}
 			} else if at != now {
-				t.Fatal("the first refusal waits")
+				t.Fatal("the first rejection waits")
 			}
 			now, last = at, at
 			r.sent(now)

@@ -32,9 +32,9 @@ type Options struct {
 	ConnectRetry time.Duration // between attempts to connect, plus or minus half; 0 means 3 s
 	Backoff      Backoff       // before reconnecting after a stream has ended; zero: 10 s to 60 s, plus or minus half
 
-	// RefusedRetry is the shortest and RefusedRetryMax the longest wait before a repeated NACK for the same rules; 0
+	// RejectedRetry is the shortest and RejectedRetryMax the longest wait before a repeated NACK for the same rules; 0
 	// means 1 s and 30 s. A server that sends corrected rules only after a NACK is delayed by that wait.
-	RefusedRetry, RefusedRetryMax time.Duration
+	RejectedRetry, RejectedRetryMax time.Duration
 
 	MergeDomains bool               // resources of one domain are merged, see config.ResourceOptions
 	Tree         descriptor.Options // see config.ResourceOptions
@@ -51,7 +51,7 @@ func (o *Options) setDefaults() error {
 	for _, n := range []struct {
 		name  string
 		value time.Duration
-	}{{"connect retry interval", o.ConnectRetry}, {"initial backoff", o.Backoff.Initial}, {"largest backoff", o.Backoff.Max}, {"refused retry", o.RefusedRetry}} {
+	}{{"connect retry interval", o.ConnectRetry}, {"initial backoff", o.Backoff.Initial}, {"largest backoff", o.Backoff.Max}, {"rejected retry", o.RejectedRetry}} {
 		if n.value < 0 {
 			return fmt.Errorf("%s %s: must not be below 0", n.name, n.value)
 		}
@@ -69,9 +69,9 @@ func (o *Options) setDefaults() error {
 	defaultTo(&o.Backoff.Max, 60*time.Second)
 	o.Backoff.Max = max(o.Backoff.Max, o.Backoff.Initial)
 	defaultTo(&o.ConnectRetry, 3*time.Second)
-	defaultTo(&o.RefusedRetry, time.Second)
-	defaultTo(&o.RefusedRetryMax, 30*time.Second)
-	o.RefusedRetryMax = max(o.RefusedRetryMax, o.RefusedRetry)
+	defaultTo(&o.RejectedRetry, time.Second)
+	defaultTo(&o.RejectedRetryMax, 30*time.Second)
+	o.RejectedRetryMax = max(o.RejectedRetryMax, o.RejectedRetry)
 	defaultTo(&o.MaxMessageBytes, 64<<20)
 	defaultTo(&o.pingEvery, pingEvery)
 	defaultTo(&o.pingTimeout, pingTimeout)
@@ -99,7 +99,7 @@ type Client struct {
 	// Only Run's goroutine uses the fields below.
 	inForce  sum  // the content of the active set
 	have     bool // a set of rules is active; it may be empty
-	refused  refusals
+	rejected rejections
 	failures int // streams in a row that ended without a response
 	logged   complaints
 }
@@ -115,11 +115,11 @@ func New(o Options) (*Client, error) {
 	}
 	_ = conn.Close()
 	c := &Client{
-		o:       o,
-		node:    node(o.NodeID, o.NodeMetadata),
-		rules:   config.NewResources(config.ResourceOptions{MergeDomains: o.MergeDomains, Tree: o.Tree, Logger: o.Logger, Metrics: o.Metrics}),
-		log:     o.Logger.With("server", o.Server),
-		refused: refusals{first: o.RefusedRetry, most: o.RefusedRetryMax},
+		o:        o,
+		node:     node(o.NodeID, o.NodeMetadata),
+		rules:    config.NewResources(config.ResourceOptions{MergeDomains: o.MergeDomains, Tree: o.Tree, Logger: o.Logger, Metrics: o.Metrics}),
+		log:      o.Logger.With("server", o.Server),
+		rejected: rejections{first: o.RejectedRetry, most: o.RejectedRetryMax},
 	}
 	metric.Register(o.Metrics, c.metrics.families()...)
 	return c, nil

@@ -81,13 +81,13 @@ func TestRulesFollowTheServer(t *testing.T) {
 	}
 }
 
-// Bad resources of a set are refused, and the rest takes effect. The server gets the reason, but not too often.
-func TestABadSetIsRefused(t *testing.T) {
+// Bad resources of a set are rejected, and the rest takes effect. The server gets the reason, but not too often.
+func TestABadSetIsRejected(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	server := newControl(t, "")
 	server.set("1", perDay("one", "a", "k", 5), perDay("same", "s", "k", 1), perDay("gone", "g", "k", 1))
 	o := impatient(server.addr)
-	o.RefusedRetry, o.RefusedRetryMax = 100*time.Millisecond, 400*time.Millisecond
+	o.RejectedRetry, o.RejectedRetryMax = 100*time.Millisecond, 400*time.Millisecond
 	o.Metrics = prom.With(registry)
 	c := run(t, o)
 	server.acked("1")
@@ -95,22 +95,22 @@ func TestABadSetIsRefused(t *testing.T) {
 	bad := perDay("two", "b", "k", 1)
 	bad.Descriptors[0].RateLimit.Unit = 99
 	server.set("2", perDay("one", "a", "k", 7), perDay("same", "s", "k", 1), bad)
-	await(t, "five refusals", func() bool { return len(server.nacks()) >= 5 })
+	await(t, "five rejections", func() bool { return len(server.nacks()) >= 5 })
 
 	nacks := server.nacks()
 	for i, n := range nacks {
 		if n.GetVersionInfo() != "1" || n.GetResponseNonce() == "1" || n.GetErrorDetail().GetCode() != 3 ||
 			!strings.Contains(n.GetErrorDetail().GetMessage(), `two: descriptors[0].rate_limit.unit: unknown unit "99"`) {
-			t.Errorf("refusal %d: %v", i, n)
+			t.Errorf("rejection %d: %v", i, n)
 		}
 	}
-	// go-control-plane always sends the refused set again at once. The waits are 100, 200, 400, 400 ms, minus up to a
+	// go-control-plane always sends the rejected set again at once. The waits are 100, 200, 400, 400 ms, minus up to a
 	// quarter.
 	if took := nacks[4].at.Sub(nacks[0].at); took < 3*1100*time.Millisecond/4 {
-		t.Errorf("five refusals within %s", took)
+		t.Errorf("five rejections within %s", took)
 	}
 	if got := strings.Count(c.log.String(), "rules rejected"); got != 1 {
-		t.Errorf("the refusal is logged %d times", got)
+		t.Errorf("the rejection is logged %d times", got)
 	}
 	c.inForce("a.k 7/day", "s.k 1/day")
 	for name, want := range map[string]struct {
@@ -163,16 +163,16 @@ ratelimitd_xds_connected 1
 	}
 }
 
-// If the first set is refused, the server gets the refusal at once. A resource that cannot be decoded is named in it.
+// If the first set is rejected, the server gets the rejection at once. A resource that cannot be decoded is named in it.
 func TestAFirstBadSet(t *testing.T) {
 	server := newControl(t, "")
 	bad := &emptypb.Empty{}
 	bad.ProtoReflect().SetUnknown([]byte{0x0a, 0x7f})
 	server.set("1", bad)
 	c := run(t, impatient(server.addr))
-	await(t, "a refusal", func() bool { return len(server.nacks()) > 0 })
+	await(t, "a rejection", func() bool { return len(server.nacks()) > 0 })
 	if n := server.nacks()[0]; n.GetVersionInfo() != "" || !strings.Contains(n.GetErrorDetail().GetMessage(), "resource 1: cannot be decoded") {
-		t.Errorf("refusal: %v", n)
+		t.Errorf("rejection: %v", n)
 	}
 	if log := c.log.String(); !strings.Contains(log, "rules rejected, and no rules are active: requests are answered with UNAVAILABLE") || strings.Contains(log, "stay") {
 		t.Error("the log does not say that no rules are in force")
@@ -196,9 +196,9 @@ func TestADomainTwice(t *testing.T) {
 			c.inForce("a.k 5/day", "a.j 6/day")
 			continue
 		}
-		await(t, "a refusal", func() bool { return len(server.nacks()) > 0 })
+		await(t, "a rejection", func() bool { return len(server.nacks()) > 0 })
 		if got := server.nacks()[0].GetErrorDetail().GetMessage(); !strings.HasPrefix(got, `two: domain: domain "a" twice, it belongs to one: domain`) {
-			t.Errorf("refused with %q", got)
+			t.Errorf("rejected with %q", got)
 		}
 	}
 }
@@ -251,8 +251,8 @@ func TestTheServerComesLater(t *testing.T) {
 	}
 }
 
-// If a server refuses the stream itself, the client does not retry without pause.
-func TestTheStreamIsRefused(t *testing.T) {
+// If a server rejects the stream itself, the client does not retry without pause.
+func TestTheStreamIsRejected(t *testing.T) {
 	server := grpc.NewServer()                 // has no service
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the server
 	if err != nil {
@@ -334,19 +334,19 @@ func response(t *testing.T, version, nonce string, all ...*ratelimitv3.RateLimit
 	return r
 }
 
-// While a refusal is being held back, newer rules take effect at once, and the old refusal is never sent.
-func TestNewerRulesReplaceAWaitingRefusal(t *testing.T) {
+// While a rejection is being held back, newer rules take effect at once, and the old rejection is never sent.
+func TestNewerRulesReplaceAWaitingRejection(t *testing.T) {
 	server, addr := newScripted(t)
 	o := impatient(addr)
-	o.RefusedRetry, o.RefusedRetryMax = time.Hour, time.Hour
+	o.RejectedRetry, o.RejectedRetryMax = time.Hour, time.Hour
 	c := run(t, o)
 	server.next(t)
 	server.send <- response(t, "1", "n1", &ratelimitv3.RateLimitConfig{Name: "bad"})
 	if r := server.next(t); r.GetResponseNonce() != "n1" || r.GetErrorDetail() == nil {
-		t.Fatalf("not refused at once: %v", r)
+		t.Fatalf("not rejected at once: %v", r)
 	}
 	server.send <- response(t, "1", "n2", &ratelimitv3.RateLimitConfig{Name: "bad"})
-	await(t, "the same again", func() bool { return c.metrics.refused.Load() == 2 })
+	await(t, "the same again", func() bool { return c.metrics.rejected.Load() == 2 })
 	server.send <- &discoveryv3.DiscoveryResponse{VersionInfo: "9", Nonce: "x", TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster"}
 	server.send <- response(t, "2", "n3", perDay("one", "a", "k", 5))
 	if r := server.next(t); r.GetVersionInfo() != "2" || r.GetResponseNonce() != "n3" || r.GetErrorDetail() != nil {
@@ -449,7 +449,7 @@ func TestAFloodOfSets(t *testing.T) {
 	for {
 		r := server.next(t)
 		if r.GetErrorDetail() != nil {
-			t.Fatalf("refused: %v", r)
+			t.Fatalf("rejected: %v", r)
 		}
 		if r.GetResponseNonce() == fmt.Sprint(sets-1) {
 			if r.GetVersionInfo() != fmt.Sprint(sets-1) {
@@ -478,7 +478,7 @@ func TestManyBadResources(t *testing.T) {
 	}
 	server.send <- r
 	if n := server.next(t); n.GetErrorDetail() == nil || len(n.GetErrorDetail().GetMessage()) > 32<<10 {
-		t.Errorf("%d bytes in the refusal", len(n.GetErrorDetail().GetMessage()))
+		t.Errorf("%d bytes in the rejection", len(n.GetErrorDetail().GetMessage()))
 	}
 	c.inForce("a.k 1/day")
 	if n := strings.Count(c.log.String(), "rule resource rejected"); n > 20 || !strings.Contains(c.log.String(), "more rule resources rejected") {

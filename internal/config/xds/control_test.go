@@ -137,7 +137,7 @@ func (c *control) acked(version string) {
 	})
 }
 
-// nacks returns the requests that refuse something.
+// nacks returns the requests that reject something.
 func (c *control) nacks() (all []request) {
 	for _, r := range c.seen() {
 		if r.GetErrorDetail() != nil {
@@ -174,9 +174,9 @@ type running struct {
 func impatient(server string) Options {
 	return Options{
 		Server: server, NodeID: nodeID,
-		ConnectRetry: 20 * time.Millisecond,
-		Backoff:      Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond, Factor: 0.5},
-		RefusedRetry: 20 * time.Millisecond, RefusedRetryMax: 100 * time.Millisecond,
+		ConnectRetry:  20 * time.Millisecond,
+		Backoff:       Backoff{Initial: 20 * time.Millisecond, Max: 100 * time.Millisecond, Factor: 0.5},
+		RejectedRetry: 20 * time.Millisecond, RejectedRetryMax: 100 * time.Millisecond,
 	}
 }
 

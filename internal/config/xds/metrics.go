@@ -13,7 +13,7 @@ type metrics struct {
 	connected atomic.Bool
 	streams   atomic.Uint64
 	accepted  atomic.Uint64
-	refused   atomic.Uint64
+	rejected  atomic.Uint64
 }
 
 func (m *metrics) families() []metric.Family {
@@ -32,6 +32,6 @@ func (m *metrics) open() int {
 func (m *metrics) writeStats(w io.Writer) {
 	fmt.Fprintf(w, "xds.connected: %d\n", m.open())
 	fmt.Fprintf(w, "xds.responses_accepted: %d\n", m.accepted.Load())
-	fmt.Fprintf(w, "xds.responses_refused: %d\n", m.refused.Load())
+	fmt.Fprintf(w, "xds.responses_rejected: %d\n", m.rejected.Load())
 	fmt.Fprintf(w, "xds.streams: %d\n", m.streams.Load())
 }

@@ -409,7 +409,7 @@ func FuzzResource(f *testing.F) {
 		}
 		if err != nil {
 			if result.Tree != nil || len(files[0].Errors) == 0 || files[0].State != descriptor.FileRejected {
-				t.Fatalf("refused with %v: %+v", err, files[0])
+				t.Fatalf("rejected with %v: %+v", err, files[0])
 			}
 			for _, e := range files[0].Errors {
 				if !strings.HasPrefix(e, x.Name+": ") {

@@ -119,8 +119,8 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 	if err := s.send(nil); err != nil {
 		return err
 	}
-	refuse, pause := time.NewTimer(0), time.NewTimer(0)
-	refuse.Stop()
+	reject, pause := time.NewTimer(0), time.NewTimer(0)
+	reject.Stop()
 	pause.Stop()
 	pausing := false
 	var held *discoveryv3.DiscoveryResponse // came during the pause
@@ -134,7 +134,7 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 		held, pausing = nil, true
 		pause.Reset(min(max(leastPause, workShare*time.Since(start)), mostPause))
 		if reason != "" {
-			refuse.Reset(wait)
+			reject.Reset(wait)
 			return nil
 		}
 		s.version = r.GetVersionInfo()
@@ -155,7 +155,7 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 				}
 				continue
 			}
-			refuse.Stop() // a newer response replaces the rejected one
+			reject.Stop() // a newer response replaces the rejected one
 			if held = r; pausing {
 				continue
 			}
@@ -169,8 +169,8 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 			if err := answer(held); err != nil {
 				return err
 			}
-		case <-refuse.C:
-			s.refused.sent(time.Now())
+		case <-reject.C:
+			s.rejected.sent(time.Now())
 			if err := s.send(&rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: reason}); err != nil {
 				return err
 			}
@@ -178,14 +178,14 @@ func (s *session) follow(responses <-chan *discoveryv3.DiscoveryResponse) error 
 	}
 }
 
-// send sends a request that answers the newest response: an ACK if refused is nil, else a NACK.
-func (s *session) send(refused *rpcstatus.Status) error {
+// send sends a request that answers the newest response: an ACK if rejected is nil, else a NACK.
+func (s *session) send(rejected *rpcstatus.Status) error {
 	return s.calls.Send(&discoveryv3.DiscoveryRequest{
 		Node:          s.node,
 		TypeUrl:       typeURL,
 		VersionInfo:   s.version,
 		ResponseNonce: s.nonce,
-		ErrorDetail:   refused,
+		ErrorDetail:   rejected,
 	})
 }
 
@@ -194,21 +194,21 @@ func (s *session) send(refused *rpcstatus.Status) error {
 func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait time.Duration) {
 	version, content := r.GetVersionInfo(), sumOf(r.GetResources())
 	log := s.log.With("version", version, "resources", len(r.GetResources()))
-	if reason, known := s.refused.known(content); known {
-		s.metrics.refused.Add(1)
-		wait = s.refused.refuse(version, content, reason, time.Now())
+	if reason, known := s.rejected.known(content); known {
+		s.metrics.rejected.Add(1)
+		wait = s.rejected.reject(version, content, reason, time.Now())
 		log.Debug("the xDS server sent the rejected rules again", "nack_in", wait)
 		return reason, wait
 	}
-	if s.have && content == s.inForce && s.refused.reason == "" {
+	if s.have && content == s.inForce && s.rejected.reason == "" {
 		s.metrics.accepted.Add(1)
 		log.Debug("the xDS server sent the active rules again")
 		return "", 0
 	}
 	result, err := s.use(r)
 	if err != nil {
-		s.metrics.refused.Add(1)
-		wait = s.refused.refuse(version, content, err.Error(), time.Now())
+		s.metrics.rejected.Add(1)
+		wait = s.rejected.reject(version, content, err.Error(), time.Now())
 		s.have = s.have || result.Tree != nil
 		if s.have {
 			log.Error("rules rejected: bad resources keep their last good versions, the others are active", "error", err, "changed", result.Changed)
@@ -222,7 +222,7 @@ func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait t
 		return err.Error(), wait
 	}
 	s.metrics.accepted.Add(1)
-	s.refused.accepted()
+	s.rejected.accepted()
 	s.inForce, s.have = content, true
 	log.Info("rules accepted", "changed", result.Changed, "rules", len(result.Tree.Rules))
 	if result.Changed {

@@ -40,28 +40,28 @@ func follow(t *testing.T) (responses chan *discoveryv3.DiscoveryResponse, sent c
 	return responses, sent
 }
 
-// If a server sends refused rules again at once, ten minutes cost only a few dozen messages.
-func TestNoLoopOfRefusals(t *testing.T) {
+// If a server sends rejected rules again at once, ten minutes cost only a few dozen messages.
+func TestNoLoopOfRejections(t *testing.T) {
 	bad := response(t, "1", "n", &ratelimitv3.RateLimitConfig{Name: "bad"})
 	synctest.Test(t, func(t *testing.T) {
 		responses, sent := follow(t)
 		defer close(responses)
 		end := time.After(10 * time.Minute)
 		responses <- bad
-		for refusals, last := 0, time.Now(); ; {
+		for rejections, last := 0, time.Now(); ; {
 			select {
 			case r := <-sent:
 				if r.GetErrorDetail() == nil {
 					t.Fatalf("bad rules were acknowledged: %v", r)
 				}
 				if wait := time.Since(last); wait > 38*time.Second {
-					t.Errorf("refusal %d came after %s: mended rules would have to wait as long", refusals, wait)
+					t.Errorf("rejection %d came after %s: mended rules would have to wait as long", rejections, wait)
 				}
-				refusals, last = refusals+1, time.Now()
+				rejections, last = rejections+1, time.Now()
 				responses <- bad
 			case <-end:
-				if refusals < 15 || refusals > 40 {
-					t.Errorf("%d refusals in ten minutes", refusals)
+				if rejections < 15 || rejections > 40 {
+					t.Errorf("%d rejections in ten minutes", rejections)
 				}
 				return
 			}
@@ -69,8 +69,8 @@ func TestNoLoopOfRefusals(t *testing.T) {
 	})
 }
 
-// A waiting refusal is dropped when newer rules arrive.
-func TestARefusalThatWaitsIsForgotten(t *testing.T) {
+// A waiting rejection is dropped when newer rules arrive.
+func TestARejectionThatWaitsIsForgotten(t *testing.T) {
 	bad, good := response(t, "1", "n", &ratelimitv3.RateLimitConfig{Name: "bad"}), response(t, "2", "m", perDay("one", "a", "k", 5))
 	synctest.Test(t, func(t *testing.T) {
 		responses, sent := follow(t)
@@ -84,7 +84,7 @@ func TestARefusalThatWaitsIsForgotten(t *testing.T) {
 		}
 		select {
 		case r := <-sent:
-			t.Errorf("a forgotten refusal was sent: %v", r)
+			t.Errorf("a forgotten rejection was sent: %v", r)
 		case <-time.After(time.Hour):
 		}
 	})

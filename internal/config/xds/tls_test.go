@@ -36,9 +36,9 @@ func TestTLS(t *testing.T) {
 	v := tlstest.NewVolume(t, volume(t, ours, ours.Issue(t, "envoy-ratelimit")))
 	wrong := tlstest.NewVolume(t, volume(t, ours, other.Issue(t, "envoy-ratelimit")))
 	for name, c := range map[string]struct {
-		server  []string // names in its certificate
-		files   tlsfiles.Options
-		refused string // in the log; empty: rules arrive
+		server   []string // names in its certificate
+		files    tlsfiles.Options
+		rejected string // in the log; empty: rules arrive
 	}{
 		"the host":                     {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, ""},
 		"another host":                 {[]string{"envoy-gateway"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, "127.0.0.1"},
@@ -62,11 +62,11 @@ func TestTLS(t *testing.T) {
 			o := impatient(server.addr)
 			o.TLS = files.Client
 			client := run(t, o)
-			if c.refused == "" {
+			if c.rejected == "" {
 				client.inForce("a.k 5/day")
 				return
 			}
-			await(t, c.refused, func() bool { return strings.Contains(client.log.String(), c.refused) })
+			await(t, c.rejected, func() bool { return strings.Contains(client.log.String(), c.rejected) })
 			if client.tree() != nil || len(server.seen()) > 0 {
 				t.Error("rules came all the same")
 			}

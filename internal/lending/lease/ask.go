@@ -61,7 +61,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 			err = errors.Join(err, fmt.Errorf("%w: the answer came after the end of the lease that a part of the hits is from", backend.ErrUnavailable))
 		}
 		call := reply{sent, *now, shared(ctx, err)}
-		refused := backend.Refused(c.request.Takes[start:end], c.request.Outcomes[start:end])
+		denied := backend.Denied(c.request.Takes[start:end], c.request.Outcomes[start:end])
 		for k := start; k < end; k++ {
 			p, t, o, place := &c.takes[k], &c.request.Takes[k], &c.request.Outcomes[k], c.request.Place(k)
 			if p.lead {
@@ -72,7 +72,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 					continue
 				}
 			} else {
-				l.settle(p, t, o, refused, sent)
+				l.settle(p, t, o, denied, sent)
 			}
 			r.Outcomes[place] = *o
 		}
@@ -125,9 +125,9 @@ func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return bare, func() {}
 }
 
-// settle finishes a take that asked for its own hits. refused means that its group was denied: then nothing was added,
+// settle finishes a take that asked for its own hits. denied means that its group was denied: then nothing was added,
 // unless this take was denied itself and its denied hits count.
-func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, refused bool, sent time.Time) {
+func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, denied bool, sent time.Time) {
 	if o.Failed {
 		if p.aside > 0 {
 			p.shard.mu.Lock()
@@ -141,7 +141,7 @@ func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, r
 		p.shard.mu.Lock()
 		defer p.shard.mu.Unlock()
 		unused := p.unused
-		switch counted := o.Allowed && !refused || !o.Allowed && t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied); {
+		switch counted := o.Allowed && !denied || !o.Allowed && t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied); {
 		case p.hits < 0 && o.Used == o.Before: // dropped: the permits are still charged
 			p.aside = p.back
 			l.putBack(p)
@@ -227,7 +227,7 @@ func (l *Leases) settleLease(p *forwardedTake, t *backend.Take, o *backend.Outco
 		l.counts.leased.Add(t.Hits)
 		k.hold(valid+t.Hits, call.sent)
 	} else {
-		l.counts.refused.Add(1)
+		l.counts.denied.Add(1)
 		if !p.live && valid > 0 {
 			k.hold(valid, call.sent)
 		} else {

@@ -155,8 +155,8 @@ func TestPermitsOfABucketWearOffOneByOne(t *testing.T) {
 	})
 }
 
-// Refused hits that count void the rest of the window, including what is leased of it.
-func TestRefusedHitsVoidPermits(t *testing.T) {
+// Denied hits that count void the rest of the window, including what is leased of it.
+func TestDeniedHitsVoidPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
 		l := leased(t, descriptor.Limit{Requests: 600, Window: window(1, descriptor.Minute)})
@@ -165,14 +165,14 @@ func TestRefusedHitsVoidPermits(t *testing.T) {
 			t.Fatalf("601 of 600: %+v", o)
 		}
 		if o := f.take(0, "k", l, 1); o.Allowed || f.permits() != 0 {
-			t.Errorf("after refused hits that count: %+v, %d permits held", o, f.permits())
+			t.Errorf("after denied hits that count: %+v, %d permits held", o, f.permits())
 		}
 	})
 }
 
-// A refused lease is not a caller's request. It does not count even where refused hits do, and the rest of the limit is
+// A denied lease is not a caller's request. It does not count even where denied hits do, and the rest of the limit is
 // given out to the last permit.
-func TestRefusedLeaseDoesNotCount(t *testing.T) {
+func TestDeniedLeaseDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(2, &distant{})
 		l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Minute)})
@@ -198,11 +198,11 @@ func TestRefusedLeaseDoesNotCount(t *testing.T) {
 				t.Errorf("one of the last %d: %+v", left, o)
 			}
 		}
-		if n := f.replicas[0].counts.refused.Load(); n == 0 {
-			t.Error("no lease was refused: nothing was tested")
+		if n := f.replicas[0].counts.denied.Load(); n == 0 {
+			t.Error("no lease was denied: nothing was tested")
 		}
 		if o := take(0); o.Allowed || o.Used != 1001 {
-			t.Errorf("one more: %+v, want it counted and refused", o)
+			t.Errorf("one more: %+v, want it counted and denied", o)
 		}
 	})
 }

@@ -377,7 +377,7 @@ func TestAnswersFromALease(t *testing.T) {
 	}
 }
 
-// The store's answer says what is used and left, and how many permits are void because refused hits counted.
+// The store's answer says what is used and left, and how many permits are void because denied hits counted.
 func TestSawAnAnswer(t *testing.T) {
 	for _, c := range []struct{ used, pool, void, left int64 }{{100, 10, 0, 1100}, {1200, 10, 0, 0}, {1204, 10, 4, 0}, {1300, 10, 10, 0}} {
 		k := hot(t, descriptor.Limit{})
@@ -433,9 +433,9 @@ func TestPermitsThatStillCount(t *testing.T) {
 		{"all of a window", false, false, false, 1000, 10},
 		{"not when the window is over", false, false, false, 60_000, 0},
 		{"not when the store is in another window", false, true, true, 100, 0},
-		{"a refusal from memory: what was set aside, while it lives", true, true, true, 100, 6},
+		{"a denial from memory: what was set aside, while it lives", true, true, true, 100, 6},
 		{"and nothing after that", true, true, false, 500, 0},
-		{"a refusal from memory about dormant permits", true, false, false, 100, 0},
+		{"a denial from memory about dormant permits", true, false, false, 100, 0},
 	} {
 		k := hot(t, descriptor.Limit{})
 		k.boundary = ms(60_000)

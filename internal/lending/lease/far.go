@@ -255,7 +255,7 @@ func (l *Leases) learn(sh *shard, k *hotCounter, size int64, o *backend.Outcome,
 		l.counts.failed.Add(1)
 		k.waiting = now.Add(farPause)
 	case !o.Allowed:
-		l.counts.refused.Add(1)
+		l.counts.denied.Add(1)
 		l.counts.expired.Add(k.saw(o, sent))
 		if k.remaining >= k.hits && size > k.hits {
 			l.ahead(sh, k, k.hits, now) // for fewer

@@ -182,7 +182,7 @@ func (f *fleet) permits() int64 {
 	return n
 }
 
-// violations returns how many of the admitted takes the limit alone refuses, deciding them in their order.
+// violations returns how many of the admitted takes the limit alone denies, deciding them in their order.
 func violations(l *descriptor.Limit, admitted []admission) int {
 	slices.SortStableFunc(admitted, func(a, b admission) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
 	var s backend.State

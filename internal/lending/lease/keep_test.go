@@ -258,7 +258,7 @@ func TestMetrics(t *testing.T) {
 	n.returned.Add(3)
 	n.expired.Add(4)
 	n.granted.Add(5)
-	n.refused.Add(6)
+	n.denied.Add(6)
 	n.failed.Add(7)
 	n.local.Add(8)
 	got := make(map[string]float64)
@@ -281,7 +281,7 @@ func TestMetrics(t *testing.T) {
 	}
 	for key, want := range map[string]float64{
 		"ratelimitd_lease_permits_total leased": 1, "ratelimitd_lease_permits_total used": 2, "ratelimitd_lease_permits_total returned": 3, "ratelimitd_lease_permits_total expired": 4,
-		"ratelimitd_lease_acquisitions_total granted": 5, "ratelimitd_lease_acquisitions_total refused": 6, "ratelimitd_lease_acquisitions_total failed": 7,
+		"ratelimitd_lease_acquisitions_total granted": 5, "ratelimitd_lease_acquisitions_total denied": 6, "ratelimitd_lease_acquisitions_total failed": 7,
 		"ratelimitd_lease_local_takes_total": 8,
 	} {
 		if got[key] != want {

@@ -11,8 +11,8 @@ import (
 type counts struct {
 	leased, used, returned, expired atomic.Int64
 
-	local                    atomic.Int64 // takes that were answered without the backend
-	granted, refused, failed atomic.Int64 // acquisitions
+	local                   atomic.Int64 // takes that were answered without the backend
+	granted, denied, failed atomic.Int64 // acquisitions
 }
 
 func (l *Leases) families() []metric.Family {
@@ -28,10 +28,10 @@ func (l *Leases) families() []metric.Family {
 			},
 		},
 		{
-			Name: "ratelimitd_lease_acquisitions_total", Help: "Requests for a lease; result: granted, refused or failed.", Labels: []string{"result"},
+			Name: "ratelimitd_lease_acquisitions_total", Help: "Requests for a lease; result: granted, denied or failed.", Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(c.granted.Load()), "granted")
-				emit(float64(c.refused.Load()), "refused")
+				emit(float64(c.denied.Load()), "denied")
 				emit(float64(c.failed.Load()), "failed")
 			},
 		},

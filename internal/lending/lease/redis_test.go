@@ -107,7 +107,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 	type span struct{ from, to time.Time }
 	var mu sync.Mutex
 	var admitted []span
-	refused := make(map[int64]bool) // seconds in which a take was refused
+	denied := make(map[int64]bool) // seconds in which a take was denied
 	began := time.Now()
 	var wg sync.WaitGroup
 	for _, r := range replicas {
@@ -127,7 +127,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 				defer mu.Unlock()
 				admitted = append(admitted, own...)
 				for _, second := range over {
-					refused[second] = true
+					denied[second] = true
 				}
 			})
 		}
@@ -151,7 +151,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 	}
 	complete := 0
 	for second := began.Unix() + 1; second < time.Now().Unix(); second++ {
-		if !refused[second] {
+		if !denied[second] {
 			continue // on a busy machine no take may have got this far
 		}
 		complete++

@@ -29,8 +29,8 @@ func holding(t *testing.T, l descriptor.Limit, permits int64) (*Leases, *shard, 
 }
 
 func (c *counts) String() string {
-	return fmt.Sprintf("leased %d, used %d, returned %d, expired %d; local %d; granted %d, refused %d, failed %d", c.leased.Load(), c.used.Load(), c.returned.Load(),
-		c.expired.Load(), c.local.Load(), c.granted.Load(), c.refused.Load(), c.failed.Load())
+	return fmt.Sprintf("leased %d, used %d, returned %d, expired %d; local %d; granted %d, denied %d, failed %d", c.leased.Load(), c.used.Load(), c.returned.Load(),
+		c.expired.Load(), c.local.Load(), c.granted.Load(), c.denied.Load(), c.failed.Load())
 }
 
 // counted checks the totals that are not 0.
@@ -48,7 +48,7 @@ func TestTheStoreAnswersATake(t *testing.T) {
 		name                    string
 		p                       forwardedTake
 		o                       backend.Outcome
-		refused                 bool // the group
+		denied                  bool // the group
 		countDenied, counts     bool // the request says so; the rule says so
 		before, after           int64
 		pool                    int64 // of 10, less what is set aside
@@ -75,7 +75,7 @@ func TestTheStoreAnswersATake(t *testing.T) {
 		{"a refund that the store dropped", forwardedTake{hits: -5, back: 4, unused: 4}, backend.Outcome{Allowed: true, Before: 3, Used: 3}, false, false, false, 0, 0, 10, 0, 0, 0, 0},
 		{"no answer", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Failed: true}, false, false, false, 0, 0, 10, 0, 0, 0, 0},
 		{"no answer to a refund, which may have happened", forwardedTake{hits: -5, back: 4, unused: 4}, backend.Outcome{Failed: true}, false, false, false, 0, 0, 6, 0, 0, 4, 0},
-		{"a refusal from memory", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Cached: true, Before: 1300, Used: 1300}, false, false, false, 1290, 1290, 10, 0, 0, 0, 0},
+		{"a denial from memory", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Cached: true, Before: 1300, Used: 1300}, false, false, false, 1290, 1290, 10, 0, 0, 0, 0},
 	} {
 		algorithm := descriptor.SlidingWindow
 		if c.counts {
@@ -86,7 +86,7 @@ func TestTheStoreAnswersATake(t *testing.T) {
 		p.shard, p.c, p.terms, p.generation = sh, k, k.terms, k.generation
 		k.pool -= p.aside + p.back
 		o := c.o
-		all.settle(&p, &backend.Take{Limit: &k.limit, Hits: p.hits - p.aside, CountDenied: c.countDenied}, &o, c.refused, noon)
+		all.settle(&p, &backend.Take{Limit: &k.limit, Hits: p.hits - p.aside, CountDenied: c.countDenied}, &o, c.denied, noon)
 		if o.Before != c.before || o.Used != c.after || k.pool != c.pool || k.count != c.rate {
 			t.Errorf("%s: %d and %d are used, %d permits are left, and %d count for the rate; want %d, %d, %d and %d", c.name, o.Before, o.Used, k.pool, k.count, c.before, c.after,
 				c.pool, c.rate)
@@ -120,20 +120,20 @@ func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 	defer stop()
 	lost := errors.New("lost")
 	for _, c := range []struct {
-		name                   string
-		ctx                    context.Context //nolint:containedctx // of one case
-		live                   bool            // 10 permits could still be used
-		others                 int64           // permits that other calls brought back meanwhile
-		hits, ask              int64
-		o                      backend.Outcome
-		err                    error
-		gone                   bool
-		answered               bool
-		pool, aside            int64
-		generation             uint64
-		leased, used, expired  int64
-		granted, refused, lost int64
-		shared                 bool // those that wait share the error
+		name                  string
+		ctx                   context.Context //nolint:containedctx // of one case
+		live                  bool            // 10 permits could still be used
+		others                int64           // permits that other calls brought back meanwhile
+		hits, ask             int64
+		o                     backend.Outcome
+		err                   error
+		gone                  bool
+		answered              bool
+		pool, aside           int64
+		generation            uint64
+		leased, used, expired int64
+		granted, denied, lost int64
+		shared                bool // those that wait share the error
 	}{
 		{name: "granted", live: true, hits: 2, ask: 30, o: backend.Outcome{Allowed: true, Before: 100, Used: 130, ResetAfter: time.Minute},
 			answered: true, pool: 38, generation: 2, leased: 30, used: 2, granted: 1},
@@ -145,15 +145,15 @@ func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 			answered: true, pool: 28, generation: 2, leased: 30, used: 2, expired: 10, granted: 1},
 		{name: "granted, and reset meanwhile", live: true, gone: true, hits: 2, ask: 30, o: backend.Outcome{Allowed: true, Before: 0, Used: 30, ResetAfter: time.Minute},
 			answered: true, generation: 2, leased: 30, used: 2, expired: 38, granted: 1},
-		{name: "refused, but the old permits suffice", live: true, hits: 10, ask: 30, o: backend.Outcome{Before: 1200, Used: 1200, ResetAfter: time.Minute},
-			answered: true, pool: 0, generation: 1, used: 10, refused: 1},
-		{name: "refused, and dormant permits are revived", hits: 2, ask: 30, o: backend.Outcome{Before: 1200, Used: 1200, ResetAfter: time.Minute},
-			answered: true, pool: 8, generation: 2, used: 2, refused: 1},
-		{name: "refused, and the old permits do not suffice", live: true, hits: 11, ask: 30, o: backend.Outcome{Before: 1200, Used: 1200, ResetAfter: time.Minute},
-			pool: 0, aside: 10, generation: 1, refused: 1},
-		{name: "refused in another window", hits: 2, ask: 30, o: backend.Outcome{Before: 1200, Used: 1200, ResetAfter: 30 * time.Second}, generation: 1, expired: 10, refused: 1},
-		{name: "refused from memory: dormant permits stay as they are", hits: 2, ask: 30, o: backend.Outcome{Cached: true}, pool: 10, generation: 1},
-		{name: "refused from memory: live ones are used", live: true, hits: 2, ask: 30, o: backend.Outcome{Cached: true}, answered: true, pool: 8, generation: 1, used: 2, refused: 1},
+		{name: "denied, but the old permits suffice", live: true, hits: 10, ask: 30, o: backend.Outcome{Before: 1200, Used: 1200, ResetAfter: time.Minute},
+			answered: true, pool: 0, generation: 1, used: 10, denied: 1},
+		{name: "denied, and dormant permits are revived", hits: 2, ask: 30, o: backend.Outcome{Before: 1200, Used: 1200, ResetAfter: time.Minute},
+			answered: true, pool: 8, generation: 2, used: 2, denied: 1},
+		{name: "denied, and the old permits do not suffice", live: true, hits: 11, ask: 30, o: backend.Outcome{Before: 1200, Used: 1200, ResetAfter: time.Minute},
+			pool: 0, aside: 10, generation: 1, denied: 1},
+		{name: "denied in another window", hits: 2, ask: 30, o: backend.Outcome{Before: 1200, Used: 1200, ResetAfter: 30 * time.Second}, generation: 1, expired: 10, denied: 1},
+		{name: "denied from memory: dormant permits stay as they are", hits: 2, ask: 30, o: backend.Outcome{Cached: true}, pool: 10, generation: 1},
+		{name: "denied from memory: live ones are used", live: true, hits: 2, ask: 30, o: backend.Outcome{Cached: true}, answered: true, pool: 8, generation: 1, used: 2, denied: 1},
 		{name: "no answer", live: true, hits: 2, ask: 30, o: backend.Outcome{Failed: true}, err: lost, answered: true, pool: 10, generation: 1, lost: 1, shared: true},
 		{name: "no answer in time", ctx: later, hits: 2, ask: 30, o: backend.Outcome{Failed: true}, err: lost, answered: true, pool: 10, generation: 1, lost: 1, shared: true},
 		{name: "the caller is gone", ctx: gone, hits: 2, ask: 30, o: backend.Outcome{Failed: true}, err: lost, answered: true, pool: 10, generation: 1, lost: 1},
@@ -176,7 +176,7 @@ func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 				c.pool, c.aside, c.generation)
 		}
 		all.counts.counted(t, c.name, c.leased, c.used, 0, c.expired)
-		if n := &all.counts; n.granted.Load() != c.granted || n.refused.Load() != c.refused || n.failed.Load() != c.lost {
+		if n := &all.counts; n.granted.Load() != c.granted || n.denied.Load() != c.denied || n.failed.Load() != c.lost {
 			t.Errorf("%s: %s", c.name, n)
 		}
 		select {
@@ -371,9 +371,9 @@ func TestPermitsThatEndBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// A lease that was refused says nothing about the hits of the take itself: these are asked for in a second call, less the permits that the process
+// A lease that was denied says nothing about the hits of the take itself: these are asked for in a second call, less the permits that the process
 // has. A call of several takes asks only for those that have no answer.
-func TestARefusedLeaseIsFollowedByTheTake(t *testing.T) {
+func TestADeniedLeaseIsFollowedByTheTake(t *testing.T) {
 	for _, c := range []struct {
 		hits    int64
 		allowed bool
@@ -420,7 +420,7 @@ func TestColdBucketsAreTightened(t *testing.T) {
 	}
 }
 
-// One dormant permit is asked about like many, and revived by the refusal of another lease.
+// One dormant permit is asked about like many, and revived by the denial of another lease.
 func TestOneDormantPermit(t *testing.T) {
 	all, sh, k := holding(t, descriptor.Limit{}, 1)
 	call := all.calls.Get().(*forwarded)

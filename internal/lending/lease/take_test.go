@@ -29,7 +29,7 @@ func (f *fleet) heatUp(t testing.TB, i int, key string, l *descriptor.Limit) {
 	t.Fatal("the counter has no lease after 1000 takes")
 }
 
-// A single process with leases decides as the store would without them: takes of several hits, peeks, refunds, refused hits
+// A single process with leases decides as the store would without them: takes of several hits, peeks, refunds, denied hits
 // that count, several limits at once. Only dormant permits and tightened limits may make it stricter. So this test uses
 // window limits and intervals in which no lease ends.
 func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
@@ -83,7 +83,7 @@ func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 					for i := range takes {
 						g, w := &got.Outcomes[i], &want.Outcomes[i]
 						if w.Used > int64(l.Capacity()) {
-							return // refused hits were counted; the permits that this voids are not given back
+							return // denied hits were counted; the permits that this voids are not given back
 						}
 						if g.Allowed != w.Allowed || l.Algorithm == descriptor.FixedWindow && *g != *w {
 							fail = fmt.Sprintf("request %d, time %d, take of %d: %+v, the store alone says %+v", n, k, takes[i].Hits, *g, *w)
@@ -103,7 +103,7 @@ func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 	}
 }
 
-// Permits that a process holds do not make it refuse a group that its own limit would admit. A refused group leaves the
+// Permits that a process holds do not make it deny a group that its own limit would admit. A denied group leaves the
 // permits in place.
 func TestGroupsCountPermitsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestGroupsCountPermitsIn(t *testing.T) {
 			return r.Outcomes[0], r.Outcomes[1]
 		}
 		if a, b := group(600-used, none); !a.Allowed || b.Allowed || a.Used != used || f.permits() != held {
-			t.Errorf("all that is left, refused by another limit: %+v %+v, %d permits held of %d", a, b, f.permits(), held)
+			t.Errorf("all that is left, denied by another limit: %+v %+v, %d permits held of %d", a, b, f.permits(), held)
 		}
 		if a, _ := group(601-used, l); a.Allowed || a.Used != used || f.permits() != held {
 			t.Errorf("one more than is left: %+v, %d permits held of %d", a, f.permits(), held)
@@ -255,7 +255,7 @@ func TestAcquisitionWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// Refused answers come from the store. Until then, remaining falls with every take.
+// Denied answers come from the store. Until then, remaining falls with every take.
 func TestOutcomesAreInOrder(t *testing.T) {
 	for name, l := range limits(t, 1000, window(1, descriptor.Minute)) {
 		t.Run(name, func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestOutcomesAreInOrder(t *testing.T) {
 					o := f.take(0, "k", l, 1)
 					if !o.Allowed {
 						if o.RetryAfter <= 0 || o.Remaining(l.Capacity()) != 0 {
-							t.Errorf("refused: %+v", o)
+							t.Errorf("denied: %+v", o)
 						}
 						break
 					}
@@ -356,7 +356,7 @@ func TestWhatCannotBeLeased(t *testing.T) {
 			})
 		})
 	}
-	// A log that counts refused hits: each hit moves the end of the others.
+	// A log that counts denied hits: each hit moves the end of the others.
 	l := leased(t, descriptor.Limit{Requests: 1000, Window: minute, Algorithm: descriptor.SlidingLog})
 	if m := termsOf(&backend.Take{Limit: l, CountDenied: true}, 1); m.Kind != backend.NoPermits {
 		t.Errorf("%+v", m)

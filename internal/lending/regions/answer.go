@@ -66,14 +66,14 @@ func (a *answering) resolve(now time.Time) bool {
 	a.answer.Limits = make([]*descriptor.Limit, len(q.Takes))
 	backend.Fail(a.answer.Outcomes)
 	if resolver == nil {
-		a.answer.Refused = Unavailable
+		a.answer.Rejected = Unavailable
 		return false
 	}
 	for i := range q.Takes {
 		t := &q.Takes[i]
 		if t.Descriptor < 0 || t.Descriptor >= len(q.Descriptors) || t.Hits > backend.MaxHits || t.Hits < -backend.MaxHits ||
 			t.Guards && !q.Look && !q.guardsNext(i) {
-			a.answer.Refused = Invalid
+			a.answer.Rejected = Invalid
 			return false
 		}
 	}
@@ -85,7 +85,7 @@ func (a *answering) resolve(now time.Time) bool {
 		}
 		switch {
 		case !ok:
-			a.answer.Refused = NoRule
+			a.answer.Rejected = NoRule
 			if q.Together {
 				return false
 			}
@@ -163,7 +163,7 @@ func (a *answering) finish(err error) {
 			a.of.opts.Logger.Error("panic while answering another region", "region", a.from, "panic", p.Value, "stack", string(p.Stack))
 			backend.Fail(a.answer.Outcomes)
 		}
-		a.answer.Refused = Unavailable
+		a.answer.Rejected = Unavailable
 		if !errors.Is(err, context.Canceled) && a.of.strange.first("unavailable|"+a.from) {
 			a.of.opts.Logger.Warn("a query of another region was not carried out", "region", a.from, "error", fmt.Sprint(err))
 		}

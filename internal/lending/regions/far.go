@@ -407,8 +407,8 @@ func (q *inFlight) answer(a *Answer) {
 	if a.Home != "" {
 		f.otherHome(a.Home, &q.query)
 	}
-	if a.Refused != NotRefused {
-		f.of.peers[f.region].refuses(a.Refused, &q.query)
+	if a.Rejected != NotRejected {
+		f.of.peers[f.region].rejects(a.Rejected, &q.query)
 	}
 	q.mu.Lock()
 	r, done, late := q.request, q.done, q.late
@@ -430,7 +430,7 @@ func (q *inFlight) answer(a *Answer) {
 			h.Result = backend.ReservationUnknown
 		}
 		if r.Outcomes[i] = a.outcome(i, &r.Takes[i]); r.Outcomes[i].Failed {
-			err = fmt.Errorf("%w: the region %s does not count this limit: %s", backend.ErrUnavailable, f.region, a.Refused)
+			err = fmt.Errorf("%w: the region %s does not count this limit: %s", backend.ErrUnavailable, f.region, a.Rejected)
 		}
 	}
 	done(err)

@@ -50,19 +50,19 @@ type Take struct {
 type Answer struct {
 	Outcomes []backend.Outcome   // of each take; those of takes that the region cannot find have failed
 	Limits   []*descriptor.Limit // of each take: the numbers that it was counted under; nil: there are none
-	Refused  Refusal             // why some or all of the outcomes have failed
+	Rejected Rejection           // why some or all of the outcomes have failed
 	Home     string              // of a counter, by the rules of the region that has answered, if that is another region
 }
 
-// Refusal is why a region does not carry out a take. It is for people.
-type Refusal string
+// Rejection is why a region does not carry out a take. It is for people.
+type Rejection string
 
-// The refusals.
+// The rejections.
 const (
-	NotRefused  Refusal = ""
-	NoRule      Refusal = "no rule"     // no rule, or no limit of the rule, matches there
-	Unavailable Refusal = "unavailable" // its store does not answer
-	Invalid     Refusal = "invalid"     // the query is too large, or has numbers that no replica sends
+	NotRejected Rejection = ""
+	NoRule      Rejection = "no rule"     // no rule, or no limit of the rule, matches there
+	Unavailable Rejection = "unavailable" // its store does not answer
+	Invalid     Rejection = "invalid"     // the query is too large, or has numbers that no replica sends
 )
 
 // State is what a region says about itself with its answers.

@@ -52,13 +52,13 @@ type Status struct {
 
 // PeerStatus is what a replica knows about another region. Times are zero if it never happened.
 type PeerStatus struct {
-	Region  string
-	Heard   time.Time     // it answered
-	Asked   time.Time     // it asked
-	Err     error         // of the last call; nil: it succeeded
-	RTT     time.Duration // of the last call that was answered
-	Rules   RulesMatch
-	Refusal PeerRefusal
+	Region    string
+	Heard     time.Time     // it answered
+	Asked     time.Time     // it asked
+	Err       error         // of the last call; nil: it succeeded
+	RTT       time.Duration // of the last call that was answered
+	Rules     RulesMatch
+	Rejection PeerRejection
 }
 
 // RulesMatch is whether a region has the rules of this one. Overrides do not matter.
@@ -71,11 +71,11 @@ const (
 	RulesDiffer
 )
 
-// PeerRefusal is the last query that a region did not carry out, because its rules differ or its store did not answer. The zero
-// PeerRefusal: there was none.
-type PeerRefusal struct {
+// PeerRejection is the last query that a region did not carry out, because its rules differ or its store did not answer. The zero
+// PeerRejection: there was none.
+type PeerRejection struct {
 	At     time.Time
-	Why    Refusal
+	Why    Rejection
 	Domain string
 	Keys   []string // of the entries: their values are customers'
 }
@@ -86,7 +86,7 @@ func (s *Store) Status() Status {
 	own := s.State().Rules
 	for name, p := range s.peers {
 		p.mu.Lock()
-		one := PeerStatus{Region: name, Heard: p.lastHeard, Asked: p.lastAsked, Err: p.err, RTT: p.rtt, Refusal: p.refusal}
+		one := PeerStatus{Region: name, Heard: p.lastHeard, Asked: p.lastAsked, Err: p.err, RTT: p.rtt, Rejection: p.rejection}
 		switch {
 		case own == 0 || p.rules == 0:
 		case own == p.rules:
@@ -109,7 +109,7 @@ type peer struct {
 	err       error
 	rtt       time.Duration
 	rules     uint64
-	refusal   PeerRefusal
+	rejection PeerRejection
 }
 
 // answers notes that the region answers.
@@ -133,9 +133,9 @@ func (p *peer) asks() {
 	p.lastAsked = time.Now()
 }
 
-// refuses notes that the region does not carry out a query.
-func (p *peer) refuses(why Refusal, query *Query) {
-	r := PeerRefusal{At: time.Now(), Why: why, Domain: query.Domain}
+// rejects notes that the region does not carry out a query.
+func (p *peer) rejects(why Rejection, query *Query) {
+	r := PeerRejection{At: time.Now(), Why: why, Domain: query.Domain}
 	if len(query.Descriptors) > 0 {
 		for _, e := range query.Descriptors[0] {
 			r.Keys = append(r.Keys, e.Key)
@@ -143,5 +143,5 @@ func (p *peer) refuses(why Refusal, query *Query) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.refusal = r
+	p.rejection = r
 }

@@ -264,7 +264,7 @@ func TestRulesDiffer(t *testing.T) {
 		}
 		eu.load(`{domain: d, descriptors: [{key: other, rate_limit: {unit: minute, requests_per_unit: 50}}]}`)
 		us.fails(1, "k=a", "no rule")
-		if st := us.store.Status(); st.Peers[0].Refusal.Why != regions.NoRule {
+		if st := us.store.Status(); st.Peers[0].Rejection.Why != regions.NoRule {
 			t.Errorf("%+v", st)
 		}
 		eu.load(`{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 50}}]}`)
@@ -418,7 +418,7 @@ func TestUnknownHome(t *testing.T) {
 	})
 }
 
-// Queries that no replica sends are refused, and cost the store nothing.
+// Queries that no replica sends are rejected, and cost the store nothing.
 func TestHostileQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)
@@ -439,7 +439,7 @@ func TestHostileQueries(t *testing.T) {
 			var answered atomic.Pointer[regions.Answer]
 			w.in("eu").store.Answer(t.Context(), "us", &q, func(a *regions.Answer) { answered.Store(a) })
 			synctest.Wait()
-			if a := answered.Load(); a == nil || a.Refused == regions.NotRefused || !a.Outcomes[0].Failed {
+			if a := answered.Load(); a == nil || a.Rejected == regions.NotRejected || !a.Outcomes[0].Failed {
 				t.Errorf("%s: %+v", what, a)
 			}
 		}

@@ -16,14 +16,14 @@ type Kind uint8
 
 // The kinds.
 const (
-	Refusal  Kind = iota // a limit denied a request
+	Denial   Kind = iota // a limit denied a request
 	Exceeded             // a soft limit is exceeded, and the request passed
 	Warning              // as much of a limit is in use as its warn_at says
 	Penalty              // a penalty has begun
 	kinds
 )
 
-var kindNames = [kinds]string{Refusal: "refusal", Exceeded: "exceeded", Warning: "warning", Penalty: "penalty"}
+var kindNames = [kinds]string{Denial: "denial", Exceeded: "exceeded", Warning: "warning", Penalty: "penalty"}
 
 func (k Kind) String() string { return kindNames[k] }
 

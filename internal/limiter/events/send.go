@@ -16,12 +16,12 @@ type Destination interface {
 	Name() string
 }
 
-// RefusedError means that the destination does not accept this event, whenever it is sent.
-type RefusedError struct{ Err error }
+// RejectedError means that the destination does not accept this event, whenever it is sent.
+type RejectedError struct{ Err error }
 
-func (e *RefusedError) Error() string { return e.Err.Error() }
+func (e *RejectedError) Error() string { return e.Err.Error() }
 
-func (e *RefusedError) Unwrap() error { return e.Err }
+func (e *RejectedError) Unwrap() error { return e.Err }
 
 // LaterError is a failure after which the destination wants no attempt for a while.
 type LaterError struct {
@@ -112,8 +112,8 @@ func (s *Sink) deliver(ctx context.Context, e *Event) bool {
 			return false
 		}
 		s.failed.Add(1)
-		if refused, ok := errors.AsType[*RefusedError](err); ok {
-			s.refuse(refused)
+		if rejected, ok := errors.AsType[*RejectedError](err); ok {
+			s.reject(rejected)
 			return true
 		}
 		s.fail(err)
@@ -136,12 +136,12 @@ func (s *Sink) accepted(e *Event) {
 	s.failing = false
 }
 
-// refuse drops an event that the destination does not accept.
-func (s *Sink) refuse(err error) {
+// reject drops an event that the destination does not accept.
+func (s *Sink) reject(err error) {
 	s.wait, s.failing = 0, false // it answers
 	s.dropped[notAccepted].Add(1)
-	if now := time.Now(); s.refused.IsZero() || now.Sub(s.refused) >= time.Minute {
-		s.refused = now
+	if now := time.Now(); s.rejected.IsZero() || now.Sub(s.rejected) >= time.Minute {
+		s.rejected = now
 		s.opts.Logger.Warn("the webhook does not accept events, which are dropped", "to", s.opts.To.Name(), "error", err)
 	}
 }

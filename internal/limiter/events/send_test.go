@@ -88,8 +88,8 @@ func TestEventsAreSent(t *testing.T) {
 		synctest.Wait()
 		put(s, "3")
 		synctest.Wait()
-		if got := to.got(); got != "1 2 3" || len(to.attempts) != 3 || s.sent[Refusal].Load() != 3 {
-			t.Errorf("%q in %d requests, %d counted; want 1 2 3, each in a request of its own", got, len(to.attempts), s.sent[Refusal].Load())
+		if got := to.got(); got != "1 2 3" || len(to.attempts) != 3 || s.sent[Denial].Load() != 3 {
+			t.Errorf("%q in %d requests, %d counted; want 1 2 3, each in a request of its own", got, len(to.attempts), s.sent[Denial].Load())
 		}
 		if took := end(); took != 0 || log.Len() > 0 {
 			t.Errorf("the stop took %s, log %q", took, log)
@@ -189,7 +189,7 @@ func TestEventsThatAreNotAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &receiver{answer: func(_ context.Context, n int) error {
 			if n != 3 {
-				return &RefusedError{errors.New("what is this")}
+				return &RejectedError{errors.New("what is this")}
 			}
 			return nil
 		}}

@@ -61,11 +61,11 @@ type Sink struct {
 	rate   logging.Sampler
 	queue  queue
 
-	failing bool            // the last attempt
-	wait    time.Duration   // until the next attempt; 0: nothing has failed
-	refused time.Time       // when it was last logged that the destination rejects events
-	hurry   <-chan struct{} // closed: the next wait ends at once; nil: one has ended so
-	inHand  atomic.Bool     // whether an event is taken from the queue, and neither sent nor dropped yet
+	failing  bool            // the last attempt
+	wait     time.Duration   // until the next attempt; 0: nothing has failed
+	rejected time.Time       // when it was last logged that the destination rejects events
+	hurry    <-chan struct{} // closed: the next wait ends at once; nil: one has ended so
+	inHand   atomic.Bool     // whether an event is taken from the queue, and neither sent nor dropped yet
 
 	sent    [kinds]atomic.Uint64
 	dropped [reasons]atomic.Uint64
@@ -82,7 +82,7 @@ const (
 	reasons
 )
 
-var reasonNames = [reasons]string{"rate", "queue", "age", "refused", "stop"}
+var reasonNames = [reasons]string{"rate", "queue", "age", "rejected", "stop"}
 
 // New returns a Sink.
 func New(opts Options) *Sink {
@@ -94,8 +94,8 @@ func New(opts Options) *Sink {
 		queue:  queue{max: opts.Queue, wake: make(chan struct{}, 1)},
 	}
 	metric.Register(opts.Metrics,
-		metric.Counters("ratelimitd_events_sent_total", "Events that the webhook or file accepted; type: refusal, exceeded, warning or penalty.", "type", kindNames[:], s.sent[:]),
-		metric.Counters("ratelimitd_events_dropped_total", "Events not sent; reason: rate (too many in a second), queue (too many waited), age (sending failed too long), refused (the webhook rejects them) or stop.", "reason", reasonNames[:], s.dropped[:]),
+		metric.Counters("ratelimitd_events_sent_total", "Events that the webhook or file accepted; type: denial, exceeded, warning or penalty.", "type", kindNames[:], s.sent[:]),
+		metric.Counters("ratelimitd_events_dropped_total", "Events not sent; reason: rate (too many in a second), queue (too many waited), age (sending failed too long), rejected (the webhook rejects them) or stop.", "reason", reasonNames[:], s.dropped[:]),
 		metric.Counter("ratelimitd_events_failed_attempts_total", "Failed attempts to send events.", s.failed.Load),
 		metric.Gauge("ratelimitd_events_waiting", "Events waiting to be sent.", s.queue.len))
 	return s

@@ -31,7 +31,7 @@ func newSink(opts Options) *Sink {
 
 // offer does what a decision does. It reports whether an event was due.
 func offer(s *Sink, now time.Time, key string) bool {
-	due, ok := s.Due(now, Refusal, []byte(key), &minute, now.Truncate(time.Minute).Add(time.Minute).Sub(now))
+	due, ok := s.Due(now, Denial, []byte(key), &minute, now.Truncate(time.Minute).Add(time.Minute).Sub(now))
 	if ok {
 		s.Send(due, &Event{Time: now, Domain: "d", Rule: "d.k", Entries: []descriptor.Entry{{Key: "k", Value: key}}, Limit: minute})
 	}
@@ -64,8 +64,8 @@ func TestOneEventWhileTheClockIsAhead(t *testing.T) {
 	s := newSink(Options{})
 	late := noon.Truncate(time.Minute).Add(time.Second)
 	for i, want := range []bool{true, false, false} {
-		if _, got := s.Due(late.Add(time.Duration(i)*time.Millisecond), Refusal, []byte("a"), &minute, 2*time.Second); got != want {
-			t.Errorf("refusal %d has an event: %t, want %t", i, got, want)
+		if _, got := s.Due(late.Add(time.Duration(i)*time.Millisecond), Denial, []byte("a"), &minute, 2*time.Second); got != want {
+			t.Errorf("denial %d has an event: %t, want %t", i, got, want)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func TestCountersThatAreOverAreForgotten(t *testing.T) {
 	}
 }
 
-// What is dropped is not remembered: the next refusal of this counter is tried again.
+// What is dropped is not remembered: the next denial of this counter is tried again.
 func TestBoundsOfEvents(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := newSink(Options{PerSecond: 2, Queue: 3, Metrics: prom.With(registry)})
@@ -171,14 +171,14 @@ func TestPeriodOfAPenalty(t *testing.T) {
 func TestDueAllocatesNothing(t *testing.T) {
 	s := newSink(Options{})
 	key := []byte("d|k=a|f60")
-	s.Due(noon, Refusal, key, &minute, 50*time.Second)
-	if n := testing.AllocsPerRun(1000, func() { s.Due(noon, Refusal, key, &minute, 50*time.Second) }); n != 0 {
-		t.Errorf("%v allocations for a refusal whose event was sent before", n)
+	s.Due(noon, Denial, key, &minute, 50*time.Second)
+	if n := testing.AllocsPerRun(1000, func() { s.Due(noon, Denial, key, &minute, 50*time.Second) }); n != 0 {
+		t.Errorf("%v allocations for a denial whose event was sent before", n)
 	}
 }
 
 func TestFormOfAnEvent(t *testing.T) {
-	const want = `{"specversion":"1.0","id":"ID","source":"/ratelimitd","type":"io.github.ratelimitd.refusal.v1","subject":"api.user","time":"2026-03-10T12:00:10Z",` +
+	const want = `{"specversion":"1.0","id":"ID","source":"/ratelimitd","type":"io.github.ratelimitd.denial.v1","subject":"api.user","time":"2026-03-10T12:00:10Z",` +
 		`"datacontenttype":"application/json","data":{"domain":"api","rule":"api.user","name":"per minute","entries":[{"key":"user","value":"ann"},{"key":"path","value":""}],` +
 		`"counter":"COUNTER","period_start":"2026-03-10T12:00:00Z","period_end":"2026-03-10T12:01:00Z","algorithm":"fixed_window","requests_per_unit":5,"window_seconds":60,` +
 		`"capacity":5,"hits":1,"used":6,"retry_after_ms":49001}}`
@@ -189,7 +189,7 @@ func TestFormOfAnEvent(t *testing.T) {
 		}
 	}
 	form := func(s *Sink, e *Event) string {
-		due, ok := s.Due(noon, Refusal, []byte("key"), &minute, 50*time.Second)
+		due, ok := s.Due(noon, Denial, []byte("key"), &minute, 50*time.Second)
 		if !ok {
 			t.Fatal("no event is due")
 		}
@@ -223,7 +223,7 @@ func TestFormOfAnEvent(t *testing.T) {
 // The id of an event is part of what receivers rely on: it must not change between versions.
 func TestIDsStayAsTheyAre(t *testing.T) {
 	s := newSink(Options{})
-	due, _ := s.Due(noon, Refusal, []byte("key"), &minute, 50*time.Second)
+	due, _ := s.Due(noon, Denial, []byte("key"), &minute, 50*time.Second)
 	if got := due.id(); got != "b46e6c413589ee587dae99d433687dbc" {
 		t.Errorf("%s", got)
 	}
@@ -249,7 +249,7 @@ func TestLengthOfACalendarWindowInEvents(t *testing.T) {
 		limit := descriptor.Limit{Requests: 5, Window: c.window}
 		start, _ := time.Parse(time.RFC3339, c.start)
 		end, _ := time.Parse(time.RFC3339, c.end)
-		for _, kind := range []Kind{Refusal, Penalty} {
+		for _, kind := range []Kind{Denial, Penalty} {
 			for _, now := range []time.Time{start, end.Add(-time.Second)} {
 				s := newSink(Options{})
 				due, ok := s.Due(now, kind, []byte("key"), &limit, end.Sub(now))
@@ -261,7 +261,7 @@ func TestLengthOfACalendarWindowInEvents(t *testing.T) {
 				if !strings.Contains(got, `"window_seconds":`+c.want+`,`) {
 					t.Errorf("%s, %+v: want a window of %s seconds in %s", now, c.window, c.want, got)
 				}
-				if kind == Refusal && !strings.Contains(got, `"period_start":"`+c.start+`","period_end":"`+c.end+`"`) {
+				if kind == Denial && !strings.Contains(got, `"period_start":"`+c.start+`","period_end":"`+c.end+`"`) {
 					t.Errorf("%s, %+v: want the period from %s to %s in %s", now, c.window, c.start, c.end, got)
 				}
 			}

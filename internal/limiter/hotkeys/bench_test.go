@@ -8,14 +8,14 @@ import (
 )
 
 // BenchmarkCount counts uses of one rule's keys: of one key, of few, of a hundred thousand drawn evenly, which all find no
-// room and push another key out, and of as many drawn as in life (Zipf). refused counts a refusal with each.
+// room and push another key out, and of as many drawn as in life (Zipf). denied counts a denial with each.
 func BenchmarkCount(b *testing.B) {
 	for _, c := range []struct {
-		name    string
-		keys    int
-		zipf    bool
-		refused bool
-	}{{"one", 1, false, false}, {"hundred", 100, false, false}, {"uniform", 100_000, false, false}, {"zipf", 100_000, true, false}, {"uniform refused", 100_000, false, true}} {
+		name   string
+		keys   int
+		zipf   bool
+		denied bool
+	}{{"one", 1, false, false}, {"hundred", 100, false, false}, {"uniform", 100_000, false, false}, {"zipf", 100_000, true, false}, {"uniform denied", 100_000, false, true}} {
 		random := rand.New(rand.NewPCG(1, 2))
 		zipf := rand.NewZipf(random, 1.1, 1, uint64(c.keys-1))
 		keys := make([][]byte, 1<<16)
@@ -33,13 +33,13 @@ func BenchmarkCount(b *testing.B) {
 				r := t.Rules([]Name{{"bench", "bench.user0", false}})[0]
 				if !parallel {
 					for i := 0; b.Loop(); i++ {
-						r.Count(0, keys[i%len(keys)], 1, c.refused)
+						r.Count(0, keys[i%len(keys)], 1, c.denied)
 					}
 				} else {
 					b.RunParallel(func(pb *testing.PB) {
 						lane := rand.Uint32()
 						for i := rand.IntN(len(keys)); pb.Next(); i++ {
-							r.Count(lane, keys[i%len(keys)], 1, c.refused)
+							r.Count(lane, keys[i%len(keys)], 1, c.denied)
 						}
 					})
 				}

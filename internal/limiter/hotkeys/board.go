@@ -46,24 +46,24 @@ type board struct {
 
 // lane is a part of a board. One decision uses it at a time.
 type lane struct {
-	mu      sync.Mutex
-	closed  bool
-	used    *summary // nil until it is needed
-	refused *summary
+	mu     sync.Mutex
+	closed bool
+	used   *summary // nil until it is needed
+	denied *summary
 
 	_ [64 - 8 - 8 - 2*8]byte // keeps two lanes out of one cache line
 }
 
 // subWindow holds the counts of one sub-window.
 type subWindow struct {
-	from          time.Time
-	used, refused keyHits
-	dropped       uint64 // hits
+	from         time.Time
+	used, denied keyHits
+	dropped      uint64 // hits
 }
 
 // Count counts a use of a counter: the requested hits, and whether they were denied. It ignores hits that are not
 // positive. Concurrent decisions should pass different lanes. The key is copied.
-func (r *Rule) Count(lane uint32, key []byte, hits int64, refused bool) {
+func (r *Rule) Count(lane uint32, key []byte, hits int64, denied bool) {
 	if hits <= 0 {
 		return
 	}
@@ -73,11 +73,11 @@ func (r *Rule) Count(lane uint32, key []byte, hits int64, refused bool) {
 		if b == nil {
 			if b = r.open(); b == nil {
 				r.tracker.shared.Add(1)
-				r.tracker.overflow.board.Load().count(lane, hash, key, uint64(hits), refused)
+				r.tracker.overflow.board.Load().count(lane, hash, key, uint64(hits), denied)
 				return
 			}
 		}
-		if b.count(lane, hash, key, uint64(hits), refused) {
+		if b.count(lane, hash, key, uint64(hits), denied) {
 			return
 		}
 	}
@@ -111,7 +111,7 @@ func newBoard(r *Rule) *board {
 }
 
 // count counts in a lane that no other decision is using. It returns false if the board is closed.
-func (b *board) count(at uint32, hash uint64, key []byte, hits uint64, refused bool) bool {
+func (b *board) count(at uint32, hash uint64, key []byte, hits uint64, denied bool) bool {
 	width := b.width.Load()
 	if width == 1 {
 		at = 0 // saves a division for most rules
@@ -121,7 +121,7 @@ func (b *board) count(at uint32, hash uint64, key []byte, hits uint64, refused b
 	for range width {
 		l := &b.lanes[at%mostLanes]
 		if l.mu.TryLock() {
-			done := l.count(b, hash, key, hits, refused)
+			done := l.count(b, hash, key, hits, denied)
 			l.mu.Unlock()
 			return done
 		}
@@ -133,7 +133,7 @@ func (b *board) count(at uint32, hash uint64, key []byte, hits uint64, refused b
 	if width < t.width && b.width.CompareAndSwap(width, width+1) {
 		l := &b.lanes[width%mostLanes]
 		if l.mu.TryLock() {
-			done := l.count(b, hash, key, hits, refused)
+			done := l.count(b, hash, key, hits, denied)
 			l.mu.Unlock()
 			return done
 		}
@@ -144,7 +144,7 @@ func (b *board) count(at uint32, hash uint64, key []byte, hits uint64, refused b
 }
 
 // count counts in this lane, which the caller has locked. It returns false if the board is closed.
-func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, refused bool) bool {
+func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, denied bool) bool {
 	if l.closed {
 		return false
 	}
@@ -155,13 +155,13 @@ func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, refused boo
 	}
 	l.used.add(hash, key, hits)
 	switch {
-	case !refused:
-	case b.ensure(&l.refused):
-		l.refused.add(hash, key, hits)
+	case !denied:
+	case b.ensure(&l.denied):
+		l.denied.add(hash, key, hits)
 	default:
 		t := b.rule.tracker
 		t.shared.Add(1)
-		t.overflow.board.Load().countRefused(hash, key, hits)
+		t.overflow.board.Load().countDenied(hash, key, hits)
 	}
 	return true
 }
@@ -174,15 +174,15 @@ func (b *board) ensure(s **summary) bool {
 	return *s != nil
 }
 
-// countRefused counts a denial whose use was counted in another board.
-func (b *board) countRefused(hash uint64, key []byte, hits uint64) {
+// countDenied counts a denial whose use was counted in another board.
+func (b *board) countDenied(hash uint64, key []byte, hits uint64) {
 	l := &b.lanes[0]
 	if !l.mu.TryLock() {
 		b.dropped.Add(hits)
 		return
 	}
-	if b.ensure(&l.refused) {
-		l.refused.add(hash, key, hits)
+	if b.ensure(&l.denied) {
+		l.denied.add(hash, key, hits)
 	}
 	l.mu.Unlock()
 }

@@ -20,11 +20,11 @@ const MaxLimit = 2 * slots
 
 // Report lists the hottest counters of the last minute. Its JSON uses the names of the admin service.
 type Report struct {
-	From    time.Time    `json:"from"` // when counting began
-	To      time.Time    `json:"to"`
-	Refused []Key        `json:"most_refused,omitzero"` // of all rules, the hottest first; nil in JSON: left out
-	Used    []Key        `json:"most_used,omitzero"`
-	Rules   []RuleReport `json:"rules"`
+	From   time.Time    `json:"from"` // when counting began
+	To     time.Time    `json:"to"`
+	Denied []Key        `json:"most_denied,omitzero"` // of all rules, the hottest first; nil in JSON: left out
+	Used   []Key        `json:"most_used,omitzero"`
+	Rules  []RuleReport `json:"rules"`
 }
 
 // RuleReport lists the hottest counters of one rule.
@@ -32,9 +32,9 @@ type RuleReport struct {
 	Name
 
 	HitsUsed    uint64 `json:"hits_used"` // of all counters of the rule, denied or not, exactly
-	HitsRefused uint64 `json:"hits_refused"`
-	HitsDropped uint64 `json:"hits_dropped"`          // hits that were not counted; each AtMost of the rule may be too small by this number
-	Refused     []Key  `json:"most_refused,omitzero"` // the most denied first; nil in JSON: left out
+	HitsDenied  uint64 `json:"hits_denied"`
+	HitsDropped uint64 `json:"hits_dropped"`         // hits that were not counted; each AtMost of the rule may be too small by this number
+	Denied      []Key  `json:"most_denied,omitzero"` // the most denied first; nil in JSON: left out
 	Used        []Key  `json:"most_used,omitzero"`
 }
 
@@ -42,11 +42,11 @@ type RuleReport struct {
 type Key struct {
 	Name // its rule
 
-	Key     string `json:"-"`   // as the backend names it; of a long key the beginning and the end. It may have any bytes
-	Text    string `json:"key"` // Key as Printable writes it
-	Cut     bool   `json:"cut"` // Key is not the whole key
-	Used    Range  `json:"used"`
-	Refused Range  `json:"refused"`
+	Key    string `json:"-"`   // as the backend names it; of a long key the beginning and the end. It may have any bytes
+	Text   string `json:"key"` // Key as Printable writes it
+	Cut    bool   `json:"cut"` // Key is not the whole key
+	Used   Range  `json:"used"`
+	Denied Range  `json:"denied"`
 }
 
 // Range bounds a number of hits that is not known exactly; both bounds are included.
@@ -79,9 +79,9 @@ func (t *Tracker) Top(now time.Time, q Query) Report {
 			continue
 		}
 		b.forget(now)
-		if rule := b.report(name, scratch, q.Limit); rule.HitsUsed+rule.HitsDropped+rule.HitsRefused > 0 {
+		if rule := b.report(name, scratch, q.Limit); rule.HitsUsed+rule.HitsDropped+rule.HitsDenied > 0 {
 			r.Rules = append(r.Rules, rule)
-			r.Refused = append(r.Refused, rule.Refused...)
+			r.Denied = append(r.Denied, rule.Denied...)
 			r.Used = append(r.Used, rule.Used...)
 		}
 	}
@@ -89,13 +89,13 @@ func (t *Tracker) Top(now time.Time, q Query) Report {
 	t.spare = append(t.spare, scratch)
 
 	slices.SortFunc(r.Rules, func(a, b RuleReport) int {
-		refused, used := cmp.Compare(b.HitsRefused, a.HitsRefused), cmp.Compare(b.HitsUsed, a.HitsUsed)
+		denied, used := cmp.Compare(b.HitsDenied, a.HitsDenied), cmp.Compare(b.HitsUsed, a.HitsUsed)
 		if q.ByUsed {
-			refused, used = used, refused
+			denied, used = used, denied
 		}
-		return cmp.Or(refused, used, cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule))
+		return cmp.Or(denied, used, cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule))
 	})
-	r.Refused = first(r.Refused, refusedOf, q.Limit)
+	r.Denied = first(r.Denied, deniedOf, q.Limit)
 	r.Used = first(r.Used, usedOf, q.Limit)
 	return r
 }
@@ -110,10 +110,10 @@ func (q *Query) matches(n Name) bool {
 
 // report sums what a board has counted. A lane is locked only while it is copied.
 func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
-	var used, refused []keyHits
+	var used, denied []keyHits
 	r := RuleReport{Name: name, HitsDropped: b.dropped.Load() - b.pastDropped}
 	for i := range b.past {
-		used, refused = append(used, b.past[i].used), append(refused, b.past[i].refused)
+		used, denied = append(used, b.past[i].used), append(denied, b.past[i].denied)
 		r.HitsDropped += b.past[i].dropped
 	}
 	for i := range b.width.Load() {
@@ -121,7 +121,7 @@ func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
 		for _, c := range []struct {
 			of   **summary
 			into *[]keyHits
-		}{{&l.used, &used}, {&l.refused, &refused}} {
+		}{{&l.used, &used}, {&l.denied, &denied}} {
 			l.mu.Lock()
 			there := *c.of != nil
 			if there {
@@ -133,41 +133,41 @@ func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
 			}
 		}
 	}
-	u, f := sum(used), sum(refused)
-	r.HitsUsed, r.HitsRefused = u.hits, f.hits
+	u, f := sum(used), sum(denied)
+	r.HitsUsed, r.HitsDenied = u.hits, f.hits
 	keys := join(name, &u, &f)
-	r.Refused = first(slices.Clone(keys), refusedOf, limit)
+	r.Denied = first(slices.Clone(keys), deniedOf, limit)
 	r.Used = first(keys, usedOf, limit)
 	return r
 }
 
 // join merges the uses and the denials of each key. A denied hit is a used hit too.
-func join(name Name, used, refused *keyHits) []Key {
-	keys := make([]Key, 0, len(used.entries)+len(refused.entries))
+func join(name Name, used, denied *keyHits) []Key {
+	keys := make([]Key, 0, len(used.entries)+len(denied.entries))
 	places := make(map[uint64]int, len(used.entries))
 	for _, e := range used.entries {
 		places[e.hash] = len(keys)
-		keys = append(keys, Key{Name: name, Key: e.text, Cut: e.cut, Used: Range{e.least, e.most}, Refused: Range{0, refused.floor}})
+		keys = append(keys, Key{Name: name, Key: e.text, Cut: e.cut, Used: Range{e.least, e.most}, Denied: Range{0, denied.floor}})
 	}
-	for _, e := range refused.entries {
+	for _, e := range denied.entries {
 		at, known := places[e.hash]
 		if !known {
 			at = len(keys)
 			keys = append(keys, Key{Name: name, Key: e.text, Cut: e.cut, Used: Range{0, used.floor}})
 		}
-		keys[at].Refused = Range{e.least, e.most}
+		keys[at].Denied = Range{e.least, e.most}
 	}
 	for i := range keys {
 		k := &keys[i]
-		k.Used.AtLeast = max(k.Used.AtLeast, k.Refused.AtLeast)
+		k.Used.AtLeast = max(k.Used.AtLeast, k.Denied.AtLeast)
 		k.Used.AtMost = max(k.Used.AtMost, k.Used.AtLeast) // uses may have been dropped although their denials were counted
-		k.Refused.AtMost = min(k.Refused.AtMost, k.Used.AtMost)
+		k.Denied.AtMost = min(k.Denied.AtMost, k.Used.AtMost)
 	}
 	return keys
 }
 
-func usedOf(k *Key) Range    { return k.Used }
-func refusedOf(k *Key) Range { return k.Refused }
+func usedOf(k *Key) Range   { return k.Used }
+func deniedOf(k *Key) Range { return k.Denied }
 
 // first returns the keys with the highest lower bound of uses or denials. Keys whose lower bound is 0 are left out.
 func first(keys []Key, of func(*Key) Range, limit int) []Key {

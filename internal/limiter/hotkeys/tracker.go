@@ -144,15 +144,15 @@ func (t *Tracker) Rotate(now time.Time) {
 	for _, b := range t.boards {
 		w := t.harvest(b)
 		w.from = t.since
-		if w.used.hits > 0 || w.refused.hits > 0 || w.dropped > 0 {
+		if w.used.hits > 0 || w.denied.hits > 0 || w.dropped > 0 {
 			b.past = append(b.past, w)
 		}
 		b.forget(now)
 		if len(b.past) > 0 || b.free || !t.close(b) {
 			kept = append(kept, b)
 		}
-		if !b.refusedLately() {
-			t.releaseRefused(b)
+		if !b.deniedLately() {
+			t.releaseDenied(b)
 		}
 	}
 	clear(t.boards[len(kept):])
@@ -174,7 +174,7 @@ func (t *Tracker) collect() {
 
 // harvest removes the counts from a board and returns them.
 func (t *Tracker) harvest(b *board) subWindow {
-	var used, refused []keyHits
+	var used, denied []keyHits
 	take := func(l *lane, s **summary, into *[]keyHits) {
 		fresh := t.fresh()
 		l.mu.Lock()
@@ -193,10 +193,10 @@ func (t *Tracker) harvest(b *board) subWindow {
 	for i := range b.width.Load() {
 		l := &b.lanes[i]
 		take(l, &l.used, &used)
-		take(l, &l.refused, &refused)
+		take(l, &l.denied, &denied)
 	}
 	dropped := b.dropped.Load()
-	w := subWindow{used: sum(used), refused: sum(refused), dropped: dropped - b.pastDropped}
+	w := subWindow{used: sum(used), denied: sum(denied), dropped: dropped - b.pastDropped}
 	b.pastDropped = dropped
 	return w
 }
@@ -220,9 +220,9 @@ func (t *Tracker) forget(now time.Time) {
 	t.past = slices.DeleteFunc(t.past, func(from time.Time) bool { return now.Sub(from) > length })
 }
 
-func (b *board) refusedLately() bool {
+func (b *board) deniedLately() bool {
 	for i := range b.past {
-		if b.past[i].refused.hits > 0 {
+		if b.past[i].denied.hits > 0 {
 			return true
 		}
 	}
@@ -244,25 +244,25 @@ func (t *Tracker) close(b *board) bool {
 	for i := range locked {
 		l := &locked[i]
 		if idle {
-			for _, s := range []*summary{l.used, l.refused} {
+			for _, s := range []*summary{l.used, l.denied} {
 				if s != nil {
 					t.lists.Add(-1)
 				}
 			}
-			l.used, l.refused, l.closed = nil, nil, true
+			l.used, l.denied, l.closed = nil, nil, true
 		}
 		l.mu.Unlock()
 	}
 	return idle
 }
 
-// releaseRefused returns empty lists of denials to the budget.
-func (t *Tracker) releaseRefused(b *board) {
+// releaseDenied returns empty lists of denials to the budget.
+func (t *Tracker) releaseDenied(b *board) {
 	for i := range b.lanes {
 		l := &b.lanes[i]
 		l.mu.Lock()
-		if l.refused != nil && l.refused.hits == 0 {
-			l.refused = nil
+		if l.denied != nil && l.denied.hits == 0 {
+			l.denied = nil
 			if !b.free {
 				t.lists.Add(-1)
 			}

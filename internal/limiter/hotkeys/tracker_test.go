@@ -33,13 +33,13 @@ func newRule(o Options) (*Tracker, *Rule) {
 	return t, t.Rules([]Name{{Domain: "d", Rule: "d.k"}})[0]
 }
 
-func (r *Rule) use(key string, times int, refused bool) {
+func (r *Rule) use(key string, times int, denied bool) {
 	for range times {
-		r.Count(0, []byte(key), 1, refused)
+		r.Count(0, []byte(key), 1, denied)
 	}
 }
 
-// shown is a list as a test writes it: key, refused, used.
+// shown is a list as a test writes it: key, denied, used.
 func shown(keys []Key) []string {
 	text := func(r Range) string {
 		if r.AtLeast == r.AtMost {
@@ -49,7 +49,7 @@ func shown(keys []Key) []string {
 	}
 	var lines []string
 	for _, k := range keys {
-		lines = append(lines, k.Key+" "+text(k.Refused)+" "+text(k.Used))
+		lines = append(lines, k.Key+" "+text(k.Denied)+" "+text(k.Used))
 	}
 	return lines
 }
@@ -75,14 +75,14 @@ func TestFewKeysAreExact(t *testing.T) {
 	rules[0].use("x", 1, true)
 
 	r := tr.Top(after(12), Query{})
-	same(t, "most denied", []string{"x 3 8", "z 3 3"}, shown(r.Refused))
+	same(t, "most denied", []string{"x 3 8", "z 3 3"}, shown(r.Denied))
 	same(t, "most used", []string{"w 0 100", "y 0 9", "x 3 8", "z 3 3"}, shown(r.Used))
 	if !r.From.Equal(noon) || !r.To.Equal(after(12)) {
 		t.Errorf("from %v to %v", r.From, r.To)
 	}
 	var rulesGot []string
 	for _, of := range r.Rules {
-		rulesGot = append(rulesGot, fmt.Sprint(of.Rule, " ", of.Shadow, " ", of.HitsRefused, " ", of.HitsUsed, " ", shown(of.Refused), shown(of.Used)))
+		rulesGot = append(rulesGot, fmt.Sprint(of.Rule, " ", of.Shadow, " ", of.HitsDenied, " ", of.HitsUsed, " ", shown(of.Denied), shown(of.Used)))
 	}
 	same(t, "rules", []string{"d.a false 3 17 [x 3 8] [y 0 9 x 3 8]", "d.b true 3 3 [z 3 3] [z 3 3]", "e.a false 0 100 [] [w 0 100]"}, rulesGot)
 
@@ -123,7 +123,7 @@ func TestOldUsesAreForgotten(t *testing.T) {
 	for second := 210; second <= 270; second += 10 {
 		tr.Rotate(after(float64(second)))
 	}
-	if got := tr.Top(after(270), Query{}); len(got.Rules)+len(got.Used)+len(got.Refused) != 0 {
+	if got := tr.Top(after(270), Query{}); len(got.Rules)+len(got.Used)+len(got.Denied) != 0 {
 		t.Errorf("after a minute of silence: %+v", got)
 	}
 	if n := tr.lists.Load(); n != 0 {
@@ -157,7 +157,7 @@ func TestRunEndsSubWindows(t *testing.T) {
 	})
 }
 
-// A million values neither take memory nor hide the key that is refused.
+// A million values neither take memory nor hide the key that is denied.
 func TestMillionKeysAreBounded(t *testing.T) {
 	racetest.Sequential(t)
 	before := heap()
@@ -177,11 +177,11 @@ func TestMillionKeysAreBounded(t *testing.T) {
 		t.Errorf("a million keys take %d bytes", grown)
 	}
 	got := tr.Top(after(20), Query{})
-	if k := got.Refused[0]; k.Key != "d|attacker|f60" || k.Refused.AtLeast > 50_000 || k.Refused.AtMost < 50_000 || k.Refused.AtMost-k.Refused.AtLeast > 1_050_000/slots {
-		t.Errorf("most refused is %+v, want the attacker's 50,000", k)
+	if k := got.Denied[0]; k.Key != "d|attacker|f60" || k.Denied.AtLeast > 50_000 || k.Denied.AtMost < 50_000 || k.Denied.AtMost-k.Denied.AtLeast > 1_050_000/slots {
+		t.Errorf("most denied is %+v, want the attacker's 50,000", k)
 	}
-	if r := got.Rules[0]; r.HitsUsed != 1_050_000 || r.HitsRefused != 1_050_000 {
-		t.Errorf("%d hits, %d refused", r.HitsUsed, r.HitsRefused)
+	if r := got.Rules[0]; r.HitsUsed != 1_050_000 || r.HitsDenied != 1_050_000 {
+		t.Errorf("%d hits, %d denied", r.HitsUsed, r.HitsDenied)
 	}
 	runtime.KeepAlive(tr)
 }
@@ -192,12 +192,12 @@ func TestReportKeepsItsPromises(t *testing.T) {
 		tr := New(noon, Options{})
 		r := tr.Rules([]Name{{Domain: "d", Rule: "d.k"}})[0]
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
-		used, refused := make(map[string]uint64), make(map[string]uint64)
-		var hits, hitsRefused uint64
+		used, denied := make(map[string]uint64), make(map[string]uint64)
+		var hits, hitsDenied uint64
 		for second := range rapid.IntRange(1, 5).Draw(t, "sub-windows") {
 			draw := drawn(t, random, uint64(rapid.IntRange(1, 1000).Draw(t, "keys")))
 			lanes := rapid.SampledFrom([]uint32{1, 1, 3, 8}).Draw(t, "lanes")
-			over := uint64(rapid.IntRange(0, 1000).Draw(t, "over")) // keys from here on are refused
+			over := uint64(rapid.IntRange(0, 1000).Draw(t, "over")) // keys from here on are denied
 			for range rapid.IntRange(0, 3000).Draw(t, "uses") {
 				n := draw()
 				key := fmt.Sprint(n)
@@ -208,8 +208,8 @@ func TestReportKeepsItsPromises(t *testing.T) {
 				used[key]++
 				hits++
 				if n >= over {
-					refused[key]++
-					hitsRefused++
+					denied[key]++
+					hitsDenied++
 				}
 			}
 			tr.Rotate(after(10 * float64(second+1)))
@@ -218,8 +218,8 @@ func TestReportKeepsItsPromises(t *testing.T) {
 		if hits == 0 {
 			return
 		}
-		if r := got.Rules[0]; r.HitsUsed != hits || r.HitsRefused != hitsRefused || r.HitsDropped != 0 {
-			t.Fatalf("%d hits, %d refused, %d dropped, want %d, %d and none", r.HitsUsed, r.HitsRefused, r.HitsDropped, hits, hitsRefused)
+		if r := got.Rules[0]; r.HitsUsed != hits || r.HitsDenied != hitsDenied || r.HitsDropped != 0 {
+			t.Fatalf("%d hits, %d denied, %d dropped, want %d, %d and none", r.HitsUsed, r.HitsDenied, r.HitsDropped, hits, hitsDenied)
 		}
 		for _, c := range []struct {
 			what  string
@@ -227,7 +227,7 @@ func TestReportKeepsItsPromises(t *testing.T) {
 			of    func(*Key) Range
 			truth map[string]uint64
 			hits  uint64
-		}{{"used", got.Used, usedOf, used, hits}, {"refused", got.Refused, refusedOf, refused, hitsRefused}} {
+		}{{"used", got.Used, usedOf, used, hits}, {"denied", got.Denied, deniedOf, denied, hitsDenied}} {
 			listed := make(map[string]bool)
 			for i := range c.keys {
 				k := &c.keys[i]
@@ -235,7 +235,7 @@ func TestReportKeepsItsPromises(t *testing.T) {
 				for _, is := range []struct {
 					Range
 					n, hits uint64
-				}{{k.Used, used[k.Key], hits}, {k.Refused, refused[k.Key], hitsRefused}} {
+				}{{k.Used, used[k.Key], hits}, {k.Denied, denied[k.Key], hitsDenied}} {
 					if is.n < is.AtLeast || is.n > is.AtMost || is.AtMost-is.AtLeast > is.hits/64 {
 						t.Fatalf("most %s: key %s is said to have %d to %d, and has %d of %d", c.what, k.Key, is.AtLeast, is.AtMost, is.n, is.hits)
 					}
@@ -305,7 +305,7 @@ func TestListsRunOut(t *testing.T) {
 	for _, r := range got.Rules {
 		lists[r.Rule] = r.HitsUsed
 	}
-	// The first rule takes one list, the second one two: what it was asked, what it refused.
+	// The first rule takes one list, the second one two: what it was asked, what it denied.
 	same(t, "rules with lists", map[string]uint64{"d.00": 1, "d.01": 2, Overflow: 207}, lists)
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP ratelimitd_hot_keys_overflow_total Uses tracked in the shared list, because all lists are in use.
@@ -325,8 +325,8 @@ ratelimitd_hot_keys_dropped_total 0
 	same(t, "after the others are idle", []string{"again 1 2"}, shown(tr.Top(after(81), Query{Rule: "d.07"}).Used))
 }
 
-// A list of refusals is given back when there are no more refusals, while the rule is still used.
-func TestListOfRefusalsIsGivenBack(t *testing.T) {
+// A list of denials is given back when there are no more denials, while the rule is still used.
+func TestListOfDenialsIsGivenBack(t *testing.T) {
 	tr, r := newRule(Options{})
 	r.use("k", 1, true)
 	for second := 10.0; second <= 90; second += 10 {
@@ -337,8 +337,8 @@ func TestListOfRefusalsIsGivenBack(t *testing.T) {
 		t.Errorf("%d lists in use, want 1", n)
 	}
 	r.use("k", 1, true)
-	if got := tr.Top(after(91), Query{}); got.Refused[0].Refused != (Range{1, 1}) || tr.lists.Load() != 2 {
-		t.Errorf("refused again: %+v, %d lists", got.Refused, tr.lists.Load())
+	if got := tr.Top(after(91), Query{}); got.Denied[0].Denied != (Range{1, 1}) || tr.lists.Load() != 2 {
+		t.Errorf("denied again: %+v, %d lists", got.Denied, tr.lists.Load())
 	}
 }
 
@@ -357,7 +357,7 @@ func TestReload(t *testing.T) {
 		t.Error("a rule that was gone for a moment has another handle")
 	}
 	got := tr.Top(after(11), Query{})
-	if same(t, "refused", []string{"k 2 2"}, shown(got.Refused)); !got.Rules[0].Shadow || !got.Refused[0].Shadow {
+	if same(t, "denied", []string{"k 2 2"}, shown(got.Denied)); !got.Rules[0].Shadow || !got.Denied[0].Shadow {
 		t.Errorf("the rule is in shadow mode: %+v", got.Rules)
 	}
 	twice := tr.Rules([]Name{{Domain: "d", Rule: "same"}, {Domain: "d", Rule: "same"}})
@@ -421,15 +421,15 @@ func TestAtOnce(t *testing.T) {
 	close(stop)
 	reading.Wait()
 	got := tr.Top(after(2), Query{})
-	var used, refused, dropped uint64
+	var used, denied, dropped uint64
 	for _, r := range got.Rules {
 		used += r.HitsUsed
-		refused += r.HitsRefused
+		denied += r.HitsDenied
 		dropped += r.HitsDropped
 	}
 	// What is dropped because a board was closed twice under a use is only in the metric.
-	if total := tr.dropped.Load(); used+total != counters*uses || dropped > total || refused > counters*uses/4 || refused+total < counters*uses/4 {
-		t.Errorf("%d used, %d refused, %d (%d) dropped of %d", used, refused, dropped, total, counters*uses)
+	if total := tr.dropped.Load(); used+total != counters*uses || dropped > total || denied > counters*uses/4 || denied+total < counters*uses/4 {
+		t.Errorf("%d used, %d denied, %d (%d) dropped of %d", used, denied, dropped, total, counters*uses)
 	}
 	if tr.dropped.Load() > counters*uses/20 {
 		t.Errorf("%d of %d uses were dropped", tr.dropped.Load(), counters*uses)
@@ -482,21 +482,21 @@ func TestClosedBoardIsNotCountedIn(t *testing.T) {
 	}
 }
 
-// What is known of refusals is known of uses too, and the other way round.
-func TestUsesAndRefusalsAgree(t *testing.T) {
+// What is known of denials is known of uses too, and the other way round.
+func TestUsesAndDenialsAgree(t *testing.T) {
 	used := keyHits{hits: 100, floor: 7, entries: []hitBounds{{hash: 1, least: 10, most: 12, text: "a"}, {hash: 2, least: 1, most: 8, text: "b"}}}
-	refused := keyHits{hits: 50, floor: 9, entries: []hitBounds{{hash: 1, least: 11, most: 20, text: "a"}, {hash: 3, least: 5, most: 6, text: "c"}, {hash: 4, least: 8, most: 9, text: "d"}}}
-	same(t, "keys", []string{"a 11-12 11-12", "b 0-8 1-8", "c 5-6 5-7", "d 8 8"}, shown(join(Name{}, &used, &refused)))
+	denied := keyHits{hits: 50, floor: 9, entries: []hitBounds{{hash: 1, least: 11, most: 20, text: "a"}, {hash: 3, least: 5, most: 6, text: "c"}, {hash: 4, least: 8, most: 9, text: "d"}}}
+	same(t, "keys", []string{"a 11-12 11-12", "b 0-8 1-8", "c 5-6 5-7", "d 8 8"}, shown(join(Name{}, &used, &denied)))
 }
 
-// A refusal that finds no list of its rule is counted where rules share one; its use is not counted twice.
-func TestRefusalWithoutAList(t *testing.T) {
+// A denial that finds no list of its rule is counted where rules share one; its use is not counted twice.
+func TestDenialWithoutAList(t *testing.T) {
 	tr, r := newRule(Options{Keys: slots})
 	r.use("k", 3, true)
 	got := tr.Top(after(1), Query{})
-	same(t, "most denied", []string{"k 3 3"}, shown(got.Refused))
+	same(t, "most denied", []string{"k 3 3"}, shown(got.Denied))
 	same(t, "most used", []string{"k 0 3", "k 3 3"}, shown(got.Used))
-	if of := got.Rules[0]; of.Rule != Overflow || of.HitsRefused != 3 || of.HitsUsed != 0 || got.Rules[1].HitsUsed != 3 || got.Rules[1].HitsRefused != 0 {
+	if of := got.Rules[0]; of.Rule != Overflow || of.HitsDenied != 3 || of.HitsUsed != 0 || got.Rules[1].HitsUsed != 3 || got.Rules[1].HitsDenied != 0 {
 		t.Errorf("%+v", got.Rules)
 	}
 }

@@ -57,7 +57,7 @@ func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%s\n",
 			name, state, terminal.Clean(p.GetVersion()), ago(p.GetStarted()), rulesOf(p), overridesOf(p), redisOf(p),
-			p.GetPerSecond().GetPassed(), p.GetPerSecond().GetRefused(), p.GetPerSecond().GetFailed(), memoryOf(p))
+			p.GetPerSecond().GetPassed(), p.GetPerSecond().GetDenied(), p.GetPerSecond().GetFailed(), memoryOf(p))
 	}
 	if err := w.Flush(); err != nil {
 		return err

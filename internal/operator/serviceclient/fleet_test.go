@@ -23,7 +23,7 @@ func TestWriteFleet(t *testing.T) {
 			{
 				Id: "b", Host: "host-b", Version: "1.2.3", Started: at(48 * time.Hour), State: adminv1.ProcessState_PROCESS_STATE_LIVE, Seen: at(0), RulesDiffer: true, OverridesDiffer: true,
 				Rules:     &adminv1.ProcessRules{Checksum: 2986002304087478, Count: 5, Stale: 1, Rejected: 1},
-				PerSecond: &adminv1.ProcessRates{Passed: 100.25, Refused: 0.5},
+				PerSecond: &adminv1.ProcessRates{Passed: 100.25, Denied: 0.5},
 				Overrides: &adminv1.ProcessOverrides{Source: "redis", Version: 12, Count: 3, Error: "no answer"},
 				Redis:     []*adminv1.ProcessRedis{{Name: "redis", OpenBreakers: []string{"10.0.0.1:6379", "10.0.0.2:6379"}}},
 				Caches:    []*adminv1.ProcessCache{{Name: "leases", Entries: 4}, {Name: "denial cache", Entries: 5}},

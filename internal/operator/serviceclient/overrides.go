@@ -84,7 +84,7 @@ func WriteOverrideChanges(to io.Writer, changes []*adminv1.OverrideChange, color
 			w.Line("   counters cleared: %d", n)
 		}
 		for _, e := range c.GetEffects() {
-			w.Line("   %d used: %s -> %s", e.GetUsed(), w.effect(e.GetWordsBefore(), e.GetRefusedBefore()), w.effect(e.GetWordsAfter(), e.GetRefusedAfter()))
+			w.Line("   %d used: %s -> %s", e.GetUsed(), w.effect(e.GetWordsBefore(), e.GetDeniedBefore()), w.effect(e.GetWordsAfter(), e.GetDeniedAfter()))
 		}
 	}
 	return w.Flush()
@@ -101,8 +101,8 @@ func (w answerWriter) change(before, after *adminv1.Override) bool {
 	return true
 }
 
-func (w answerWriter) effect(limit string, refused bool) string {
-	if refused {
+func (w answerWriter) effect(limit string, denied bool) string {
+	if denied {
 		return terminal.Clean(limit) + " " + w.Paint(terminal.Red, "(denied)")
 	}
 	return terminal.Clean(limit) + " " + w.Paint(terminal.Green, "(passes)")

@@ -9,7 +9,7 @@ import (
 
 // Budget bounds the bytes that peers make the process keep, on all ports together. Bounds of single classes do not suffice: each may be
 // right, and their sum too much. Each class has bytes reserved for it, so that no class starves another, and takes what it needs
-// besides from what all have in common. Taking and refusing are a few atomic operations.
+// besides from what all have in common. Taking and rejecting are a few atomic operations.
 type Budget struct {
 	total  int64
 	common atomic.Int64 // bytes that are free for any class; below 0 if too much was added

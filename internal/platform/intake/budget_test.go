@@ -19,13 +19,13 @@ func TestBudget(t *testing.T) {
 	}
 	check("at first", 0, 70, 60)
 	if !one.Take(50) {
-		t.Error("50 of 70 are refused")
+		t.Error("50 of 70 are rejected")
 	}
 	check("with a part of the common bytes", 50, 20, 40)
 	if one.Take(21) {
 		t.Error("21 of 20 are taken")
 	}
-	check("after a refusal", 50, 20, 40)
+	check("after a rejection", 50, 20, 40)
 	if !one.Take(20) || one.Take(1) {
 		t.Error("what is left is not 20")
 	}
@@ -51,7 +51,7 @@ func TestBudgetIsNotExceededConcurrently(t *testing.T) {
 			c := classes[i%2]
 			for n := range int64(2_000) {
 				if c.Take(n % 90) {
-					if held := b.Held(); held > 1_000+8*90 { // others may be about to give back what they were refused
+					if held := b.Held(); held > 1_000+8*90 { // others may be about to give back what they were rejected
 						t.Errorf("%d bytes are held", held)
 					}
 					c.Add(-(n % 90))

@@ -17,17 +17,17 @@ type Calls struct {
 	most  int64
 	total atomic.Int64
 
-	refusedAll, refusedPeer, refusedConnection, refusedBytes prometheus.Counter
+	rejectedAll, rejectedPeer, rejectedConnection, rejectedBytes prometheus.Counter
 }
 
 // NewCalls returns a bound of most calls.
 func NewCalls(most int, m *Metrics) *Calls {
 	return &Calls{
-		most:              int64(most),
-		refusedAll:        m.callsRefused.WithLabelValues("all"),
-		refusedPeer:       m.callsRefused.WithLabelValues("peer"),
-		refusedConnection: m.callsRefused.WithLabelValues("connection"),
-		refusedBytes:      m.callsRefused.WithLabelValues("bytes"),
+		most:               int64(most),
+		rejectedAll:        m.callsRejected.WithLabelValues("all"),
+		rejectedPeer:       m.callsRejected.WithLabelValues("peer"),
+		rejectedConnection: m.callsRejected.WithLabelValues("connection"),
+		rejectedBytes:      m.callsRejected.WithLabelValues("bytes"),
 	}
 }
 
@@ -35,7 +35,7 @@ func NewCalls(most int, m *Metrics) *Calls {
 func (b *Calls) InFlight() int64 { return b.total.Load() }
 
 // NoRoom counts a call that a transport rejects before Begin, because there is no room for what it takes.
-func (b *Calls) NoRoom() { b.refusedBytes.Inc() }
+func (b *Calls) NoRoom() { b.rejectedBytes.Inc() }
 
 // InFlight is a call in flight. The zero value is no call.
 type InFlight struct {
@@ -64,7 +64,7 @@ func (b *Calls) admit(c *Conn, calls int64) bool {
 	free := b.most - b.total.Add(calls)
 	if free < 0 {
 		b.total.Add(-calls)
-		b.refusedAll.Inc()
+		b.rejectedAll.Inc()
 		return false
 	}
 	if c == nil {
@@ -74,11 +74,11 @@ func (b *Calls) admit(c *Conn, calls int64) bool {
 	if n <= free+1 && n <= free+2-ofPeer/peerFactor {
 		return true
 	}
-	refused := b.refusedPeer
+	rejected := b.rejectedPeer
 	if n > free+1 {
-		refused = b.refusedConnection
+		rejected = b.rejectedConnection
 	}
-	refused.Inc()
+	rejected.Inc()
 	c.peer.calls.Add(-calls)
 	c.calls.Add(-calls)
 	b.total.Add(-calls)

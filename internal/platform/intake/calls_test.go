@@ -78,7 +78,7 @@ func TestMessagesThatAreMissing(t *testing.T) {
 	begin := func() InFlight {
 		call, ok := calls.Begin(c)
 		if !ok {
-			t.Fatal("refused")
+			t.Fatal("rejected")
 		}
 		return call
 	}
@@ -115,7 +115,7 @@ func TestCallsThatCountAsMore(t *testing.T) {
 	begin := func(c *Conn) InFlight {
 		call, ok := calls.Begin(c)
 		if !ok {
-			t.Fatal("refused")
+			t.Fatal("rejected")
 		}
 		return call
 	}

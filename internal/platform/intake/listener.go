@@ -113,7 +113,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		}
 		l.metrics.closed[tooMany].Inc()
 		_ = raw.Close()
-		l.logRefusal()
+		l.logRejection()
 	}
 }
 
@@ -219,7 +219,7 @@ func (l *Listener) remove(c *Conn) {
 	l.options.Places.Add(-l.options.Size)
 }
 
-func (l *Listener) logRefusal() {
+func (l *Listener) logRejection() {
 	now, last := clock(), l.logged.Load()
 	if now-last < int64(logEvery) || !l.logged.CompareAndSwap(last, now) {
 		return

@@ -111,7 +111,7 @@ func TestPeerBeyondItsShareGivesWay(t *testing.T) {
 	for range 4 { // one peer may have all while no other peer wants any
 		c, s := r.in(t, "127.0.0.1")
 		if _, ok := calls.Begin(s); !ok { // none of them is idle
-			t.Fatal("a call is refused")
+			t.Fatal("a call is rejected")
 		}
 		clients, servers = append(clients, c), append(servers, s)
 	}
@@ -125,7 +125,7 @@ func TestPeerBeyondItsShareGivesWay(t *testing.T) {
 	}
 	for _, s := range []*Conn{second, third} {
 		if _, ok := calls.Begin(s); !ok {
-			t.Fatal("a call is refused")
+			t.Fatal("a call is rejected")
 		}
 	}
 	// Both peers have their share now and use it: no connection is closed for a new one.
@@ -143,7 +143,7 @@ func TestOldestIdleConnectionGivesWay(t *testing.T) {
 	used := func(s *Conn) {
 		call, ok := calls.Begin(s)
 		if !ok {
-			t.Fatal("a call is refused")
+			t.Fatal("a call is rejected")
 		}
 		calls.Arrived(&call, time.Now())
 		calls.End(call)
@@ -177,11 +177,11 @@ func TestFullListenerFindsItsOldestInManyThatAreInUse(t *testing.T) {
 	for range 59 {
 		_, s := r.in(t, "127.0.0.1")
 		if _, ok := calls.Begin(s); !ok {
-			t.Fatal("a call is refused")
+			t.Fatal("a call is rejected")
 		}
 	}
 	idle, _ := r.in(t, "127.0.0.1")
-	refused := 0
+	rejected := 0
 	for range 2 { // the first search may end before the idle connection; the next one continues there
 		c := r.dial(t, "127.0.0.1")
 		select {
@@ -190,12 +190,12 @@ func TestFullListenerFindsItsOldestInManyThatAreInUse(t *testing.T) {
 			closed(t, idle)
 			return
 		case <-time.After(patience):
-			t.Fatal("neither accepted nor refused")
+			t.Fatal("neither accepted nor rejected")
 		case <-ended(c):
-			refused++
+			rejected++
 		}
 	}
-	t.Errorf("refused %d times, though one connection is idle", refused)
+	t.Errorf("rejected %d times, though one connection is idle", rejected)
 }
 
 func ended(c net.Conn) <-chan struct{} {
@@ -260,7 +260,7 @@ func TestConnectionsTakeFromTheBudget(t *testing.T) {
 	}
 	calls := NewCalls(100, one.options.Metrics)
 	if _, ok := calls.Begin(busy); !ok {
-		t.Fatal("a call is refused")
+		t.Fatal("a call is rejected")
 	}
 	_, fifth := one.in(t, "127.0.0.4")
 	closed(t, first)

@@ -4,9 +4,9 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics are the metrics of all listeners and calls of a process.
 type Metrics struct {
-	open         *prometheus.GaugeVec
-	closed       *prometheus.CounterVec
-	callsRefused *prometheus.CounterVec
+	open          *prometheus.GaugeVec
+	closed        *prometheus.CounterVec
+	callsRejected *prometheus.CounterVec
 }
 
 // NewMetrics returns metrics, registered unless the registry is nil.
@@ -20,15 +20,15 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Name: "ratelimitd_connections_closed_total",
 			Help: "Connections closed for exceeding a bound.",
 		}, []string{"listener", "reason"}),
-		callsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "ratelimitd_calls_refused_total",
+		callsRejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ratelimitd_calls_rejected_total",
 			Help: "Calls rejected, because too many were in flight; bound: all, peer, connection or bytes.",
 		}, []string{"bound"}),
 	}
 	if registry == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.open, m.closed, m.callsRefused} {
+	for _, c := range []prometheus.Collector{m.open, m.closed, m.callsRejected} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}

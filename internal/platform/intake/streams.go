@@ -15,19 +15,19 @@ func NewStreams(most int) *Streams { return &Streams{most: int64(most)} }
 // Open returns the number of open streams.
 func (b *Streams) Open() int64 { return b.total.Load() }
 
-// Refusal is the bound that a stream is over: "all", "peer" or "connection". It is empty for a stream that is admitted.
-type Refusal string
+// Rejection is the bound that a stream is over: "all", "peer" or "connection". It is empty for a stream that is admitted.
+type Rejection string
 
 // The bounds.
 const (
-	OverAll        Refusal = "all"
-	OverPeer       Refusal = "peer"
-	OverConnection Refusal = "connection"
+	OverAll        Rejection = "all"
+	OverPeer       Rejection = "peer"
+	OverConnection Rejection = "connection"
 )
 
 // Begin admits a stream. If it rejects the stream, the caller must not call End. The connection may be nil. A connection with a stream
 // is in use: it neither waits for its first call, nor makes room for another connection.
-func (b *Streams) Begin(c *Conn) Refusal {
+func (b *Streams) Begin(c *Conn) Rejection {
 	free := b.most - b.total.Add(1)
 	if free < 0 {
 		b.total.Add(-1)
@@ -37,16 +37,16 @@ func (b *Streams) Begin(c *Conn) Refusal {
 		return ""
 	}
 	n, ofPeer := c.streams.Add(1), c.peer.streams.Add(1)
-	refused := Refusal("")
+	rejected := Rejection("")
 	switch {
 	case n > free+1:
-		refused = OverConnection
+		rejected = OverConnection
 	case n > free+2-ofPeer/peerFactor:
-		refused = OverPeer
+		rejected = OverPeer
 	}
-	if refused != "" {
+	if rejected != "" {
 		b.End(c)
-		return refused
+		return rejected
 	}
 	c.last.Store(clock())
 	return ""

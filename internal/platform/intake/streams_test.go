@@ -11,7 +11,7 @@ func TestShareOfStreams(t *testing.T) {
 	const most = 900
 	l := &Listener{}
 	streams := NewStreams(most)
-	open := func(c *Conn) (n int, why Refusal) {
+	open := func(c *Conn) (n int, why Rejection) {
 		for ; ; n++ {
 			if why = streams.Begin(c); why != "" {
 				return n, why

@@ -147,7 +147,7 @@ func shake(t *testing.T, server, client *tls.Config) (shown *x509.Certificate, s
 		t.Fatal(err)
 	}
 	secure := tls.Client(conn, client)
-	_, clientErr = io.ReadFull(secure, make([]byte, 1)) // a refused client learns of it when it reads
+	_, clientErr = io.ReadFull(secure, make([]byte, 1)) // a rejected client learns of it when it reads
 	if state := secure.ConnectionState(); len(state.PeerCertificates) > 0 {
 		shown = state.PeerCertificates[0]
 	}

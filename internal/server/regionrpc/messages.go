@@ -92,7 +92,7 @@ const never = -1
 
 func encodeAnswer(query int, a *regions.Answer) *regionv1.Answer {
 	m := &regionv1.Answer{
-		Query: uint32(query), Refused: string(a.Refused), OtherHome: a.Home, Outcomes: make([]*regionv1.Outcome, len(a.Outcomes)),
+		Query: uint32(query), Rejected: string(a.Rejected), OtherHome: a.Home, Outcomes: make([]*regionv1.Outcome, len(a.Outcomes)),
 	}
 	for i := range a.Outcomes {
 		o := &a.Outcomes[i]
@@ -119,7 +119,7 @@ func encodeAnswer(query int, a *regions.Answer) *regionv1.Answer {
 
 func decodeAnswer(m *regionv1.Answer) *regions.Answer {
 	a := &regions.Answer{
-		Refused:  knownRefusal(regions.Refusal(m.GetRefused())),
+		Rejected: knownRejection(regions.Rejection(m.GetRejected())),
 		Outcomes: make([]backend.Outcome, len(m.GetOutcomes())), Limits: make([]*descriptor.Limit, len(m.GetOutcomes())),
 	}
 	if home := m.GetOtherHome(); descriptor.ValidRegion(home) {
@@ -147,10 +147,10 @@ func decodeAnswer(m *regionv1.Answer) *regions.Answer {
 	return a
 }
 
-// knownRefusal returns a refusal that callers, operators and the log may see: not any text that a region sends.
-func knownRefusal(r regions.Refusal) regions.Refusal {
+// knownRejection returns a rejection that callers, operators and the log may see: not any text that a region sends.
+func knownRejection(r regions.Rejection) regions.Rejection {
 	switch r {
-	case regions.NotRefused, regions.NoRule, regions.Unavailable:
+	case regions.NotRejected, regions.NoRule, regions.Unavailable:
 		return r
 	default:
 		return regions.Invalid

@@ -180,7 +180,7 @@ func (p *Peers) Ask(
 		places = places[:0]
 		for ; next < len(queries) && len(m.Queries) < regions.MaxQueries && size < fullMessage; next++ {
 			if tooLarge(&queries[next]) {
-				answered(next, &regions.Answer{Refused: regions.Invalid})
+				answered(next, &regions.Answer{Rejected: regions.Invalid})
 				continue
 			}
 			q := encodeQuery(&queries[next])

@@ -183,8 +183,8 @@ func TestMessages(t *testing.T) {
 		if diff := cmp.Diff(&query, got); !ok || diff != "" {
 			t.Fatalf("%t (-want +got):\n%s", ok, diff)
 		}
-		refusals := []regions.Refusal{regions.NotRefused, regions.NoRule, regions.Unavailable, regions.Invalid}
-		answer := regions.Answer{Refused: rapid.SampledFrom(refusals).Draw(t, "refused"), Home: rapid.SampledFrom([]string{"", "us"}).Draw(t, "home"), Outcomes: rapid.SliceOfN(outcome, 1, 4).Draw(t, "outcomes")}
+		rejections := []regions.Rejection{regions.NotRejected, regions.NoRule, regions.Unavailable, regions.Invalid}
+		answer := regions.Answer{Rejected: rapid.SampledFrom(rejections).Draw(t, "rejected"), Home: rapid.SampledFrom([]string{"", "us"}).Draw(t, "home"), Outcomes: rapid.SliceOfN(outcome, 1, 4).Draw(t, "outcomes")}
 		answer.Limits = make([]*descriptor.Limit, len(answer.Outcomes))
 		for i := range answer.Limits {
 			if !answer.Outcomes[i].Failed && rapid.Bool().Draw(t, "limited") {
@@ -276,7 +276,7 @@ func TestSlowCounter(t *testing.T) {
 		go func() {
 			<-others
 			<-ctx.Done()
-			done(&regions.Answer{Outcomes: []backend.Outcome{{Failed: true}}, Limits: make([]*descriptor.Limit, 1), Refused: regions.Unavailable})
+			done(&regions.Answer{Outcomes: []backend.Outcome{{Failed: true}}, Limits: make([]*descriptor.Limit, 1), Rejected: regions.Unavailable})
 		}()
 	})
 	var order []int
@@ -440,7 +440,7 @@ func TestBadQueries(t *testing.T) {
 		with(func(m *regionv1.Query) { m.Takes[0].Limit = strings.Repeat("x", maxText+1) }),
 	} {
 		all, err := call([]*regionv1.Query{encodeQuery(&good), m, encodeQuery(&good)})
-		if err != nil || len(all) != 3 || all[0].GetOutcomes()[0].GetUsed() != 5 || all[1].GetRefused() != string(regions.Invalid) || all[2].GetOutcomes()[0].GetUsed() != 5 {
+		if err != nil || len(all) != 3 || all[0].GetOutcomes()[0].GetUsed() != 5 || all[1].GetRejected() != string(regions.Invalid) || all[2].GetOutcomes()[0].GetUsed() != 5 {
 			t.Errorf("%d: %v, %v", i, all, err)
 		}
 	}
@@ -448,7 +448,7 @@ func TestBadQueries(t *testing.T) {
 	large := ask(strings.Repeat("x", maxText), 1)
 	for _, queries := range [][]regions.Query{{good, large, good}, {large}} {
 		answers, err := asked(t, p, queries...)
-		if err != nil || answers[len(queries)/2].Refused != regions.Invalid || len(queries) > 1 && answers[2].Outcomes[0].Used != 5 {
+		if err != nil || answers[len(queries)/2].Rejected != regions.Invalid || len(queries) > 1 && answers[2].Outcomes[0].Used != 5 {
 			t.Error(answers, err)
 		}
 	}
@@ -471,8 +471,8 @@ func TestBadQueries(t *testing.T) {
 // Texts of another region that are none of ours are neither kept, logged, nor passed on to callers.
 func TestTextsInAnswers(t *testing.T) {
 	text := strings.Repeat("x", maxMessage/2)
-	if a := decodeAnswer(&regionv1.Answer{Refused: text, OtherHome: text}); a.Refused != regions.Invalid || a.Home != "" {
-		t.Errorf("refused: %d bytes, home: %d bytes", len(a.Refused), len(a.Home))
+	if a := decodeAnswer(&regionv1.Answer{Rejected: text, OtherHome: text}); a.Rejected != regions.Invalid || a.Home != "" {
+		t.Errorf("rejected: %d bytes, home: %d bytes", len(a.Rejected), len(a.Home))
 	}
 }
 

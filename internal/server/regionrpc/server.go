@@ -126,7 +126,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 			}
 			if err != nil {
 				_ = encrypted.Close()
-				s.refuses(conn.RemoteAddr(), err)
+				s.rejects(conn.RemoteAddr(), err)
 				return nil, nil, err
 			}
 			return encrypted, state, nil
@@ -174,11 +174,11 @@ func (s *Server) regionOf(state *tls.ConnectionState) (string, error) {
 	return from, nil
 }
 
-// refuses logs why a connection with a certificate of the authority is closed, at most once a minute. The other side only sees that it is.
-func (s *Server) refuses(from net.Addr, err error) {
+// rejects logs why a connection with a certificate of the authority is closed, at most once a minute. The other side only sees that it is.
+func (s *Server) rejects(from net.Addr, err error) {
 	now := time.Now().Unix()
 	if last := s.logged.Load(); now-last >= 60 && s.logged.CompareAndSwap(last, now) {
-		s.o.Log.Warn("a connection of another region is refused", "address", from, "error", err)
+		s.o.Log.Warn("a connection of another region is rejected", "address", from, "error", err)
 	}
 }
 
@@ -215,7 +215,7 @@ func (s *Server) ask(stream *transport.Stream) error {
 		if query, ok := decodeQuery(q); ok {
 			s.o.Store.Answer(ctx, from, query, func(a *regions.Answer) { all.add(encodeAnswer(i, a)) })
 		} else {
-			all.add(&regionv1.Answer{Query: uint32(i), Refused: string(regions.Invalid)})
+			all.add(&regionv1.Answer{Query: uint32(i), Rejected: string(regions.Invalid)})
 		}
 	}
 	for missing := len(queries); missing > 0; {

@@ -107,7 +107,7 @@ type guarded struct {
 	progress       bool           // something was answered since idle last asked
 	latest         uint32         // the highest stream that the client has opened
 	finished       recentlyClosed // the client ended or reset them
-	refused        recentlyClosed // this side ended them while the client had more to send
+	rejected       recentlyClosed // this side ended them while the client had more to send
 	window         int64          // bytes of DATA that may be sent
 	initial        int64          // the window of a new stream
 	frame          int            // the largest frame that the client accepts

@@ -113,7 +113,7 @@ func (c *reader) body(st *stream, data []byte, ended bool) error {
 			if ended {
 				c.setEnded(st)
 			}
-			c.refuseCall(call, codes.ResourceExhausted, tooLarge(n, c.server.opts.MaxMessageBytes))
+			c.rejectCall(call, codes.ResourceExhausted, tooLarge(n, c.server.opts.MaxMessageBytes))
 			return nil
 		}
 	}
@@ -121,7 +121,7 @@ func (c *reader) body(st *stream, data []byte, ended bool) error {
 		if ended {
 			c.setEnded(st)
 		}
-		c.refuseCall(call, codes.Internal, secondMessage)
+		c.rejectCall(call, codes.Internal, secondMessage)
 		return nil
 	}
 	if !ended {
@@ -135,7 +135,7 @@ func (c *reader) body(st *stream, data []byte, ended bool) error {
 	code, text := call.decode(c.server.opts.MaxMessageBytes)
 	c.holdMessage(call)
 	if code != codes.OK {
-		c.refuseCall(call, code, text)
+		c.rejectCall(call, code, text)
 		return nil
 	}
 	c.batch = append(c.batch, call)

@@ -141,7 +141,7 @@ func (s *Server) openConns() int {
 }
 
 // FuzzCalls makes calls of any bytes, and sends them to this package's server and to grpc-go. They come to the same status on every
-// stream. Only where bytes follow the first message, both refuse the call without the same code: grpc-go reads them as a second message
+// stream. Only where bytes follow the first message, both reject the call without the same code: grpc-go reads them as a second message
 // and may find that too large.
 func FuzzCalls(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 2, 'h', 'i'})

@@ -53,7 +53,7 @@ func (c *reader) readOtherHeaders(fh http2.FrameHeader) error {
 		return err
 	}
 	if hf.HasPriority() && checkPriority(hf.StreamID, hf.Priority) != nil {
-		return c.refuse(hf.StreamID, hf.StreamEnded(), http2.ErrCodeProtocol)
+		return c.resetNew(hf.StreamID, hf.StreamEnded(), http2.ErrCodeProtocol)
 	}
 	return nil
 }
@@ -61,10 +61,10 @@ func (c *reader) readOtherHeaders(fh http2.FrameHeader) error {
 // headersRead begins or ends a request after its header block.
 func (c *reader) headersRead(id uint32, ended bool) error {
 	c.mu.Lock()
-	st, refused := c.streams[id], c.refused.has(id) && !c.finished.has(id)
+	st, rejected := c.streams[id], c.rejected.has(id) && !c.finished.has(id)
 	c.mu.Unlock()
 	switch {
-	case refused:
+	case rejected:
 		return nil
 	case st != nil:
 		return c.trailers(st, ended)
@@ -76,7 +76,7 @@ func (c *reader) headersRead(id uint32, ended bool) error {
 			code = http2.ErrCodeFrameSize
 			c.idleFrames += longHeaders
 		}
-		return c.refuse(id, ended, code)
+		return c.resetNew(id, ended, code)
 	}
 	return c.request(id, h, ended)
 }
@@ -108,8 +108,8 @@ func (c *conn) overBound(why intake.Reason) error {
 	return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 }
 
-// refuse opens and resets a stream with a malformed request.
-func (c *conn) refuse(id uint32, ended bool, code http2.ErrCode) error {
+// resetNew opens and resets a stream with a malformed request.
+func (c *conn) resetNew(id uint32, ended bool, code http2.ErrCode) error {
 	if err := c.openStream(id); err != nil {
 		return err
 	}
@@ -223,9 +223,9 @@ func (c *reader) beginCall(id uint32, h *head, ended bool) error {
 			c.setEnded(&call.stream)
 		}
 		if ok {
-			c.refuseCall(call, codes.Unimplemented, unknownEncoding(h.encoding))
+			c.rejectCall(call, codes.Unimplemented, unknownEncoding(h.encoding))
 		} else {
-			c.refuseCall(call, codes.ResourceExhausted, tooManyCalls)
+			c.rejectCall(call, codes.ResourceExhausted, tooManyCalls)
 		}
 		return nil
 	}
@@ -235,8 +235,8 @@ func (c *reader) beginCall(id uint32, h *head, ended bool) error {
 	return nil
 }
 
-// refuseCall answers a call without the handler.
-func (c *conn) refuseCall(call *Call, code codes.Code, message string) {
+// rejectCall answers a call without the handler.
+func (c *conn) rejectCall(call *Call, code codes.Code, message string) {
 	accept := ""
 	if code == codes.Unimplemented {
 		accept = acceptedEncodings

@@ -41,7 +41,7 @@ func (s *Services) RegisterService(desc *grpc.ServiceDesc, service any) {
 }
 
 // Admitting returns a registrar for services whose streams ask admit first: see StreamMethod.Admit.
-func (s *Services) Admitting(admit func(*intake.Conn) (end func(), refusal string)) *Admitting {
+func (s *Services) Admitting(admit func(*intake.Conn) (end func(), rejection string)) *Admitting {
 	return &Admitting{s, admit}
 }
 
@@ -49,7 +49,7 @@ func (s *Services) Admitting(admit func(*intake.Conn) (end func(), refusal strin
 type Admitting struct {
 	*Services
 
-	admit func(*intake.Conn) (end func(), refusal string)
+	admit func(*intake.Conn) (end func(), rejection string)
 }
 
 // RegisterService implements grpc.ServiceRegistrar.

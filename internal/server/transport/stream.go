@@ -73,7 +73,7 @@ func (c *conn) closed(id uint32, ended bool) {
 	if ended {
 		c.finished.add(id)
 	} else {
-		c.refused.add(id)
+		c.rejected.add(id)
 	}
 }
 

@@ -29,7 +29,7 @@ type StreamMethod struct {
 
 	// Admit admits a call that may stay open for days, before anything is kept of it. It returns the function to call when the call has
 	// ended, or why the call is rejected. Such a call does not count as a call in flight. If Admit is nil, the call does.
-	Admit func(*intake.Conn) (end func(), refusal string)
+	Admit func(*intake.Conn) (end func(), rejection string)
 }
 
 // streamSize is how many bytes a stream takes besides its messages: two stacks, and what is kept to send and to receive.
@@ -96,9 +96,9 @@ func (c *reader) beginStream(id uint32, h *head, ended bool) error {
 		method: m, path: h.known.path, encoding: h.encoding,
 	}
 	if m.Admit != nil {
-		end, refusal := m.Admit(c.limits)
-		if refusal != "" {
-			return c.reject(id, ended, codes.ResourceExhausted, refusal, "")
+		end, rejection := m.Admit(c.limits)
+		if rejection != "" {
+			return c.reject(id, ended, codes.ResourceExhausted, rejection, "")
 		}
 		s.admitted = end
 	} else {

@@ -45,7 +45,7 @@ func TestStreamsAreBounded(t *testing.T) {
 }
 
 // A stream stops counting as in flight before the client has its whole answer. Otherwise a client with as many open calls as it may have
-// could be refused its next one.
+// could be rejected its next one.
 func TestAnsweredStreamIsNotInFlight(t *testing.T) {
 	addr, _ := start(t, echo{}, func(o *Options) {
 		o.Calls = newCalls(t, 1)

@@ -162,19 +162,19 @@ func (c *crowd) request(crowd int) {
 	if err := backend.Await(context.Background(), c.store, time.UnixMicro(c.now), r); err != nil {
 		c.Fatal(err)
 	}
-	refused := r.Together && backend.Refused(r.Takes, r.Outcomes)
+	denied := r.Together && backend.Denied(r.Takes, r.Outcomes)
 	for i, w := range who {
 		c.Logf("at %d, take of %s, together %v: %s, %d hits: %s, a counter of its own: %v, then %v", c.now, w.key, r.Together,
 			limitText(w.rule.limit), r.Takes[i].Hits, outcomeText(&r.Outcomes[i]), held[i], c.store.Holds(w.key))
-		c.check(w, r, i, held[i], refused)
-		if after := c.peek(w); refused && !counted && after.Used != before[w].Used {
+		c.check(w, r, i, held[i], denied)
+		if after := c.peek(w); denied && !counted && after.Used != before[w].Used {
 			c.Fatalf("%s: a denied request has changed what is used from %d to %d", limitText(w.rule.limit), before[w].Used, after.Used)
 		}
 	}
 }
 
 // check compares the outcome of a take with the outcome that its caller would get if it were the only caller.
-func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) {
+func (c *crowd) check(w *caller, r *backend.Request, i int, held, denied bool) {
 	t, o, holds := &r.Takes[i], &r.Outcomes[i], c.store.Holds(w.key)
 	if t.Hits > 0 && !holds {
 		l := t.Limit
@@ -188,7 +188,7 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) 
 		}
 		w.from = c.now
 	}
-	alone, counts := *t, t.Hits < 0 || t.Hits > 0 && (o.Allowed && !refused || !o.Allowed && t.CountDenied)
+	alone, counts := *t, t.Hits < 0 || t.Hits > 0 && (o.Allowed && !denied || !o.Allowed && t.CountDenied)
 	if !counts {
 		alone.Hits = 0
 	}
@@ -200,11 +200,11 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, refused bool) 
 	var want [1]backend.Outcome
 	backend.Settle([]backend.Take{alone}, []*backend.State{&w.alone}, want[:], backend.At(c.now))
 	switch {
-	case w.exact && held && !refused && counts && want[0] != *o:
+	case w.exact && held && !denied && counts && want[0] != *o:
 		c.Fatalf("%s, %d hits: a counter of its own says %s, and should say %s", limitText(t.Limit), t.Hits, outcomeText(o), outcomeText(&want[0]))
-	case t.Hits > 0 && o.Allowed && !refused && !t.Limit.FirstHit && !want[0].Allowed:
+	case t.Hits > 0 && o.Allowed && !denied && !t.Limit.FirstHit && !want[0].Allowed:
 		c.Fatalf("%s, %d hits: admitted, and alone denied: %s", limitText(t.Limit), t.Hits, outcomeText(&want[0]))
-	case t.Hits > 0 && o.Allowed && !refused && t.Limit.FirstHit:
+	case t.Hits > 0 && o.Allowed && !denied && t.Limit.FirstHit:
 		w.passed = append(w.passed, admission{c.now, t.Hits})
 		w.shared = append(w.shared, !holds)
 		c.checkFirstHit(w)
@@ -256,7 +256,7 @@ func runFullConcurrent(t *testing.T, open func(most, shared int) BoundedStore) {
 					r.Takes = append(r.Takes, backend.Take{Key: key("", fmt.Sprint(who), l), Limit: l, Rule: rule, Hits: 1, Member: i})
 				}
 				err := backend.Await(ctx, s, epoch, &r)
-				if err == nil && !backend.Refused(r.Takes, r.Outcomes) {
+				if err == nil && !backend.Denied(r.Takes, r.Outcomes) {
 					for _, who := range all {
 						admitted[who].Add(1)
 					}

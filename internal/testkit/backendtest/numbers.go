@@ -20,9 +20,9 @@ func SoakNumbers(t testing.TB, s backend.Starter, steps int64, seed uint64) {
 	n := numbers{random: rand.New(rand.NewPCG(seed, 0)), kinds: make(map[string]int)}
 	for done := int64(0); done < steps && !t.Failed(); done += n.batch(t, s) {
 	}
-	t.Logf("%d refused, %d of more than 32 bits, %d in milliseconds, %d on a calendar with a multiplier, %d in weeks from Sunday",
-		n.kinds["refused"], n.kinds["large"], n.kinds["millisecond"], n.kinds["multiplier"], n.kinds["sunday"])
-	for _, kind := range []string{"refused", "large", "millisecond", "multiplier", "sunday"} {
+	t.Logf("%d denied, %d of more than 32 bits, %d in milliseconds, %d on a calendar with a multiplier, %d in weeks from Sunday",
+		n.kinds["denied"], n.kinds["large"], n.kinds["millisecond"], n.kinds["multiplier"], n.kinds["sunday"])
+	for _, kind := range []string{"denied", "large", "millisecond", "multiplier", "sunday"} {
 		if n.kinds[kind] == 0 {
 			t.Errorf("no take is %s", kind)
 		}
@@ -95,7 +95,7 @@ func (n *numbers) batch(t testing.TB, s backend.Starter) (takes int64) {
 
 func (n *numbers) count(l *descriptor.Limit, o *backend.Outcome) {
 	for kind, is := range map[string]bool{
-		"refused": !o.Allowed, "large": l.Requests > math.MaxUint32, "millisecond": l.Window.Unit == descriptor.Millisecond,
+		"denied": !o.Allowed, "large": l.Requests > math.MaxUint32, "millisecond": l.Window.Unit == descriptor.Millisecond,
 		"multiplier": l.Window.Location != nil && l.Window.Multiplier > 1, "sunday": l.Window.WeekStart == 6,
 	} {
 		if is {

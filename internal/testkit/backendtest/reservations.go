@@ -142,7 +142,7 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 		if !reserves && !fits { // each plain take of one counter is judged on its own: a limiter makes one take of them
 			return
 		}
-		if passed := !backend.Refused(r.Takes, r.Outcomes); passed != fits {
+		if passed := !backend.Denied(r.Takes, r.Outcomes); passed != fits {
 			t.Fatalf("passed: %v, want %v: %+v", passed, fits, r.Outcomes)
 		}
 		for i := range r.Takes {
@@ -331,7 +331,7 @@ func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Sto
 		t.Run(name, func(t *testing.T) {
 			s, k := open(t), key(newCase(), "k", l)
 			const rounds = 20
-			var used, refused atomic.Int64
+			var used, denied atomic.Int64
 			together(t, func(worker int) error {
 				take := func(hits int64, h *backend.Reservation) (backend.Outcome, error) {
 					r := &backend.Request{Takes: []backend.Take{{Key: k, Limit: l, Hits: hits, Reservation: h}}, Outcomes: make([]backend.Outcome, 1)}
@@ -356,7 +356,7 @@ func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Sto
 					if o, err := take(20, h); err != nil {
 						return err
 					} else if !o.Allowed {
-						refused.Add(1)
+						denied.Add(1)
 						continue
 					}
 					if h.Granted < 2 || h.Granted > 20 {
@@ -387,7 +387,7 @@ func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Sto
 				return nil
 			})
 			if o := one(t, s, epoch, backend.Take{Key: k, Limit: l}); o.Used != used.Load() {
-				t.Errorf("%d in use, %d were taken or committed; %d reservations were denied", o.Used, used.Load(), refused.Load())
+				t.Errorf("%d in use, %d were taken or committed; %d reservations were denied", o.Used, used.Load(), denied.Load())
 			}
 		})
 	}

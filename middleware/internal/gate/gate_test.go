@@ -47,7 +47,7 @@ func TestHeaders(t *testing.T) {
 		{"no limit", limits.Decision{Allowed: true, Statuses: []limits.Status{{Allowed: true}}}, true, "[]"},
 		{"the least left", limits.Decision{Allowed: true, Statuses: []limits.Status{{Allowed: true}, {Allowed: true, Limit: 9, Remaining: 3}, {Allowed: true, Limit: 8, Remaining: 2}, {Allowed: true, Limit: 7, Remaining: 2}}},
 			true, "[{RateLimit-Limit 8} {RateLimit-Remaining 2} {RateLimit-Reset 0}]"},
-		{"refused", limits.Decision{RetryAfter: time.Second + 1, Statuses: []limits.Status{{Limit: 5, Remaining: 1, ResetAfter: time.Minute}, {Allowed: true, Limit: 9}}},
+		{"denied", limits.Decision{RetryAfter: time.Second + 1, Statuses: []limits.Status{{Limit: 5, Remaining: 1, ResetAfter: time.Minute}, {Allowed: true, Limit: 9}}},
 			true, "[{RateLimit-Limit 5} {RateLimit-Remaining 1} {RateLimit-Reset 60} {Retry-After 2}]"},
 		{"less than a second", limits.Decision{RetryAfter: time.Millisecond}, false, "[{Retry-After 1}]"},
 		{"never", limits.Decision{RetryAfter: limits.Never}, true, "[]"},

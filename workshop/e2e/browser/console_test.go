@@ -341,7 +341,7 @@ func firstPage(t *testing.T, c *console) float64 {
 	return spent.Millis
 }
 
-// The page of rules says which rules were never hit, and which share of its hits a rule refuses. A rule in shadow mode refuses none.
+// The page of rules says which rules were never hit, and which share of its hits a rule denies. A rule in shadow mode denies none.
 func TestConsoleRulesWork(t *testing.T) {
 	c := openConsole(t, slowRules)
 	for range 40 {
@@ -679,7 +679,7 @@ func TestConsoleLosesToken(t *testing.T) {
 	c.service.Stop(t)
 	c.until(t, `document.querySelector(".dot").innerText.startsWith("stale")`)
 	c.shows(t, "The numbers are from")
-	c.quiet(t, "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
+	c.quiet(t, "ERR_CONNECTION_DENIED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
 }
 
 // push clicks the button with this text.

@@ -37,7 +37,7 @@ func TestConsoleFleet(t *testing.T) {
 	c.page(t, "#/fleet", "4 live, 0 gone, 0 stopped")
 	c.shows(t, "1 has other rules than most.")
 	c.until(t, `document.querySelectorAll("table")[0].querySelectorAll("tbody tr").length === 4`)
-	c.until(t, `[...document.querySelectorAll("td.n.bad")].some(cell => parseFloat(cell.innerText) > 0)`) // refused per second
+	c.until(t, `[...document.querySelectorAll("td.n.bad")].some(cell => parseFloat(cell.innerText) > 0)`) // denied per second
 
 	c.page(t, "#/now", ", 1 of 4. Together they pass ")
 	c.page(t, "#/fleet", "4 live")

@@ -56,7 +56,7 @@ func TestConsoleRegions(t *testing.T) {
 				{Region: "ap", Heard: now.Add(-4 * time.Minute), Asked: now.Add(-4 * time.Minute), RTT: 102 * time.Millisecond, Rules: regions.RulesSame, Err: errors.New("ask the region ap: deadline exceeded" + text)},
 				{
 					Region: "us", Heard: now.Add(-time.Second), Asked: now, RTT: 81 * time.Millisecond, Rules: regions.RulesDiffer,
-					Refusal: regions.PeerRefusal{At: now.Add(-12 * time.Second), Why: regions.NoRule, Domain: "shop", Keys: []string{"customer", "path" + text}},
+					Rejection: regions.PeerRejection{At: now.Add(-12 * time.Second), Why: regions.NoRule, Domain: "shop", Keys: []string{"customer", "path" + text}},
 				},
 			},
 		}

@@ -98,7 +98,7 @@ var chaoses = []chaos{
 			}
 		}
 		try("write the filler", c.Set(s.t.Context(), "filler", strings.Repeat("0", size), 0).Err())
-		try("refuse evictions", c.ConfigSet(s.t.Context(), "maxmemory-policy", "noeviction").Err())
+		try("reject evictions", c.ConfigSet(s.t.Context(), "maxmemory-policy", "noeviction").Err())
 		try("bound the memory", c.ConfigSet(s.t.Context(), "maxmemory", strconv.Itoa(size)).Err())
 		s.hold(s.outage)
 		try("delete the filler", c.Del(s.t.Context(), "filler").Err())
@@ -200,7 +200,7 @@ func drawn(s *trial) {
 		{"cut", func() { s.proxy.Cut(s.t) }, func() { s.proxy.Mend(s.t) }},
 		{"cut after", func() { s.proxy.CutAfter(s.t, 1+r.Int64N(2000)) }, func() { s.proxy.Mend(s.t) }},
 		{"slice", func() { s.proxy.Slice(s.t, 1+r.IntN(64), time.Duration(r.Int64N(int64(time.Millisecond)))) }, func() { s.proxy.Mend(s.t) }},
-		{"refuse", func() { s.proxy.Close(s.t) }, func() { s.proxy.Open(s.t) }},
+		{"reject", func() { s.proxy.Close(s.t) }, func() { s.proxy.Open(s.t) }},
 		{"pause", func() { s.single.Pause(s.t) }, func() { s.single.Continue(s.t) }},
 		{"kill a replica", func() { s.stopProcess(1) }, func() { s.startProcess(1) }},
 	}

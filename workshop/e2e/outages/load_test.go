@@ -319,7 +319,7 @@ func (l *load) served(what string) time.Duration {
 	return time.Since(start)
 }
 
-// exhaust takes from every counter until Redis refuses, or until more than the allowed number is admitted.
+// exhaust takes from every counter until Redis rejects, or until more than the allowed number is admitted.
 func (l *load) exhaust() {
 	l.t.Helper()
 	start := time.Now()
@@ -332,17 +332,17 @@ func (l *load) exhaust() {
 	for range 8 {
 		wg.Go(func() {
 			for c := range todo {
-				refused := 0
-				for n := 0; refused < 2*len(l.clients) && c.admitted.Load() <= c.most; n++ {
+				denied := 0
+				for n := 0; denied < 2*len(l.clients) && c.admitted.Load() <= c.most; n++ {
 					if time.Since(start) > 2*patience {
 						l.t.Errorf("%s does not end: %d admitted after %d calls", c.value, c.admitted.Load(), n)
 						return
 					}
 					switch served, admitted := l.call(n%len(l.clients), c, false); {
 					case admitted:
-						refused = 0
+						denied = 0
 					case served:
-						refused++
+						denied++
 					}
 				}
 			}

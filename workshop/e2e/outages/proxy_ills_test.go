@@ -53,7 +53,7 @@ func TestProxy(t *testing.T) {
 		{"slice", func() { p.Slice(t, 2, time.Millisecond) }, enough, func(err error) error { return err }, 1},
 		{"close", func() { p.Close(t) }, enough, func(err error) error {
 			if err == nil || late(err) == nil {
-				return fmt.Errorf("want to be refused, got %w", err)
+				return fmt.Errorf("want to be denied, got %w", err)
 			}
 			return nil
 		}, 0},

@@ -88,7 +88,7 @@ func (p *proxy) Mend(t testing.TB) {
 	bounded(t, "mend a proxy", func() { p.proxy.Toxics.ResetToxics(context.Background()) })
 }
 
-// Close ends all connections and refuses new ones until Open.
+// Close ends all connections and rejects new ones until Open.
 func (p *proxy) Close(t testing.TB) {
 	t.Helper()
 	bounded(t, "close a proxy", p.proxy.Stop)

@@ -40,7 +40,7 @@ func WriteMarkdown(to io.Writer, r *simulate.Report, o MarkdownOptions) error {
 	}
 	w.line("")
 	w.numbers(r)
-	w.newlyRefused(r)
+	w.newlyDenied(r)
 	w.newlyPassed(r)
 	w.rules(r)
 	if r.Old == nil {
@@ -112,7 +112,7 @@ func (w *markdownWriter) numbers(r *simulate.Report) {
 		title string
 		of    func(*simulate.Side) int64
 	}{
-		{"denied", func(s *simulate.Side) int64 { return s.Refused }},
+		{"denied", func(s *simulate.Side) int64 { return s.Denied }},
 		{"allowed", func(s *simulate.Side) int64 { return s.Allowed }},
 		{"over a limit, not enforced", func(s *simulate.Side) int64 { return s.NotEnforced }},
 		{"without a rule", func(s *simulate.Side) int64 { return s.NoRule + s.UnknownDomain }},
@@ -138,13 +138,13 @@ func (w *markdownWriter) numbers(r *simulate.Report) {
 	w.line("")
 }
 
-func (w *markdownWriter) newlyRefused(r *simulate.Report) {
-	if r.Old == nil || r.NewlyRefused.Requests == 0 {
+func (w *markdownWriter) newlyDenied(r *simulate.Report) {
+	if r.Old == nil || r.NewlyDenied.Requests == 0 {
 		return
 	}
 	w.line("#### Newly denied customers\n")
 	w.head("customer", "rule", "limit", " newly denied", " requests", " share denied", " share before")
-	w.eachCustomer(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy })
+	w.eachCustomer(r, func(c *simulate.Customer) (int64, []simulate.DeniedBy) { return c.NewlyDenied, c.NewlyDeniedBy })
 }
 
 func (w *markdownWriter) newlyPassed(r *simulate.Report) {
@@ -153,11 +153,11 @@ func (w *markdownWriter) newlyPassed(r *simulate.Report) {
 	}
 	w.line("#### Newly passed customers\n")
 	w.head("customer", "rule before", "limit before", " newly passed", " requests", " share denied", " share before")
-	w.eachCustomer(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.NewlyPassed, c.OldRefusedBy })
+	w.eachCustomer(r, func(c *simulate.Customer) (int64, []simulate.DeniedBy) { return c.NewlyPassed, c.OldDeniedBy })
 }
 
 // eachCustomer writes a row for each customer with a count, and the limit that denied it most.
-func (w *markdownWriter) eachCustomer(r *simulate.Report, counted func(*simulate.Customer) (int64, []simulate.RefusedBy)) {
+func (w *markdownWriter) eachCustomer(r *simulate.Report, counted func(*simulate.Customer) (int64, []simulate.DeniedBy)) {
 	n := 0
 	for i := range r.Customers.Rows {
 		c := &r.Customers.Rows[i]
@@ -169,9 +169,9 @@ func (w *markdownWriter) eachCustomer(r *simulate.Report, counted func(*simulate
 			continue
 		}
 		rule, limit := first(by)
-		cells := []string{code(c.Customer), rule, limit, number(requests), number(c.Requests), percent(c.Refused, c.Requests)}
+		cells := []string{code(c.Customer), rule, limit, number(requests), number(c.Requests), percent(c.Denied, c.Requests)}
 		if r.Old != nil {
-			cells = append(cells, percent(c.OldRefused, c.Requests))
+			cells = append(cells, percent(c.OldDenied, c.Requests))
 		}
 		w.row(cells...)
 	}
@@ -196,13 +196,13 @@ func (w *markdownWriter) rules(r *simulate.Report) {
 		for i, l := range now.Limits {
 			limits[i] = code(rate(l.Name, l.Limit, l.Burst))
 		}
-		cells := []string{name, strings.Join(limits, "<br>"), number(now.Requests), number(now.Refused), percent(now.Refused, now.Requests)}
+		cells := []string{name, strings.Join(limits, "<br>"), number(now.Requests), number(now.Denied), percent(now.Denied, now.Requests)}
 		if r.Old != nil {
 			old := int64(0)
 			if rule.Old != nil {
-				old = rule.Old.Refused
+				old = rule.Old.Denied
 			}
-			cells = append(cells, number(old), number(rule.NewlyRefused), number(rule.NewlyPassed))
+			cells = append(cells, number(old), number(rule.NewlyDenied), number(rule.NewlyPassed))
 		}
 		w.row(cells...)
 	}
@@ -218,16 +218,16 @@ func (w *markdownWriter) rules(r *simulate.Report) {
 }
 
 func (w *markdownWriter) customers(r *simulate.Report) {
-	if r.New.Refused == 0 {
+	if r.New.Denied == 0 {
 		return
 	}
 	w.line("#### Denied customers\n")
 	w.head("customer", "rule", "limit", " denied", " requests", " share denied")
-	w.eachCustomer(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })
+	w.eachCustomer(r, func(c *simulate.Customer) (int64, []simulate.DeniedBy) { return c.Denied, c.DeniedBy })
 }
 
 // first writes the rule and the limit that denied most.
-func first(by []simulate.RefusedBy) (rule, limit string) {
+func first(by []simulate.DeniedBy) (rule, limit string) {
 	if len(by) == 0 {
 		return "", ""
 	}

@@ -61,8 +61,8 @@ func everything(t *testing.T) *simulate.Report {
 	r.New.Failed, r.New.NotEnforced = 1, 1
 	r.ByRule[0].New.Limits = append(r.ByRule[0].New.Limits, simulate.Limit{})
 	r.ByRule = append(r.ByRule, simulate.Rule{Line: 1, Old: &simulate.RuleCount{}})
-	r.Customers.Rows[0].RefusedBy, r.Customers.Rows[1].OldRefusedBy = []simulate.RefusedBy{{}}, []simulate.RefusedBy{{}}
-	r.Customers.Rows[1].RefusedBy = nil
+	r.Customers.Rows[0].DeniedBy, r.Customers.Rows[1].OldDeniedBy = []simulate.DeniedBy{{}}, []simulate.DeniedBy{{}}
+	r.Customers.Rows[1].DeniedBy = nil
 	return r
 }
 
@@ -133,11 +133,11 @@ func TestVerdict(t *testing.T) {
 			"Most affected is `198.51.100.7` with 205 of its 505 requests, denied most by `shop.remote_address`, `sustained 300 per hour`.\n" +
 			"It lets **16 of 984 requests (1.63%)** pass that are denied today. They come from 2 customers.\n"},
 		{"one directory", func(r *simulate.Report) { r.Old = nil }, "3 customers would be denied\n\nThe rules deny **309 of 984 requests (31.4%)** of 3 customers.\n"},
-		{"only passed", func(r *simulate.Report) { *r.NewlyRefused = simulate.Change{} }, "2 customers would be denied less often, nobody more often\n\nIt lets **16"},
-		{"only refused", func(r *simulate.Report) { *r.NewlyPassed = simulate.Change{} }, "No request that is denied today would pass.\n"},
-		{"no change of answers", func(r *simulate.Report) { *r.NewlyRefused, *r.NewlyPassed = simulate.Change{}, simulate.Change{} },
+		{"only passed", func(r *simulate.Report) { *r.NewlyDenied = simulate.Change{} }, "2 customers would be denied less often, nobody more often\n\nIt lets **16"},
+		{"only denied", func(r *simulate.Report) { *r.NewlyPassed = simulate.Change{} }, "No request that is denied today would pass.\n"},
+		{"no change of answers", func(r *simulate.Report) { *r.NewlyDenied, *r.NewlyPassed = simulate.Change{}, simulate.Change{} },
 			"nobody would notice\n\nAll 984 requests get the same verdict as before.\n"},
-		{"nothing refused", func(r *simulate.Report) { r.Old, r.New.Refused = nil, 0 }, "nobody would be denied\n\nThe rules let all 984 requests pass.\n"},
+		{"nothing denied", func(r *simulate.Report) { r.Old, r.New.Denied = nil, 0 }, "nobody would be denied\n\nThe rules let all 984 requests pass.\n"},
 		{"no rule", func(r *simulate.Report) { r.New.NoRule = r.Requests }, "no request matches a rule\n\nThe rules match none of the 984 requests"},
 		{"not active", func(r *simulate.Report) { r.New.NoRule, r.New.Inactive = 4, r.Requests-4 }, "no limit is active\n\nThe rules match 980 of 984 requests (99.6%), and none of their limits is active at the time of such a request"},
 		{"too many customers", func(r *simulate.Report) { r.Customers.Exact = false }, "They come from at least 3 customers.\n"},

@@ -70,7 +70,7 @@ func span(r *simulate.Report) string {
 }
 
 // by writes a limit and its number of denials: its rule, shortened to most characters (0: any length), and the limit.
-func by(r simulate.RefusedBy, most int) string {
+func by(r simulate.DeniedBy, most int) string {
 	name := clip(r.Rule, most)
 	if limit := rate(r.Name, r.Limit, r.Burst); limit != "" {
 		name += ", " + limit
@@ -93,12 +93,12 @@ func rate(name, limit, burst string) string {
 // mostly returns the limit that denied a customer most. With two directories it prefers the one that newly denied it most.
 func mostly(c *simulate.Customer, most int) string {
 	switch {
-	case len(c.NewlyRefusedBy) > 0:
-		return by(c.NewlyRefusedBy[0], most)
-	case len(c.RefusedBy) > 0:
-		return by(c.RefusedBy[0], most)
-	case len(c.OldRefusedBy) > 0:
-		return by(c.OldRefusedBy[0], most) + " before"
+	case len(c.NewlyDeniedBy) > 0:
+		return by(c.NewlyDeniedBy[0], most)
+	case len(c.DeniedBy) > 0:
+		return by(c.DeniedBy[0], most)
+	case len(c.OldDeniedBy) > 0:
+		return by(c.OldDeniedBy[0], most) + " before"
 	}
 	return ""
 }

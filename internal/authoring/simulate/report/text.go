@@ -145,7 +145,7 @@ func (w *textWriter) sides(r *simulate.Report) {
 	}
 	row := func(folder string, s *simulate.Side) []string {
 		return []string{
-			terminal.Clean(folder), number(s.Allowed), number(s.Refused), percent(s.Refused, r.Requests), number(s.NotEnforced),
+			terminal.Clean(folder), number(s.Allowed), number(s.Denied), percent(s.Denied, r.Requests), number(s.NotEnforced),
 			number(s.NoRule + s.UnknownDomain), number(s.Failed),
 		}
 	}
@@ -164,7 +164,7 @@ func (w *textWriter) sides(r *simulate.Report) {
 		}
 		w.Line("%s", w.Paint(color, text))
 	}
-	change("newly denied", terminal.Red, r.NewlyRefused)
+	change("newly denied", terminal.Red, r.NewlyDenied)
 	change("newly passed", terminal.Green, r.NewlyPassed)
 	w.Line("")
 }
@@ -190,13 +190,13 @@ func (w *textWriter) rules(r *simulate.Report) {
 		case rule.Shadow:
 			name += " (shadow mode)"
 		}
-		cells := []string{clip(name, w.most(60)), number(now.Requests), number(now.Refused), percent(now.Refused, now.Requests), number(now.NotEnforced)}
+		cells := []string{clip(name, w.most(60)), number(now.Requests), number(now.Denied), percent(now.Denied, now.Requests), number(now.NotEnforced)}
 		if r.Old != nil {
 			old := int64(0)
 			if rule.Old != nil {
-				old = rule.Old.Refused
+				old = rule.Old.Denied
 			}
-			cells = append(cells, number(old), number(rule.NewlyRefused), number(rule.NewlyPassed))
+			cells = append(cells, number(old), number(rule.NewlyDenied), number(rule.NewlyPassed))
 		}
 		rows = append(rows, cells)
 		if len(now.Limits) < 2 || !slices.ContainsFunc(now.Limits, func(l simulate.Limit) bool { return l.Over > 0 }) {
@@ -231,9 +231,9 @@ func (w *textWriter) customers(r *simulate.Report) {
 	var rows [][]string
 	for i := range r.Customers.Rows[:min(w.top, len(r.Customers.Rows))] {
 		c := &r.Customers.Rows[i]
-		cells := []string{clip(terminal.Clean(c.Customer), w.most(40)), number(c.Requests), number(c.Refused), percent(c.Refused, c.Requests)}
+		cells := []string{clip(terminal.Clean(c.Customer), w.most(40)), number(c.Requests), number(c.Denied), percent(c.Denied, c.Requests)}
 		if r.Old != nil {
-			cells = append(cells, number(c.OldRefused), number(c.NewlyRefused), number(c.NewlyPassed))
+			cells = append(cells, number(c.OldDenied), number(c.NewlyDenied), number(c.NewlyPassed))
 		}
 		rows = append(rows, append(cells, terminal.Clean(mostly(c, w.most(40)))))
 	}

@@ -64,27 +64,27 @@ func share(r *simulate.Report, n int64) string {
 
 // ofRules is the verdict on one directory of rules.
 func ofRules(r *simulate.Report) verdict {
-	if r.New.Refused == 0 {
+	if r.New.Denied == 0 {
 		return verdict{title: "Nobody would be denied", kind: "good", sentences: [][]phrase{{
 			{"The rules let all " + counted(r.Requests, "request") + " pass.", plain},
 		}}}
 	}
-	refused := int64(0)
+	denied := int64(0)
 	for i := range r.Customers.Rows {
-		if r.Customers.Rows[i].Refused > 0 {
-			refused++
+		if r.Customers.Rows[i].Denied > 0 {
+			denied++
 		}
 	}
-	sentence := []phrase{{"The rules deny ", plain}, {share(r, r.New.Refused), strong}, {" of " + atLeast(r, refused) + ".", plain}}
+	sentence := []phrase{{"The rules deny ", plain}, {share(r, r.New.Denied), strong}, {" of " + atLeast(r, denied) + ".", plain}}
 	return verdict{
-		title: counted(refused, "customer") + " would be denied", kind: "bad",
-		sentences: [][]phrase{sentence, foremost(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.Refused, c.RefusedBy })},
+		title: counted(denied, "customer") + " would be denied", kind: "bad",
+		sentences: [][]phrase{sentence, foremost(r, func(c *simulate.Customer) (int64, []simulate.DeniedBy) { return c.Denied, c.DeniedBy })},
 	}
 }
 
 // ofChange is the verdict on a change of rules.
 func ofChange(r *simulate.Report) verdict {
-	newly, passed := r.NewlyRefused, r.NewlyPassed
+	newly, passed := r.NewlyDenied, r.NewlyPassed
 	if newly.Requests == 0 && passed.Requests == 0 {
 		return verdict{title: "Nobody would notice", kind: "good", sentences: [][]phrase{{
 			{"All " + counted(r.Requests, "request") + " get the same verdict as before.", plain},
@@ -97,7 +97,7 @@ func ofChange(r *simulate.Report) verdict {
 		v = verdict{title: counted(newly.Customers, "customer") + " would be newly denied", kind: "bad"}
 		v.sentences = append(v.sentences,
 			[]phrase{{"The change denies ", plain}, {share(r, newly.Requests), strong}, {" that pass today. They come from " + atLeast(r, newly.Customers) + ".", plain}},
-			foremost(r, func(c *simulate.Customer) (int64, []simulate.RefusedBy) { return c.NewlyRefused, c.NewlyRefusedBy }))
+			foremost(r, func(c *simulate.Customer) (int64, []simulate.DeniedBy) { return c.NewlyDenied, c.NewlyDeniedBy }))
 	}
 	if passed.Requests > 0 {
 		v.sentences = append(v.sentences, []phrase{
@@ -110,9 +110,9 @@ func ofChange(r *simulate.Report) verdict {
 }
 
 // foremost is the sentence about the customer with most denials.
-func foremost(r *simulate.Report, of func(*simulate.Customer) (int64, []simulate.RefusedBy)) []phrase {
+func foremost(r *simulate.Report, of func(*simulate.Customer) (int64, []simulate.DeniedBy)) []phrase {
 	var most *simulate.Customer
-	count, by := int64(0), []simulate.RefusedBy(nil)
+	count, by := int64(0), []simulate.DeniedBy(nil)
 	for i := range r.Customers.Rows {
 		if n, limits := of(&r.Customers.Rows[i]); n > count {
 			most, count, by = &r.Customers.Rows[i], n, limits

@@ -457,7 +457,7 @@ func TestTrimmedStream(t *testing.T) {
 	for n := range 900 {
 		calls = append(calls, set(of("d", fmt.Sprint(n)), 3))
 	}
-	// The process does not see these changes: Redis refuses its reads.
+	// The process does not see these changes: Redis rejects its reads.
 	if err := admin.Do(t.Context(), "ACL", "SETUSER", "default", "-xread").Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ type metrics struct {
 	requests  *prometheus.CounterVec
 	allowed   prometheus.Counter
 	denied    prometheus.Counter
-	refused   *prometheus.CounterVec
+	rejected  *prometheus.CounterVec
 	uncharged prometheus.Counter
 	failures  prometheus.Counter
 }
@@ -29,19 +29,19 @@ func newMetrics(a *Assigner) *metrics {
 	m := &metrics{
 		a:         a,
 		requests:  vec("ratelimitd_quota_requests_total", "Requests that RLQS clients decided; decision: allowed or denied.", "decision"),
-		refused:   vec("ratelimitd_quota_subscriptions_refused_total", "Subscriptions without room; bound: stream, all (streams), buckets (too many different ones), bytes, id (too long) or displaced (ended for a stream with fewer).", "bound"),
+		rejected:  vec("ratelimitd_quota_subscriptions_rejected_total", "Subscriptions without room; bound: stream, all (streams), buckets (too many different ones), bytes, id (too long) or displaced (ended for a stream with fewer).", "bound"),
 		uncharged: counter("ratelimitd_quota_uncharged_total", "Requests that passed and could not be counted."),
 		failures:  counter("ratelimitd_quota_share_failures_total", "Failed renewals of this replica's shares in Redis."),
 	}
 	m.allowed, m.denied = m.requests.WithLabelValues("allowed"), m.requests.WithLabelValues("denied")
 	for _, bound := range []string{"stream", "all", "buckets", "bytes", "id", "displaced"} {
-		m.refused.WithLabelValues(bound)
+		m.rejected.WithLabelValues(bound)
 	}
 	return m
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.refused, m.uncharged, m.failures}
+	return []prometheus.Collector{m.requests, m.rejected, m.uncharged, m.failures}
 }
 
 // Describe implements prometheus.Collector.

@@ -160,17 +160,17 @@ func (s *Stream) use(now time.Time, sub *subscription, u *Usage) {
 func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
 	a := s.a
 	if len(s.subscriptions) >= a.o.MaxPerStream {
-		a.metrics.refused.WithLabelValues("stream").Inc()
+		a.metrics.rejected.WithLabelValues("stream").Inc()
 		return nil
 	}
 	if a.subscriptions >= a.o.MaxSubscriptions && !a.makeRoom(now, len(s.subscriptions)) {
-		a.metrics.refused.WithLabelValues("all").Inc()
+		a.metrics.rejected.WithLabelValues("all").Inc()
 		return nil
 	}
 	s.key = appendID(append(s.key[:0], s.domain...), u.ID)
 	b := a.buckets[string(s.key)]
 	if b == nil && len(a.buckets) >= a.o.MaxBuckets {
-		a.metrics.refused.WithLabelValues("buckets").Inc()
+		a.metrics.rejected.WithLabelValues("buckets").Inc()
 		return nil
 	}
 	more := bytesOfSubscription
@@ -235,7 +235,7 @@ func (a *Assigner) makeRoom(now time.Time, has int) bool {
 	}
 	for _, sub := range largest.subscriptions {
 		largest.drop(now, sub)
-		a.metrics.refused.WithLabelValues("displaced").Inc()
+		a.metrics.rejected.WithLabelValues("displaced").Inc()
 		return true
 	}
 	return false

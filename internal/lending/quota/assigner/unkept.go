@@ -46,7 +46,7 @@ func (s *Stream) hasRoom(more int) bool {
 	if s.bytes+more <= most/fewOfAll && free >= 0 || s.bytes+more <= free-most/4 {
 		return true
 	}
-	s.a.metrics.refused.WithLabelValues("bytes").Inc()
+	s.a.metrics.rejected.WithLabelValues("bytes").Inc()
 	return false
 }
 
@@ -156,7 +156,7 @@ func (a *Assigner) withoutKeeping(d *descriptor.Domain, ordered []descriptor.Ent
 	case rule.Unlimited || rule.Shadow:
 		return quota.AllowAll
 	default: // padding must not be a way around a limit
-		a.metrics.refused.WithLabelValues("id").Inc()
+		a.metrics.rejected.WithLabelValues("id").Inc()
 		return quota.DenyAll
 	}
 }

@@ -95,7 +95,7 @@ func (s *Shares) renew(ctx context.Context, asks []quota.Ask, shares []quota.Sha
 	return missing, first
 }
 
-// question is an ask for the script. Numbers that are not finite make an empty text, which the script refuses.
+// question is an ask for the script. Numbers that are not finite make an empty text, which the script denies.
 func (s *Shares) question(a *quota.Ask) []byte {
 	lasts := ttl
 	if a.Ends {

@@ -73,7 +73,7 @@ func (w *webhook) Send(ctx context.Context, event []byte) error {
 	case code/100 == 2:
 		return nil
 	case slices.Contains(aboutEvents, code):
-		return &events.RefusedError{Err: fmt.Errorf("the webhook answered %s", answer.Status)}
+		return &events.RejectedError{Err: fmt.Errorf("the webhook answered %s", answer.Status)}
 	default:
 		return &events.LaterError{
 			Err:   fmt.Errorf("the webhook answered %s", answer.Status),

@@ -79,7 +79,7 @@ func TestRequestToAWebhook(t *testing.T) {
 func TestAnswersOfAWebhook(t *testing.T) {
 	for code, want := range map[int]string{
 		200: "accepted", 202: "accepted", 204: "accepted", 299: "accepted",
-		400: "refused", 413: "refused", 415: "refused", 422: "refused",
+		400: "rejected", 413: "rejected", 415: "rejected", 422: "rejected",
 		301: "later", 307: "later", 401: "later", 403: "later", 404: "later", 408: "later", 410: "later", 425: "later", 429: "later", 500: "later", 502: "later", 503: "later",
 	} {
 		url, calls := listen(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -89,8 +89,8 @@ func TestAnswersOfAWebhook(t *testing.T) {
 		})
 		err := hook(t, Options{To: url}).Send(within(t), []byte(`{}`))
 		got := "accepted"
-		if _, ok := errors.AsType[*events.RefusedError](err); ok {
-			got = "refused"
+		if _, ok := errors.AsType[*events.RejectedError](err); ok {
+			got = "rejected"
 		}
 		if later, ok := errors.AsType[*events.LaterError](err); ok {
 			got = "later"

@@ -90,7 +90,7 @@ function Row({ f, r, domain, onReset }) {
     ${!r || r.hidden ? cells.map((name) => (name === "(share)" ? html`<td></td>` : dash)) : html`
     <td class=${"n " + (Number(c.remaining || 0) ? "" : "bad")}>${count(c.remaining)}</td>
     <td class="n">${c.wait === undefined ? "never" : duration(seconds(c.wait))}${c.penalty ? html` <span class="tag" title="The limit was exceeded, and its penalty denies everything">penalty</span>` : ""}</td>
-    ${r.hot ? html`<td class=${"n " + (r.hot.refused[1] > 0 ? "bad" : "")}>${range(r.hot.refused)}</td>` : dash}
+    ${r.hot ? html`<td class=${"n " + (r.hot.denied[1] > 0 ? "bad" : "")}>${range(r.hot.denied)}</td>` : dash}
     <td class="n">${count(c.used)}</td><td class="n">${count(c.capacity)}</td>
     <td><${Meter} used=${Number(c.used || 0)} of=${Number(c.capacity || 0)} label=${count(c.used) + " of " + count(c.capacity) + " used"} /></td>
     <td class="n" title=${c.resetAt ? utc(c.resetAt) : ""}>${duration(seconds(c.resetAfter))}${c.fromOverLimitCache ? html` <span class="tag" title="The denial cache of this replica answered">cached</span>` : ""}</td>`}
@@ -127,14 +127,14 @@ function lasting(f, x, growing) {
   return most ? "They keep sending " + rate(most) + " a second: a reset lasts " + duration(least) + "." : "";
 }
 
-const recent = (hot, x) => range(hot.refused) + " of " + range(hot.used) + " were denied in the last " + (x.seconds > 45 ? "minute" : Math.round(x.seconds) + " s");
+const recent = (hot, x) => range(hot.denied) + " of " + range(hot.used) + " were denied in the last " + (x.seconds > 45 ? "minute" : Math.round(x.seconds) + " s");
 
 // Phrase says of a counter until when it denies.
 function Phrase({ r, x }) {
   const { f, c } = r, wait = c.wait === undefined ? null : seconds(c.wait);
   return html`<${f.self ? "span" : "a"} href=${f.self ? undefined : link("customer", f.domain, f.entries)}><${Name} text=${inWords(f.entries)} /></${f.self ? "span" : "a"}>${" "}
     (${f.rows.length > 1 && c.limit.name ? html`<${Name} text=${c.limit.name} max=${60} />: ` : ""}${words(limitText(c)).split(", ")[0]}) ${f.blocked ? "is blocked by an override"
-    : wait === null ? "never passes: a request costs more than the limit admits" : "passes again in " + duration(wait)}${r.hot && r.hot.refused[1] > 0 ? "; " + recent(r.hot, x) : ""}`;
+    : wait === null ? "never passes: a request costs more than the limit admits" : "passes again in " + duration(wait)}${r.hot && r.hot.denied[1] > 0 ? "; " + recent(r.hot, x) : ""}`;
 }
 
 const phrases = 4; // that a sentence has
@@ -172,7 +172,7 @@ function Verdict({ x, self, used, asked, value }) {
   if (over.length) return say("warn", "Over the limit, but let through.", html`It is in shadow mode. ${over.slice(0, phrases).map((r, i) => html`${i > 0 && " · "}<${Phrase} r=${r} x=${x} />`)}.`);
   const least = own.reduce((a, r) => (Number(r.c.remaining || 0) < Number(a.c.remaining || 0) ? r : a)); // 64-bit numbers are texts
   const left = count(least.c.remaining) + " of " + count(least.c.capacity) + " left" + (self ? "." : "");
-  const before = rows.filter((r) => r.hot && r.hot.refused[1] > 0 && !r.f.shadow).sort((a, b) => b.hot.refused[1] - a.hot.refused[1])[0];
+  const before = rows.filter((r) => r.hot && r.hot.denied[1] > 0 && !r.f.shadow).sort((a, b) => b.hot.denied[1] - a.hot.denied[1])[0];
   return say(before ? "warn" : "good", self ? "The next request passes." : "Nothing denies the next request.", html`${left}${!self && html` in <${Name} text=${inWords(least.f.entries)} />.`}
     ${before && html` But ${recent(before.hot, x)}${before.f.self ? "" : html` by <${Name} text=${inWords(before.f.entries)} />`}.`}`);
 }

@@ -47,7 +47,7 @@ function Row({ p, self }) {
       ${p.rulesDiffer && html` <span class="bad">other than most</span>`}${broken > 0 && html` <span class="bad">${count(broken)} ${broken === 1 ? "file" : "files"} not in use</span>`}</td>
     <td class="wrap">${o ? html`${count(o.count)}, version <code>${o.version || 0}</code>${o.error && html` <span class="bad"><${Name} text=${o.error} /></span>`}` : "off"}${p.overridesDiffer && html` <span class="bad">other or older than most</span>`}</td>
     <td class="wrap">${!(p.redis || []).length ? "–" : open.length ? html`<span class="bad">no answer: <${Name} text=${open.join(", ")} /></span>` : html`<span class="good">answers</span>`}</td>
-    <td class="n">${rate(per.passed || 0)}</td><td class=${"n " + (per.refused ? "bad" : "")}>${rate(per.refused || 0)}</td><td class=${"n " + (per.failed ? "bad" : "")}>${rate(per.failed || 0)}</td>
+    <td class="n">${rate(per.passed || 0)}</td><td class=${"n " + (per.denied ? "bad" : "")}>${rate(per.denied || 0)}</td><td class=${"n " + (per.failed ? "bad" : "")}>${rate(per.failed || 0)}</td>
     <td class="wrap">${(p.caches || []).map((c) => html`<div>${count(c.entries)} <span class="note"><${Name} text=${c.name} max=${40} /></span></div>`)}</td></tr>`;
 }
 
@@ -71,7 +71,7 @@ function This() {
           <td class="n">${s.error ? "–" : s.ms.toFixed(1) + " ms"}</td><td class="n">${count(s.connections)}</td></tr>`)} />
       <p class="note">Calls to a node that does not answer fail at once, by its breaker, and on_error of each rule says what happens to requests.</p>
     </${Panel}>
-    <${Panel} title="Decisions" note="since this replica started"><dl class="facts">${event.decisions && [["Passed", "passed"], ["Denied", "refused"], ["Let through by the global shadow mode", "shadowed"], ["Failed", "failed"], ["Decided without the store (on_error)", "on_error"], ["For domains without rules", "unknown_domain"]].map(([label, name]) => html`<dt>${label}</dt><dd>${count(event.decisions[name])}</dd>`)}</dl></${Panel}>
+    <${Panel} title="Decisions" note="since this replica started"><dl class="facts">${event.decisions && [["Passed", "passed"], ["Denied", "denied"], ["Let through by the global shadow mode", "shadowed"], ["Failed", "failed"], ["Decided without the store (on_error)", "on_error"], ["For domains without rules", "unknown_domain"]].map(([label, name]) => html`<dt>${label}</dt><dd>${count(event.decisions[name])}</dd>`)}</dl></${Panel}>
     <${Panel} title="In memory"><${Table} label="In memory" head=${["What", "#entries"]} empty="This replica remembers nothing." rows=${(p ? p.caches : []).map((c) => html`<tr key=${c.name}><th scope="row">${c.name}</th><td class="n">${count(c.entries)}</td></tr>`)} /></${Panel}>
   </div>`;
 }

@@ -7,7 +7,7 @@ import { html, Name, Panel, Table, useLoad, count, rate, range, percent, inWords
 export function Now() {
   const event = live.value, now = rates.value;
   const hot = event && event.hot;
-  const rules = hot ? hot.rules.filter((r) => r.refused > 0) : [];
+  const rules = hot ? hot.rules.filter((r) => r.denied > 0) : [];
   return html`
     <${Fleet} event=${event} />
     <${Cards} event=${event} now=${now} />
@@ -17,7 +17,7 @@ export function Now() {
         <${Table} label="Rules that deny" head=${["Rule", "#denied", "#of", "#share"]} empty="No rule denied anything."
           rows=${rules.map((r) => html`<tr key=${r.domain + "|" + r.rule}>
             <th scope="row"><a href=${"#/rules?find=" + encodeURIComponent(r.rule)}><${Name} text=${r.rule} max=${80} /></a>${r.shadow && html` <span class="tag">shadow</span>`}</th>
-            <td class="n bad">${count(r.refused)}</td><td class="n">${count(r.used)}</td><td class="n">${percent(r.refused, r.used)}</td></tr>`)} />
+            <td class="n bad">${count(r.denied)}</td><td class="n">${count(r.used)}</td><td class="n">${percent(r.denied, r.used)}</td></tr>`)} />
       </${Panel}>
       <${Customers} />
     </div>`}`;
@@ -30,20 +30,20 @@ function Fleet({ event }) {
   const up = ((state.data && state.data.processes) || []).filter((p) => p.state === "PROCESS_STATE_LIVE" && p.perSecond);
   const sum = (name) => rate(up.reduce((all, p) => all + (p.perSecond[name] || 0), 0));
   return html`<p class="whose">This replica: <b><${Name} text=${event && event.process ? event.process.host : location.host} max=${60} /></b>${state.data && (!state.data.shared ? ", which counts in its own memory"
-    : up.length > 1 ? html`, 1 of <a href="#/fleet">${count(up.length)}</a>. Together they pass ${sum("passed")} and deny ${sum("refused")} a second` : ", the only one that counts in this Redis")}.</p>`;
+    : up.length > 1 ? html`, 1 of <a href="#/fleet">${count(up.length)}</a>. Together they pass ${sum("passed")} and deny ${sum("denied")} a second` : ", the only one that counts in this Redis")}.</p>`;
 }
 
 // Customers are the busiest of the last minute.
 export function Customers() {
-  const [by, setBy] = useState("refused");
+  const [by, setBy] = useState("denied");
   const hot = live.value && live.value.hot;
   if (!hot) return null;
-  return html`<${Panel} title=${by === "refused" ? "Customers that are denied" : "Customers that ask most"} note=${"last " + Math.round(hot.seconds) + " s"}
-    tools=${html`<span role="group" aria-label="Sort customers">${["refused", "used"].map((b) => html`<button type="button" aria-pressed=${by === b} onClick=${() => setBy(b)}>most ${b === "refused" ? "denied" : b}</button>`)}</span>`}>
-    <${Table} label="Customers" head=${["Customer", "#denied", "#of"]} empty=${by === "refused" ? "Nobody was denied." : "Nobody asked."}
+  return html`<${Panel} title=${by === "denied" ? "Customers that are denied" : "Customers that ask most"} note=${"last " + Math.round(hot.seconds) + " s"}
+    tools=${html`<span role="group" aria-label="Sort customers">${["denied", "used"].map((b) => html`<button type="button" aria-pressed=${by === b} onClick=${() => setBy(b)}>most ${b === "denied" ? "denied" : b}</button>`)}</span>`}>
+    <${Table} label="Customers" head=${["Customer", "#denied", "#of"]} empty=${by === "denied" ? "Nobody was denied." : "Nobody asked."}
       rows=${hot[by].map((k) => html`<tr key=${k.key + k.rule}>
         <th scope="row"><${Counter} of=${k} />${k.shadow && html` <span class="tag">shadow</span>`}</th>
-        <td class=${"n " + (k.refused[1] > 0 ? "bad" : "")}>${range(k.refused)}</td><td class="n">${range(k.used)}</td></tr>`)} />
+        <td class=${"n " + (k.denied[1] > 0 ? "bad" : "")}>${range(k.denied)}</td><td class="n">${range(k.used)}</td></tr>`)} />
   </${Panel}>`;
 }
 
@@ -55,10 +55,10 @@ function Counter({ of }) {
 }
 
 function Cards({ event, now }) {
-  const all = now ? now.passed + now.refused : 0;
+  const all = now ? now.passed + now.denied : 0;
   const card = (label, value, kind, note) => html`<div class=${"card " + (kind || "")}><dt>${label}</dt><dd>${value}${note && html` <small>${note}</small>`}</dd></div>`;
   return html`<dl class="cards" aria-label="Now">
-    ${card("denied per second", now ? rate(now.refused) : "–", now && now.refused > 0 ? "bad" : "", now && all > 0 ? percent(now.refused, all) : "")}
+    ${card("denied per second", now ? rate(now.denied) : "–", now && now.denied > 0 ? "bad" : "", now && all > 0 ? percent(now.denied, all) : "")}
     ${card("passed per second", now ? rate(now.passed) : "–")}
     ${card("failed per second", now ? rate(now.failed) : "–", now && now.failed > 0 ? "bad" : "")}
     ${card("without the store", now ? rate(now.onError) : "–", now && now.onError > 0 ? "warn" : "", "on_error")}
@@ -94,7 +94,7 @@ function Chart() {
         width: box.clientWidth, height: 150, legend: { show: false }, cursor: { show: false },
         scales: { x: { range: covered }, y: { range: (u, min, max) => [0, Math.max(max || 0, 1) * 1.1] } },
         axes: [Object.assign(axis(), { values: (u, ticks) => ticks.map((t) => new Date(t * 1000).toISOString().slice(11, 19)), space: 90, size: 26 }), Object.assign(axis(), { size: 54, values: (u, ticks) => ticks.map((v) => (v % 1 ? "" : rate(v))) })],
-        series: [{}, { stroke: color("allowed"), width: 1.5, points: { show: false } }, { stroke: color("refused"), fill: color("refusedfill"), width: 1.5, points: { show: false } }],
+        series: [{}, { stroke: color("allowed"), width: 1.5, points: { show: false } }, { stroke: color("denied"), fill: color("deniedfill"), width: 1.5, points: { show: false } }],
       }, data(), box);
     };
     make();
@@ -104,11 +104,11 @@ function Chart() {
     dark.addEventListener("change", make);
     return () => { sizes.disconnect(); dark.removeEventListener("change", make); plot.current.destroy(); };
   }, [ready]);
-  const data = () => [points.map((p) => p.t), points.map((p) => p.passed), points.map((p) => p.refused)];
+  const data = () => [points.map((p) => p.t), points.map((p) => p.passed), points.map((p) => p.denied)];
   useEffect(() => { if (plot.current) plot.current.setData(data()); }, [points]);
   const last = points[points.length - 1];
   return html`<div class="chart">
-    <p class="legend" aria-hidden="true"><span class="key allowed"></span> passed <span class="key refused"></span> denied <span class="note">time in UTC</span></p>
-    <div ref=${at} role="img" aria-label=${last ? "Chart of decisions per second. Last: " + rate(last.passed) + " passed, " + rate(last.refused) + " denied" + (stale.value ? " (stale)" : "") : "Chart of decisions per second, without data yet"}></div>
+    <p class="legend" aria-hidden="true"><span class="key allowed"></span> passed <span class="key denied"></span> denied <span class="note">time in UTC</span></p>
+    <div ref=${at} role="img" aria-label=${last ? "Chart of decisions per second. Last: " + rate(last.passed) + " passed, " + rate(last.denied) + " denied" + (stale.value ? " (stale)" : "") : "Chart of decisions per second, without data yet"}></div>
   </div>`;
 }

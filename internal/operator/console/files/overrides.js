@@ -85,12 +85,12 @@ function Outcome({ of }) {
   const effects = of.change.effects || [];
   return html`<div role="status"><p class="note">A dry run: nothing was changed.</p>
     <${Table} label="Effects" head=${["Limit", "Next request", "#used", "Before", "After"]} empty="No counter of this customer changes."
-      rows=${effects.map((e, i) => html`<tr key=${i}><th scope="row"><${Name} text=${e.limit || "the rule’s"} /></th><td>${verdict(e.refusedBefore)} → <b class=${e.refusedAfter ? "bad" : "good"}>${verdict(e.refusedAfter)}</b></td>
+      rows=${effects.map((e, i) => html`<tr key=${i}><th scope="row"><${Name} text=${e.limit || "the rule’s"} /></th><td>${verdict(e.deniedBefore)} → <b class=${e.deniedAfter ? "bad" : "good"}>${verdict(e.deniedAfter)}</b></td>
         <td class="n">${count(e.used)}</td><td class="wrap">${words(e.wordsBefore)}</td><td class="wrap">${words(e.wordsAfter)}</td></tr>`)} />
-    ${!of.clear && effects.some((e) => e.refusedBefore && e.refusedAfter && Number(e.capacityAfter || 0)) && html`<p class="warn">It still denies, because what is used stays used. “Give back what is used” lets requests pass at once.</p>`}</div>`;
+    ${!of.clear && effects.some((e) => e.deniedBefore && e.deniedAfter && Number(e.capacityAfter || 0)) && html`<p class="warn">It still denies, because what is used stays used. “Give back what is used” lets requests pass at once.</p>`}</div>`;
 }
 
-const verdict = (refused) => (refused ? "denied" : "passes");
+const verdict = (denied) => (denied ? "denied" : "passes");
 
 const longestSearch = 30; // answers: of a million overrides that few match there are ten
 

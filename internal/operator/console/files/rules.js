@@ -35,7 +35,7 @@ const bad = (f) => (f.state === "RULE_FILE_STATE_LOADED" ? 0 : 1);
 function List({ query, changed }) {
   const wanted = query.get("find") || "";
   const [find, setFind] = useState(wanted), [typed, setTyped] = useState(wanted);
-  const [refused, setRefused] = useState(false);
+  const [denied, setDenied] = useState(false);
   const [pages, setPages] = useState([0]); // where each page up to this one begins
   useEffect(() => { setTyped(wanted); setFind(wanted); setPages([0]); }, [wanted]);
   useEffect(() => {
@@ -43,13 +43,13 @@ function List({ query, changed }) {
     return () => clearTimeout(timer);
   }, [typed]);
   const from = pages[pages.length - 1];
-  const path = "rules?" + new URLSearchParams({ from, limit: size, find, ...(refused ? { refused: 1 } : {}) });
+  const path = "rules?" + new URLSearchParams({ from, limit: size, find, ...(denied ? { denied: 1 } : {}) });
   const state = useLoad((signal) => get(path, { signal }), path + changed + token.value, 5000);
   const page = state.data;
   let before = null;
   return html`<${Panel} title="Active rules" note=${page ? (page.matched === page.total ? count(page.total) : count(page.matched) + " of " + count(page.total)) + ", hits of this replica since it started" : ""}
     tools=${html`<label>Find <input type="search" value=${typed} onInput=${(e) => setTyped(e.target.value)} spellcheck=${false} /></label>
-      <label><input type="checkbox" checked=${refused} onChange=${(e) => { setRefused(e.target.checked); setPages([0]); }} /> only rules that denied requests</label>`}>
+      <label><input type="checkbox" checked=${denied} onChange=${(e) => { setDenied(e.target.checked); setPages([0]); }} /> only rules that denied requests</label>`}>
     <${Problem} error=${state.error} />
     ${page && html`<${Table} label="Active rules" head=${["Rule", "Limits", "#hits", "#denied", "Written in"]}
       empty=${page.total ? "No matching rules." : "There are no rules: requests are answered as if nothing were limited, or with an error if rules were never loaded."}
@@ -75,9 +75,9 @@ const unknown = "Not known: the names of its metrics depend on the request, or t
 // Did is what a rule did since the replica started. Hits that passed because of shadow mode are over the limit, but were not denied.
 function Did({ rule: { totals } }) {
   if (!totals) return html`<td class="n" title=${unknown}>–</td><td class="n">–</td>`;
-  const refuses = totals.refused - totals.shadowed;
+  const denies = totals.denied - totals.shadowed;
   return html`<td class="n">${totals.hits ? count(totals.hits) : html`<span class="note">never hit</span>`}</td>
-    <td class=${"n " + (totals.refused ? "bad" : "")}>${count(totals.refused)}${refuses > 0 && html` <span class="note">denies ${percent(refuses, totals.hits)}</span>`}</td>`;
+    <td class=${"n " + (totals.denied ? "bad" : "")}>${count(totals.denied)}${denies > 0 && html` <span class="note">denies ${percent(denies, totals.hits)}</span>`}</td>`;
 }
 
 // shared is how many levels from the left, with the domain, two rules have in common.

@@ -1183,7 +1183,7 @@ type HotKeysResponse struct {
 	// When it ends.
 	To *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	// The counters of all these rules that were denied most, the hottest first.
-	MostRefused []*HotKey `protobuf:"bytes,3,rep,name=most_refused,json=mostRefused,proto3" json:"most_refused,omitempty"`
+	MostDenied []*HotKey `protobuf:"bytes,3,rep,name=most_denied,json=mostDenied,proto3" json:"most_denied,omitempty"`
 	// The counters of all these rules that were used most, the hottest first.
 	MostUsed []*HotKey `protobuf:"bytes,4,rep,name=most_used,json=mostUsed,proto3" json:"most_used,omitempty"`
 	// The same for each rule, the most denied first.
@@ -1236,9 +1236,9 @@ func (x *HotKeysResponse) GetTo() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *HotKeysResponse) GetMostRefused() []*HotKey {
+func (x *HotKeysResponse) GetMostDenied() []*HotKey {
 	if x != nil {
-		return x.MostRefused
+		return x.MostDenied
 	}
 	return nil
 }
@@ -1270,11 +1270,11 @@ type HotRule struct {
 	// The hits requested of the rule's counters, admitted or not.
 	HitsUsed uint64 `protobuf:"varint,4,opt,name=hits_used,json=hitsUsed,proto3" json:"hits_used,omitempty"`
 	// The denied ones among them.
-	HitsRefused uint64 `protobuf:"varint,5,opt,name=hits_refused,json=hitsRefused,proto3" json:"hits_refused,omitempty"`
+	HitsDenied uint64 `protobuf:"varint,5,opt,name=hits_denied,json=hitsDenied,proto3" json:"hits_denied,omitempty"`
 	// Hits that were not counted because a decision would have had to wait. Each at_most may be too small by this number.
 	HitsDropped uint64 `protobuf:"varint,6,opt,name=hits_dropped,json=hitsDropped,proto3" json:"hits_dropped,omitempty"`
 	// The counters that were denied most, the hottest first.
-	MostRefused []*HotKey `protobuf:"bytes,7,rep,name=most_refused,json=mostRefused,proto3" json:"most_refused,omitempty"`
+	MostDenied []*HotKey `protobuf:"bytes,7,rep,name=most_denied,json=mostDenied,proto3" json:"most_denied,omitempty"`
 	// The counters that were used most, the hottest first.
 	MostUsed      []*HotKey `protobuf:"bytes,8,rep,name=most_used,json=mostUsed,proto3" json:"most_used,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1339,9 +1339,9 @@ func (x *HotRule) GetHitsUsed() uint64 {
 	return 0
 }
 
-func (x *HotRule) GetHitsRefused() uint64 {
+func (x *HotRule) GetHitsDenied() uint64 {
 	if x != nil {
-		return x.HitsRefused
+		return x.HitsDenied
 	}
 	return 0
 }
@@ -1353,9 +1353,9 @@ func (x *HotRule) GetHitsDropped() uint64 {
 	return 0
 }
 
-func (x *HotRule) GetMostRefused() []*HotKey {
+func (x *HotRule) GetMostDenied() []*HotKey {
 	if x != nil {
-		return x.MostRefused
+		return x.MostDenied
 	}
 	return nil
 }
@@ -1385,7 +1385,7 @@ type HotKey struct {
 	// The hits requested of it, admitted or not.
 	Used *HitRange `protobuf:"bytes,7,opt,name=used,proto3" json:"used,omitempty"`
 	// The hits that it denied.
-	Refused       *HitRange `protobuf:"bytes,8,opt,name=refused,proto3" json:"refused,omitempty"`
+	Denied        *HitRange `protobuf:"bytes,8,opt,name=denied,proto3" json:"denied,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1469,9 +1469,9 @@ func (x *HotKey) GetUsed() *HitRange {
 	return nil
 }
 
-func (x *HotKey) GetRefused() *HitRange {
+func (x *HotKey) GetDenied() *HitRange {
 	if x != nil {
-		return x.Refused
+		return x.Denied
 	}
 	return nil
 }
@@ -2140,7 +2140,7 @@ type Region struct {
 	// Whether its rules are the same as the rules of this replica: "same" or "differ"; empty: it is not known.
 	Rules string `protobuf:"bytes,6,opt,name=rules,proto3" json:"rules,omitempty"`
 	// The last query that it did not count; absent: none.
-	Refused       *RegionRefusal `protobuf:"bytes,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	Rejected      *RegionRejection `protobuf:"bytes,7,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2217,15 +2217,15 @@ func (x *Region) GetRules() string {
 	return ""
 }
 
-func (x *Region) GetRefused() *RegionRefusal {
+func (x *Region) GetRejected() *RegionRejection {
 	if x != nil {
-		return x.Refused
+		return x.Rejected
 	}
 	return nil
 }
 
-// RegionRefusal is a query that another region did not count.
-type RegionRefusal struct {
+// RegionRejection is a query that another region did not count.
+type RegionRejection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When it was sent.
 	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
@@ -2239,20 +2239,20 @@ type RegionRefusal struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RegionRefusal) Reset() {
-	*x = RegionRefusal{}
+func (x *RegionRejection) Reset() {
+	*x = RegionRejection{}
 	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RegionRefusal) String() string {
+func (x *RegionRejection) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RegionRefusal) ProtoMessage() {}
+func (*RegionRejection) ProtoMessage() {}
 
-func (x *RegionRefusal) ProtoReflect() protoreflect.Message {
+func (x *RegionRejection) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2264,33 +2264,33 @@ func (x *RegionRefusal) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RegionRefusal.ProtoReflect.Descriptor instead.
-func (*RegionRefusal) Descriptor() ([]byte, []int) {
+// Deprecated: Use RegionRejection.ProtoReflect.Descriptor instead.
+func (*RegionRejection) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
-func (x *RegionRefusal) GetAt() *timestamppb.Timestamp {
+func (x *RegionRejection) GetAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.At
 	}
 	return nil
 }
 
-func (x *RegionRefusal) GetReason() string {
+func (x *RegionRejection) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
 	return ""
 }
 
-func (x *RegionRefusal) GetDomain() string {
+func (x *RegionRejection) GetDomain() string {
 	if x != nil {
 		return x.Domain
 	}
 	return ""
 }
 
-func (x *RegionRefusal) GetKeys() []string {
+func (x *RegionRejection) GetKeys() []string {
 	if x != nil {
 		return x.Keys
 	}
@@ -2381,23 +2381,26 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x0eHotKeysRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\rR\x05limit\"\x9b\x02\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"\x99\x02\n" +
 	"\x0fHotKeysResponse\x12.\n" +
 	"\x04from\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12*\n" +
-	"\x02to\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\x12>\n" +
-	"\fmost_refused\x18\x03 \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\vmostRefused\x128\n" +
+	"\x02to\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\x12<\n" +
+	"\vmost_denied\x18\x03 \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\n" +
+	"mostDenied\x128\n" +
 	"\tmost_used\x18\x04 \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\bmostUsed\x122\n" +
-	"\x05rules\x18\x05 \x03(\v2\x1c.ratelimitd.admin.v1.HotRuleR\x05rules\"\xb3\x02\n" +
+	"\x05rules\x18\x05 \x03(\v2\x1c.ratelimitd.admin.v1.HotRuleR\x05rules\"\xaf\x02\n" +
 	"\aHotRule\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x1f\n" +
 	"\vshadow_mode\x18\x03 \x01(\bR\n" +
 	"shadowMode\x12\x1b\n" +
-	"\thits_used\x18\x04 \x01(\x04R\bhitsUsed\x12!\n" +
-	"\fhits_refused\x18\x05 \x01(\x04R\vhitsRefused\x12!\n" +
-	"\fhits_dropped\x18\x06 \x01(\x04R\vhitsDropped\x12>\n" +
-	"\fmost_refused\x18\a \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\vmostRefused\x128\n" +
-	"\tmost_used\x18\b \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\bmostUsed\"\x86\x02\n" +
+	"\thits_used\x18\x04 \x01(\x04R\bhitsUsed\x12\x1f\n" +
+	"\vhits_denied\x18\x05 \x01(\x04R\n" +
+	"hitsDenied\x12!\n" +
+	"\fhits_dropped\x18\x06 \x01(\x04R\vhitsDropped\x12<\n" +
+	"\vmost_denied\x18\a \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\n" +
+	"mostDenied\x128\n" +
+	"\tmost_used\x18\b \x03(\v2\x1b.ratelimitd.admin.v1.HotKeyR\bmostUsed\"\x84\x02\n" +
 	"\x06HotKey\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1f\n" +
 	"\vcounter_key\x18\x02 \x01(\fR\n" +
@@ -2407,8 +2410,8 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x04rule\x18\x05 \x01(\tR\x04rule\x12\x1f\n" +
 	"\vshadow_mode\x18\x06 \x01(\bR\n" +
 	"shadowMode\x121\n" +
-	"\x04used\x18\a \x01(\v2\x1d.ratelimitd.admin.v1.HitRangeR\x04used\x127\n" +
-	"\arefused\x18\b \x01(\v2\x1d.ratelimitd.admin.v1.HitRangeR\arefused\">\n" +
+	"\x04used\x18\a \x01(\v2\x1d.ratelimitd.admin.v1.HitRangeR\x04used\x125\n" +
+	"\x06denied\x18\b \x01(\v2\x1d.ratelimitd.admin.v1.HitRangeR\x06denied\">\n" +
 	"\bHitRange\x12\x19\n" +
 	"\bat_least\x18\x01 \x01(\x04R\aatLeast\x12\x17\n" +
 	"\aat_most\x18\x02 \x01(\x04R\x06atMost\"w\n" +
@@ -2458,16 +2461,16 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"RegionHome\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06limits\x18\x02 \x01(\x04R\x06limits\"\x9d\x02\n" +
+	"\x06limits\x18\x02 \x01(\x04R\x06limits\"\xa1\x02\n" +
 	"\x06Region\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
 	"\banswered\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\banswered\x120\n" +
 	"\x05asked\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05asked\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12+\n" +
 	"\x03rtt\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03rtt\x12\x14\n" +
-	"\x05rules\x18\x06 \x01(\tR\x05rules\x12<\n" +
-	"\arefused\x18\a \x01(\v2\".ratelimitd.admin.v1.RegionRefusalR\arefused\"\x7f\n" +
-	"\rRegionRefusal\x12*\n" +
+	"\x05rules\x18\x06 \x01(\tR\x05rules\x12@\n" +
+	"\brejected\x18\a \x01(\v2$.ratelimitd.admin.v1.RegionRejectionR\brejected\"\x81\x01\n" +
+	"\x0fRegionRejection\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06domain\x18\x03 \x01(\tR\x06domain\x12\x12\n" +
@@ -2541,7 +2544,7 @@ var file_ratelimitd_admin_v1_admin_proto_goTypes = []any{
 	(*ListRegionsResponse)(nil),   // 25: ratelimitd.admin.v1.ListRegionsResponse
 	(*RegionHome)(nil),            // 26: ratelimitd.admin.v1.RegionHome
 	(*Region)(nil),                // 27: ratelimitd.admin.v1.Region
-	(*RegionRefusal)(nil),         // 28: ratelimitd.admin.v1.RegionRefusal
+	(*RegionRejection)(nil),       // 28: ratelimitd.admin.v1.RegionRejection
 	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
 	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
 }
@@ -2560,13 +2563,13 @@ var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	1,  // 11: ratelimitd.admin.v1.Candidate.kind:type_name -> ratelimitd.admin.v1.MatchKind
 	29, // 12: ratelimitd.admin.v1.HotKeysResponse.from:type_name -> google.protobuf.Timestamp
 	29, // 13: ratelimitd.admin.v1.HotKeysResponse.to:type_name -> google.protobuf.Timestamp
-	17, // 14: ratelimitd.admin.v1.HotKeysResponse.most_refused:type_name -> ratelimitd.admin.v1.HotKey
+	17, // 14: ratelimitd.admin.v1.HotKeysResponse.most_denied:type_name -> ratelimitd.admin.v1.HotKey
 	17, // 15: ratelimitd.admin.v1.HotKeysResponse.most_used:type_name -> ratelimitd.admin.v1.HotKey
 	16, // 16: ratelimitd.admin.v1.HotKeysResponse.rules:type_name -> ratelimitd.admin.v1.HotRule
-	17, // 17: ratelimitd.admin.v1.HotRule.most_refused:type_name -> ratelimitd.admin.v1.HotKey
+	17, // 17: ratelimitd.admin.v1.HotRule.most_denied:type_name -> ratelimitd.admin.v1.HotKey
 	17, // 18: ratelimitd.admin.v1.HotRule.most_used:type_name -> ratelimitd.admin.v1.HotKey
 	18, // 19: ratelimitd.admin.v1.HotKey.used:type_name -> ratelimitd.admin.v1.HitRange
-	18, // 20: ratelimitd.admin.v1.HotKey.refused:type_name -> ratelimitd.admin.v1.HitRange
+	18, // 20: ratelimitd.admin.v1.HotKey.denied:type_name -> ratelimitd.admin.v1.HitRange
 	7,  // 21: ratelimitd.admin.v1.ListSharesRequest.entries:type_name -> ratelimitd.admin.v1.Entry
 	21, // 22: ratelimitd.admin.v1.ListSharesResponse.buckets:type_name -> ratelimitd.admin.v1.BucketShares
 	7,  // 23: ratelimitd.admin.v1.BucketShares.entries:type_name -> ratelimitd.admin.v1.Entry
@@ -2583,8 +2586,8 @@ var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	29, // 34: ratelimitd.admin.v1.Region.answered:type_name -> google.protobuf.Timestamp
 	29, // 35: ratelimitd.admin.v1.Region.asked:type_name -> google.protobuf.Timestamp
 	30, // 36: ratelimitd.admin.v1.Region.rtt:type_name -> google.protobuf.Duration
-	28, // 37: ratelimitd.admin.v1.Region.refused:type_name -> ratelimitd.admin.v1.RegionRefusal
-	29, // 38: ratelimitd.admin.v1.RegionRefusal.at:type_name -> google.protobuf.Timestamp
+	28, // 37: ratelimitd.admin.v1.Region.rejected:type_name -> ratelimitd.admin.v1.RegionRejection
+	29, // 38: ratelimitd.admin.v1.RegionRejection.at:type_name -> google.protobuf.Timestamp
 	3,  // 39: ratelimitd.admin.v1.AdminService.ListRuleFiles:input_type -> ratelimitd.admin.v1.ListRuleFilesRequest
 	6,  // 40: ratelimitd.admin.v1.AdminService.Explain:input_type -> ratelimitd.admin.v1.ExplainRequest
 	14, // 41: ratelimitd.admin.v1.AdminService.HotKeys:input_type -> ratelimitd.admin.v1.HotKeysRequest

@@ -661,7 +661,7 @@ type ProcessRates struct {
 	// Requests that passed.
 	Passed float64 `protobuf:"fixed64,1,opt,name=passed,proto3" json:"passed,omitempty"`
 	// Requests that were denied.
-	Refused float64 `protobuf:"fixed64,2,opt,name=refused,proto3" json:"refused,omitempty"`
+	Denied float64 `protobuf:"fixed64,2,opt,name=denied,proto3" json:"denied,omitempty"`
 	// Requests that the store could not answer.
 	Failed float64 `protobuf:"fixed64,3,opt,name=failed,proto3" json:"failed,omitempty"`
 	// Of the passed and denied ones: decided without the store, as on_error says.
@@ -707,9 +707,9 @@ func (x *ProcessRates) GetPassed() float64 {
 	return 0
 }
 
-func (x *ProcessRates) GetRefused() float64 {
+func (x *ProcessRates) GetDenied() float64 {
 	if x != nil {
-		return x.Refused
+		return x.Denied
 	}
 	return 0
 }
@@ -778,10 +778,10 @@ const file_ratelimitd_admin_v1_fleet_proto_rawDesc = "" +
 	"\vconnections\x18\x03 \x01(\x04R\vconnections\"<\n" +
 	"\fProcessCache\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aentries\x18\x02 \x01(\x04R\aentries\"s\n" +
+	"\aentries\x18\x02 \x01(\x04R\aentries\"q\n" +
 	"\fProcessRates\x12\x16\n" +
-	"\x06passed\x18\x01 \x01(\x01R\x06passed\x12\x18\n" +
-	"\arefused\x18\x02 \x01(\x01R\arefused\x12\x16\n" +
+	"\x06passed\x18\x01 \x01(\x01R\x06passed\x12\x16\n" +
+	"\x06denied\x18\x02 \x01(\x01R\x06denied\x12\x16\n" +
 	"\x06failed\x18\x03 \x01(\x01R\x06failed\x12\x19\n" +
 	"\bon_error\x18\x04 \x01(\x01R\aonError*x\n" +
 	"\fProcessState\x12\x1d\n" +

@@ -553,9 +553,9 @@ type OverrideEffect struct {
 	// The same after it.
 	CapacityAfter uint64 `protobuf:"varint,7,opt,name=capacity_after,json=capacityAfter,proto3" json:"capacity_after,omitempty"`
 	// Whether the next hit is denied before the change.
-	RefusedBefore bool `protobuf:"varint,8,opt,name=refused_before,json=refusedBefore,proto3" json:"refused_before,omitempty"`
+	DeniedBefore bool `protobuf:"varint,8,opt,name=denied_before,json=deniedBefore,proto3" json:"denied_before,omitempty"`
 	// Whether the next hit is denied after it.
-	RefusedAfter  bool `protobuf:"varint,9,opt,name=refused_after,json=refusedAfter,proto3" json:"refused_after,omitempty"`
+	DeniedAfter   bool `protobuf:"varint,9,opt,name=denied_after,json=deniedAfter,proto3" json:"denied_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -639,16 +639,16 @@ func (x *OverrideEffect) GetCapacityAfter() uint64 {
 	return 0
 }
 
-func (x *OverrideEffect) GetRefusedBefore() bool {
+func (x *OverrideEffect) GetDeniedBefore() bool {
 	if x != nil {
-		return x.RefusedBefore
+		return x.DeniedBefore
 	}
 	return false
 }
 
-func (x *OverrideEffect) GetRefusedAfter() bool {
+func (x *OverrideEffect) GetDeniedAfter() bool {
 	if x != nil {
-		return x.RefusedAfter
+		return x.DeniedAfter
 	}
 	return false
 }
@@ -1155,7 +1155,7 @@ const file_ratelimitd_admin_v1_overrides_proto_rawDesc = "" +
 	"\x06before\x18\x01 \x01(\v2\x1d.ratelimitd.admin.v1.OverrideR\x06before\x123\n" +
 	"\x05after\x18\x02 \x01(\v2\x1d.ratelimitd.admin.v1.OverrideR\x05after\x12=\n" +
 	"\aeffects\x18\x03 \x03(\v2#.ratelimitd.admin.v1.OverrideEffectR\aeffects\x12;\n" +
-	"\acleared\x18\x04 \x03(\v2!.ratelimitd.admin.v1.CounterStateR\acleared\"\xbb\x02\n" +
+	"\acleared\x18\x04 \x03(\v2!.ratelimitd.admin.v1.CounterStateR\acleared\"\xb7\x02\n" +
 	"\x0eOverrideEffect\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x1f\n" +
 	"\vcounter_key\x18\x02 \x01(\fR\n" +
@@ -1165,9 +1165,9 @@ const file_ratelimitd_admin_v1_overrides_proto_rawDesc = "" +
 	"\vwords_after\x18\x05 \x01(\tR\n" +
 	"wordsAfter\x12'\n" +
 	"\x0fcapacity_before\x18\x06 \x01(\x04R\x0ecapacityBefore\x12%\n" +
-	"\x0ecapacity_after\x18\a \x01(\x04R\rcapacityAfter\x12%\n" +
-	"\x0erefused_before\x18\b \x01(\bR\rrefusedBefore\x12#\n" +
-	"\rrefused_after\x18\t \x01(\bR\frefusedAfter\"\x90\x02\n" +
+	"\x0ecapacity_after\x18\a \x01(\x04R\rcapacityAfter\x12#\n" +
+	"\rdenied_before\x18\b \x01(\bR\fdeniedBefore\x12!\n" +
+	"\fdenied_after\x18\t \x01(\bR\vdeniedAfter\"\x90\x02\n" +
 	"\x1aOverrideServiceListRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12P\n" +

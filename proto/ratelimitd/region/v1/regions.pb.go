@@ -529,7 +529,7 @@ type Answer struct {
 	// The index of the query.
 	Query uint32 `protobuf:"varint,1,opt,name=query,proto3" json:"query,omitempty"`
 	// Why it was not carried out, in a few words; empty: it was.
-	Refused string `protobuf:"bytes,2,opt,name=refused,proto3" json:"refused,omitempty"`
+	Rejected string `protobuf:"bytes,2,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	// The home of a counter by the rules of the region that has answered, if that is another region.
 	OtherHome string `protobuf:"bytes,3,opt,name=other_home,json=otherHome,proto3" json:"other_home,omitempty"`
 	// The outcome of each take.
@@ -575,9 +575,9 @@ func (x *Answer) GetQuery() uint32 {
 	return 0
 }
 
-func (x *Answer) GetRefused() string {
+func (x *Answer) GetRejected() string {
 	if x != nil {
-		return x.Refused
+		return x.Rejected
 	}
 	return ""
 }
@@ -852,10 +852,10 @@ const file_ratelimitd_region_v1_regions_proto_rawDesc = "" +
 	"\x06shadow\x18\b \x01(\bR\x06shadow\x12\x12\n" +
 	"\x04ends\x18\t \x01(\x12R\x04ends\x12\x18\n" +
 	"\acommits\x18\n" +
-	" \x01(\bR\acommits\"\x92\x01\n" +
+	" \x01(\bR\acommits\"\x94\x01\n" +
 	"\x06Answer\x12\x14\n" +
-	"\x05query\x18\x01 \x01(\rR\x05query\x12\x18\n" +
-	"\arefused\x18\x02 \x01(\tR\arefused\x12\x1d\n" +
+	"\x05query\x18\x01 \x01(\rR\x05query\x12\x1a\n" +
+	"\brejected\x18\x02 \x01(\tR\brejected\x12\x1d\n" +
 	"\n" +
 	"other_home\x18\x03 \x01(\tR\totherHome\x129\n" +
 	"\boutcomes\x18\x04 \x03(\v2\x1d.ratelimitd.region.v1.OutcomeR\boutcomes\"\xc2\x02\n" +

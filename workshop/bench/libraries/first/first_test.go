@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Each program allows ten requests of one customer, refuses some request after them, and allows another customer.
+// Each program allows ten requests of one customer, denies some request after them, and allows another customer.
 func TestFirstLines(t *testing.T) {
 	type check = func(context.Context, string) (bool, error)
 	address := redistest.Start(t).Addr
